@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import HolderNode
@@ -26,12 +26,13 @@ from bookwarden.ledgers.managed_ledger import (
     SchemaEntryIndex,
     SchemaLocator,
 )
-from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.node_doubts import (
     ListFindings,
     UnnamedLedger,
     check_list,
+    doubt_about_bucket,
     doubt_about_cursor,
     doubt_about_locator,
     doubt_about_position,
@@ -319,19 +320,22 @@ class _Look:
         )
 
     def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
-        """Doubt a cursor's node whose position is behind that of a newer ledger."""
-        if not isinstance(one.holder, CursorHolder) or not is_newer_than_named(info, one.reading.ledger_id):
+        """Doubt a cursor's node that is behind a newer ledger of the cursor, or that a bucket is still needed for."""
+        newer = isinstance(one.holder, CursorHolder) and is_newer_than_named(info, one.reading.ledger_id)
+        if not newer and not isinstance(one.holder, BucketHolder):
             return None
-        ids = [one.reading.ledger_id] + ([] if info.cursors_ledger_id is None else [info.cursors_ledger_id])
+        recorded = []
+        if info.mark_delete is not None:
+            recorded.append(CursorPosition(info.mark_delete, acknowledged=info.acknowledged))
         try:
-            found = [self._bookies.position(each) for each in ids]
+            named = None if info.cursors_ledger_id is None else self._bookies.position(info.cursors_ledger_id)
+            recorded += [] if named is None else [named]
+            if newer:
+                return doubt_about_position(recorded, self._bookies.position(one.reading.ledger_id))
         except NotFoundError:
             # Gone meanwhile: the delete, or the next look, finds that out.
             return None
         except (BookieError, FormatError) as error:
-            return f"it does not name this newer ledger, and how far the cursor is in it is not known: {error}"
-        last, *named = found
-        recorded = [position for position in named if position is not None]
-        if info.mark_delete is not None:
-            recorded.append(CursorPosition(info.mark_delete, acknowledged=info.acknowledged))
-        return doubt_about_position(recorded, last)
+            return f"it does not name this ledger, and how far the cursor is is not known: {error}"
+        metadata = one.reading.metadata if isinstance(one.reading, StoredLedger) else None
+        return None if metadata is None else doubt_about_bucket(info, metadata.custom, recorded)

@@ -5,6 +5,7 @@ Formats: MLDataFormats.proto and SchemaStorageFormat.proto of Pulsar 4.0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,7 @@ SHADOW_SOURCE_PROPERTY = "PULSAR.SHADOW_SOURCE"
 DELAYED_BUCKET_PREFIX = "#pulsar.internal.delayed.bucket_"
 
 _64_BITS = 2**64 - 1
+_BUCKET_KEY = re.compile(re.escape(DELAYED_BUCKET_PREFIX) + r"([0-9]{1,19})_([0-9]{1,19})", re.ASCII)
 
 
 class Position(NamedTuple):
@@ -123,6 +125,22 @@ class ManagedLedgerInfo:
         return tuple([ledger for ledger in self.ledgers if ledger.offload is not None])
 
 
+class BucketRange(NamedTuple):
+    """The data ledgers whose delayed messages one bucket indexes: the first and the last one."""
+
+    first: int
+    last: int
+
+
+def bucket_range(key: str) -> BucketRange | None:
+    """Read the range off a bucket's key, ``#pulsar.internal.delayed.bucket_<first>_<last>``; None for any other text.
+
+    Source: Bucket.bucketKey of Pulsar 4.0, where it is the name of a cursor's property, and in the ledger's metadata.
+    """
+    found = _BUCKET_KEY.fullmatch(key)
+    return None if found is None else BucketRange(int(found[1]), int(found[2]))
+
+
 @dataclass(frozen=True, slots=True)
 class CursorInfo:
     """The value of a cursor's node."""
@@ -148,6 +166,12 @@ class CursorInfo:
         if not named:
             return frozenset()
         return frozenset(int(value) for name, value in named.items() if name.startswith(DELAYED_BUCKET_PREFIX))
+
+    @property
+    def delayed_bucket_ranges(self) -> list[BucketRange]:
+        """The data ledgers whose delayed messages the named buckets index."""
+        found = (bucket_range(name) for name in self.cursor_properties)
+        return [one for one in found if one is not None]
 
     @property
     def ledger_ids(self) -> frozenset[int]:

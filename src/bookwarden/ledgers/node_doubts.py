@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody
 from bookwarden.ledgers.kinds import CompactedHolder, Holder
+from bookwarden.ledgers.kinds.bucket import BUCKET_KEY
 from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.managed_ledger import (
     SHADOW_SOURCE_PROPERTY,
@@ -27,6 +28,7 @@ from bookwarden.ledgers.managed_ledger import (
     Position,
     SchemaEntryIndex,
     SchemaLocator,
+    bucket_range,
 )
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 
@@ -211,6 +213,28 @@ def doubt_about_position(recorded: Iterable[CursorPosition], last: CursorPositio
     return (
         f"the last entry of the ledger {what} {_position(last.mark_delete)}, and it and the ledger that it names have "
         f"{where}: it may be an earlier value of itself"
+    )
+
+
+def doubt_about_bucket(info: CursorInfo, custom: Mapping[str, bytes], recorded: Iterable[CursorPosition]) -> str | None:
+    """Return why a cursor's node may have named a bucket; None also where the bucket has no key.
+
+    One whose ledgers the named buckets index has been replaced, and one behind the cursor's position is not needed. A
+    broker lets go of no other one. ``recorded`` are as for a position.
+    """
+    indexed = bucket_range(custom.get(BUCKET_KEY, b"").decode(errors="replace"))
+    if indexed is None:
+        return None
+    reached = indexed.first
+    for one in sorted(info.delayed_bucket_ranges):
+        if one.first <= reached <= one.last:
+            reached = one.last + 1
+    furthest = max((one.mark_delete for one in recorded), default=None)
+    if reached > indexed.last or (furthest is not None and furthest.ledger_id > indexed.last):
+        return None
+    return (
+        f"the bucket indexes the ledgers {indexed.first} to {indexed.last}, no bucket that it names does, and the "
+        f"cursor is not past them, but at {'no position' if furthest is None else _position(furthest)}"
     )
 
 

@@ -13,7 +13,7 @@ from bookwarden.deletion.node_check import NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.errors import BookieUnavailableError, RefusedError
-from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
@@ -170,6 +170,25 @@ def test_a_cursors_newer_ledger_goes_if_its_position_is_settled(
     entries.asked.clear()
     assert world.outcomes(mark(1, CURSOR)) == [Outcome.DELETED]
     assert entries.asked == []
+
+
+def test_a_bucket_that_its_cursor_lost_is_kept_until_the_cursor_is_past_it() -> None:
+    holder = BucketHolder(DATA.name, "s")
+    entries = RecordedEntries({7: position_entry(3, 9)})
+    world = World(entries=entries)
+    world.population.ledger(7, CursorHolder(DATA.name, "s"))
+    world.population.names(CursorHolder(DATA.name, "s"), [7])
+    key = {"pulsar/delayedIndexBucketKey": b"#pulsar.internal.delayed.bucket_2_3"}
+    world.population.tagged_ledger(9, {**tags_of(holder), **key})
+    (reading,) = world.catalog.read_many([9])
+    check = NodeCheck(world.catalog, entries)
+    (found,) = check.doubts_now([Suspect(holder, reading)], world.references)
+    assert found is not None
+    assert "the bucket indexes the ledgers 2 to 3" in found.reason
+    entries.entries[7] = position_entry(4, 0)
+    assert check.doubts_now([Suspect(holder, reading)], world.references) == [None]
+    entries.entries[7] = BookieUnavailableError("silence")
+    assert check.doubts_now([Suspect(holder, reading)], world.references) != [None]
 
 
 def test_a_cursor_that_names_another_ones_ledger_keeps_its_own() -> None:

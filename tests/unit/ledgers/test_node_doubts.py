@@ -31,6 +31,7 @@ from bookwarden.ledgers.node_doubts import (
     MOST_LOOKED_UP,
     UnnamedLedger,
     check_list,
+    doubt_about_bucket,
     doubt_about_cursor,
     doubt_about_locator,
     doubt_about_position,
@@ -234,6 +235,32 @@ def test_a_cursor_without_a_ledger_has_its_position_in_its_own_topic() -> None:
 
 def test_a_list_that_has_a_ledger_twice_is_a_doubt_about_all() -> None:
     assert doubt(listing(entry(89), entry(89), entry(91)), LARGER) == "it lists ledger 89 twice"
+
+
+def bucket(first: int, last: int) -> dict[str, bytes]:
+    return {"pulsar/delayedIndexBucketKey": f"#pulsar.internal.delayed.bucket_{first}_{last}".encode()}
+
+
+@pytest.mark.parametrize(
+    ("named", "position", "kept"),
+    [
+        ((), at(20, 5), False),
+        ((), at(14, 5), True),
+        ((), at(12, 5), True),
+        (((10, 14),), at(10, 0), False),
+        (((9, 11), (12, 30)), at(9, 0), False),
+        (((9, 11), (13, 30)), at(9, 0), True),
+        (((12, 14),), at(9, 0), True),
+    ],
+    ids=["behind the cursor", "reached", "before", "replaced", "by two", "with a gap", "a part"],
+)
+def test_a_bucket_goes_if_it_was_replaced_or_the_cursor_is_past_it(
+    named: tuple[tuple[int, int], ...], position: CursorPosition, kept: bool
+) -> None:
+    properties = {f"#pulsar.internal.delayed.bucket_{first}_{last}": "7" for first, last in named}
+    info = CursorInfo(None, cursor_properties={**properties, "x": "y"})
+    assert (doubt_about_bucket(info, bucket(10, 14), [position]) is not None) is kept
+    assert doubt_about_bucket(info, {}, [position]) is None
 
 
 def locator(*ledgers: int, newest: int | None = None) -> SchemaLocator:

@@ -13,6 +13,8 @@ from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_
 
 TOPIC = "pulsar/delayedIndexTopic"
 CURSOR = "pulsar/delayedIndexCursor"
+#: Key in the custom metadata of a bucket; `bucket_range` reads its value.
+BUCKET_KEY = "pulsar/delayedIndexBucketKey"
 
 
 @dataclass(frozen=True, slots=True, order=True)
