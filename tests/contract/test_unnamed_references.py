@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -121,9 +122,9 @@ def compacted(
     return live(COMPACTED, MetadataReferences([root], brokers, entries))
 
 
-def deletable(found: LiveReferences, ledger_id: int, created_ms: int = 0) -> bool:
+def deletable(found: LiveReferences, ledger_id: int, created_ms: int = 0, *, unchanged: bool = True) -> bool:
     use = found.unnamed_use
-    return not found.names(ledger_id) and (use is None or use.rules_out(ledger_id, created_ms))
+    return not found.names(ledger_id) and (use is None or use.rules_out(ledger_id, created_ms, unchanged=unchanged))
 
 
 AT_REST = TopicCompaction(running=False, subscribed=True, ledger_ids=frozenset({40}))
@@ -187,6 +188,45 @@ def test_without_a_brokers_word_nothing_is_free_and_the_nodes_word_counts(broker
     found = compacted(brokers)
     assert found.names(30)
     assert not any(deletable(found, ledger) for ledger in range(60))
+
+
+RESTS = TopicCompaction(running=False, subscribed=True, ledger_ids=frozenset(), recorded=True)
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 90])
+def test_with_none_in_use_what_a_compaction_at_rest_left_behind_is_free_once_it_is_unchanged(ledger_id: int) -> None:
+    # A first compaction that its broker's death ended; a truncation that lost the property does the same.
+    found = compacted(Brokers(RESTS), Entries(compacted=None), ledger_id=ledger_id, recorded=None)
+    assert found.exists
+    assert deletable(found, 50)
+    assert not deletable(found, 50, unchanged=False)
+
+
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        Brokers(replace(RESTS, running=True)),
+        Brokers(replace(RESTS, subscribed=False)),
+        Brokers(replace(RESTS, recorded=False)),
+        Brokers(error=PulsarError("?")),
+    ],
+    ids=["under way", "not subscribed", "not recorded yet", "unknown"],
+)
+def test_with_none_in_use_nothing_is_free_while_the_compaction_is_not_at_rest(brokers: Brokers) -> None:
+    found = compacted(brokers, Entries(compacted=None), recorded=None)
+    assert not any(deletable(found, ledger) for ledger in range(60))
+
+
+@pytest.mark.parametrize("error", [BookieError("away"), NotFoundError("no ledger 90")])
+def test_with_none_in_use_nothing_is_free_while_the_bookies_do_not_say_what_is_recorded(error: Exception) -> None:
+    found = compacted(Brokers(RESTS), Entries(error=error), recorded=None)
+    assert not any(deletable(found, ledger) for ledger in range(60))
+
+
+def test_with_none_in_use_what_the_bookies_or_the_node_have_recorded_is_named() -> None:
+    assert compacted(Brokers(RESTS), Entries(compacted=35), recorded=None).names(35)
+    assert not deletable(compacted(Brokers(RESTS), Entries(compacted=35), recorded=None), 36)
+    assert compacted(Brokers(RESTS), Entries(compacted=None), ledger_id=-1, recorded=30).names(30)
 
 
 def test_without_a_subscription_nothing_is_compacted() -> None:

@@ -164,13 +164,19 @@ def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
     without_brokers = MetadataReferences([site.metadata.store]).read([holder])[holder]
     assert isinstance(without_brokers, LiveReferences)
     assert without_brokers.unnamed_use is not None
-    assert not without_brokers.unnamed_use.rules_out(first, 0)
+    assert not without_brokers.unnamed_use.rules_out(first, 0, unchanged=True)
     rows = site.sweep(*marks_of_ids(site.metadata.catalog, [first, second]))
     assert [row.outcome for row in rows] == [Outcome.DELETED, Outcome.STILL_REFERENCED]
     assert (site.exists(first), site.exists(second)) == (False, True)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     assert {reader.read_next(timeout_millis=60_000).partition_key() for _ in range(5)} == set("01234")
     reader.close()
+    # A truncation loses the property, and the topic has no compacted ledger in use from its next load on.
+    admin.delete(f"{topic_path(topic)}/truncate")
+    admin.put(f"{topic_path(topic)}/unload")
+    assert compacted_in_use(admin, topic) == -1
+    assert site.outcome(second, holder).outcome is Outcome.DELETED
+    assert not site.exists(second)
 
 
 def test_the_ledger_of_a_compaction_under_way_is_kept_though_nothing_names_it(

@@ -37,7 +37,7 @@ class Brokers:
         """Say what the owner knows of the topic's compaction."""
         found = self._topic(topic)
         named = frozenset(ledger_id for ledger_id in (found.compacted,) if ledger_id is not None)
-        return TopicCompaction(found.compacting is not None, COMPACTION_CURSOR in found.cursors, named)
+        return TopicCompaction(found.compacting is not None, COMPACTION_CURSOR in found.cursors, named, recorded=True)
 
     def subscriptions(self, topic: str) -> frozenset[str]:
         """Name the subscriptions."""

@@ -22,11 +22,13 @@ class UnnamedUse:
     before_ledger: int | None = None  #: Ledgers with smaller ids are certainly not in use; None rules out none.
     before_ms: int | None = None  #: Nor are those created earlier, in ms since the epoch; None rules out none.
     lasting: bool = False  #: It does not end by itself: there is nothing to wait for.
+    changed_lately: bool = False  #: Only a ledger whose metadata was written within the grace may be in use.
 
-    def rules_out(self, ledger_id: int, created_ms: int) -> bool:
-        """Return whether this ledger is certainly not in use."""
+    def rules_out(self, ledger_id: int, created_ms: int, *, unchanged: bool) -> bool:
+        """Return whether this ledger is certainly not in use; ``unchanged`` says that the grace is over."""
         by_id = self.before_ledger is not None and ledger_id < self.before_ledger
-        return by_id or (self.before_ms is not None and created_ms < self.before_ms)
+        by_time = self.before_ms is not None and created_ms < self.before_ms
+        return by_id or by_time or (self.changed_lately and unchanged)
 
 
 class HolderNode(NamedTuple):

@@ -55,6 +55,25 @@ def test_a_compaction_that_another_process_runs_is_seen_by_its_consumer(status: 
     assert not brokers(compaction={"status": status}).compaction(TOPIC).running
 
 
+@pytest.mark.parametrize(
+    ("cursor", "recorded"),
+    [
+        ({"state": "Open", "pendingReadOps": 0}, True),
+        ({"state": "NoLedger", "pendingReadOps": 0}, True),
+        ({"state": "SwitchingLedger", "pendingReadOps": 0}, False),
+        ({"state": "Open", "pendingReadOps": 1}, False),
+        ({"state": "Open"}, False),
+        ({"pendingReadOps": 0}, False),
+        ({}, False),
+    ],
+)
+def test_a_cursor_that_may_have_an_acknowledgement_in_memory_has_not_recorded_all(
+    cursor: dict[str, Any], recorded: bool
+) -> None:
+    internal = {"compactedLedger": {"ledgerId": -1}, "cursors": {"__compaction": cursor}}
+    assert brokers(internalStats=internal).compaction(TOPIC).recorded is recorded
+
+
 def test_a_topic_that_was_never_compacted_names_no_ledger() -> None:
     internal = {"compactedLedger": {"ledgerId": -1}, "cursors": {"billing": {}}}
     found = brokers(internalStats=internal, stats={"subscriptions": {}}).compaction(TOPIC)

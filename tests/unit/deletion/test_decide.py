@@ -242,6 +242,22 @@ def test_what_may_be_in_use_unnamed_waits_and_is_retried_only_where_that_does_no
     assert (use.reason in decision.reason) is (outcome is not Outcome.DELETED)
 
 
+@pytest.mark.parametrize(
+    ("changed_ms", "outcome"),
+    [(NOW - 60_000, Outcome.DELETED), (NOW - 59_999, Outcome.WAITING), (0, Outcome.WAITING)],
+    ids=["before the grace", "within it", "unknown"],
+)
+def test_a_ledger_that_may_be_about_to_be_recorded_waits_until_it_was_left_alone_for_the_grace(
+    changed_ms: int, outcome: Outcome
+) -> None:
+    references = LiveReferences(frozenset(), exists=True, unnamed_use=UnnamedUse("at rest", changed_lately=True))
+    reading = stored(mark=COMPACTED)._replace(modified_ms=changed_ms)
+    assert decided(reading, references, mark=COMPACTED).outcome is outcome
+    # In each of its places.
+    elsewhere = stored(mark=COMPACTED)._replace(modified_ms=HOUR, elsewhere=(reading,))
+    assert decided(elsewhere, references, mark=COMPACTED).outcome is outcome
+
+
 def test_a_wait_costs_no_retry_however_often_it_was_waited() -> None:
     references = LiveReferences(frozenset({8}), exists=True, unnamed_use=UnnamedUse("under way"))
     decision = decided(stored(mark=COMPACTED), references, mark=COMPACTED, attempts=99)

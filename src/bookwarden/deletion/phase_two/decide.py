@@ -189,7 +189,7 @@ def _judge_unreferenced(
     return (
         _of_no_time(reading)
         or _too_young(reading, circumstances, policy)
-        or _perhaps_in_use(reading, references)
+        or _perhaps_in_use(reading, references, circumstances, policy)
         or _kept(mark, standing, references, circumstances.attempts)
         or _delayed(circumstances, policy)
         or Decision(action, Outcome.DELETED, "")
@@ -216,10 +216,16 @@ def _created_ms(reading: StoredLedger) -> int:
     return max(reading.metadata.ctime_ms or 0, reading.created_ms)
 
 
-def _perhaps_in_use(reading: StoredLedger, references: LiveReferences) -> Decision | None:
+def _perhaps_in_use(
+    reading: StoredLedger, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+) -> Decision | None:
     """Keep a ledger of a kind that is used before, or without, being named, unless that is ruled out."""
     use = references.unnamed_use
-    if use is None or use.rules_out(reading.ledger_id, _created_ms(reading)):
+    if use is None:
+        return None
+    before_ms = circumstances.now_ms - policy.unlisted_grace * 1000
+    unchanged = all(0 < place.modified_ms <= before_ms for place in reading.places)
+    if use.rules_out(reading.ledger_id, _created_ms(reading), unchanged=unchanged):
         return None
     text = f"nothing names it, but it may be in use: {use.reason}"
     return retry(text) if use.lasting else wait(text)

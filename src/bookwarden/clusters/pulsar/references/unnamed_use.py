@@ -66,7 +66,13 @@ class UnnamedUses:
             # Without a subscription no compaction runs, and none has ended.
             return LiveReferences(named, exists=True)
         if not in_use:
-            return _doubtful(self._named_now(named, cursors), "no compacted ledger of the topic is in use")
+            named = self._named_now(named, cursors)
+            if cursor is None or not (found.subscribed and found.recorded):
+                return _doubtful(named, "no compacted ledger of the topic is in use, and its compaction is not at rest")
+            # A compaction that begins now makes a ledger of its own. One that ended without its owner's knowledge has
+            # closed its ledger a moment ago; one that goes on cut off from the topic cannot close a deleted ledger.
+            reason = "a compaction that wrote it a moment ago may be about to record it"
+            return LiveReferences(named, True, UnnamedUse(reason, changed_lately=True))
         if cursor is not None and cursor.cursors_ledger_id is not None and cursor.compacted_ledger_id is not None:
             # The node's value is from the last switch of the cursor's ledger, and outdated.
             named = named - {cursor.compacted_ledger_id}

@@ -35,6 +35,7 @@ class TopicCompaction:
     running: bool
     subscribed: bool
     ledger_ids: frozenset[int]
+    recorded: bool = False  #: No acknowledgement of the subscription, which may name a ledger, waits to be recorded.
 
 
 def broker_clock(admin: PulsarAdmin) -> int:
@@ -70,7 +71,8 @@ class Brokers:
             subscriptions = stats["subscriptions"]
             compactor = subscriptions.get(COMPACTION_CURSOR) or {}
             running = status["status"] not in _AT_REST or bool(compactor.get("consumers"))
-            return TopicCompaction(running, COMPACTION_CURSOR in subscriptions, read_compacted_ledgers(internal))
+            ledger_ids = read_compacted_ledgers(internal)
+            return TopicCompaction(running, COMPACTION_CURSOR in subscriptions, ledger_ids, _is_recorded(internal))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FormatError(f"what the broker says of {topic} lacks or misshapes {error}") from error
 
@@ -102,6 +104,16 @@ def _path(topic: str) -> str:
     if TopicName.parse(topic).cluster is not None:
         raise FormatError(f"{topic} has a name of the first version, which the admin REST cannot be asked for")
     return topic_path(topic)
+
+
+def _is_recorded(internal: Mapping[str, Any]) -> bool:
+    """Return whether the compaction's cursor has no acknowledgement in memory that its stats do not show yet.
+
+    It keeps them back while it changes its ledger and while a read is under way (ManagedCursorImpl.
+    internalAsyncMarkDelete). A cursor that says nothing of both is not known.
+    """
+    cursor = internal["cursors"].get(COMPACTION_CURSOR, {})
+    return cursor.get("state") in ("Open", "NoLedger") and cursor.get("pendingReadOps") == 0
 
 
 def read_compacted_ledgers(internal: Mapping[str, Any]) -> frozenset[int]:
