@@ -297,6 +297,7 @@ class OrphanSettings(_Section):
     min_age_days: float = Field(default=3.0, ge=0)
     longest_compaction_hours: float = Field(default=12.0, ge=0)
     max_share: float = Field(default=0.2, gt=0, le=1)
+    max_emptied: int = Field(default=10, ge=0)
     max_plan_age_hours: float = Field(default=24.0, gt=0)
     seen_apart_hours: float = Field(default=24.0, ge=0)
     max_clock_skew_seconds: float = Field(default=300.0, ge=0)

@@ -123,6 +123,10 @@ def _applied(what: str, result: ApplyResult) -> list[Part]:
         parts.append(Table((Column(what, right=True), Column("not marked", whole=False)), named))
     if result.stopped:
         parts.append(Note(result.stopped))
+    if result.not_compared:
+        parts.append(
+            Note(f"What is in flight was not read, so what waits already is marked again: {result.not_compared}")
+        )
     return parts
 
 
@@ -220,7 +224,7 @@ def _foreign(summary: Summary) -> list[Part]:
 def _emptied(plan: PlanManifest) -> list[Part]:
     columns = (Column("exists, and would have no ledger left", whole=False), Column("orphans", right=True))
     rows = tuple((f"{one.scope} {one.name}", f"{one.candidates:,}") for one in plan.emptied)
-    return [Table(columns, rows, title="apply refuses these without --allow-emptied")]
+    return [Table(columns, rows, title="apply holds these back without --allow-emptied")]
 
 
 def _candidates(candidates: Sequence[Candidate]) -> list[Part]:

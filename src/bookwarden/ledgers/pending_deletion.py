@@ -31,6 +31,9 @@ class Waiver(enum.Enum):
     ROLLBACK_WINDOW = "rollback-window"  #: The switch to that other one can still be rolled back.
 
 
+Request = tuple[LedgerType, int, str, UUID | None, str, frozenset[Waiver]]
+
+
 @dataclass(frozen=True, slots=True)
 class OffloadContext:
     """The place of an offloaded copy; ``msb`` and ``lsb`` make its UUID, signed 64-bit as in Java."""
@@ -97,6 +100,12 @@ class PendingDeletion:
             self.reason,
             self.waives,
         )
+
+    @property
+    def request(self) -> Request:
+        """Return what is asked for: equal for marks of the same, whenever, why and by whom they were made."""
+        uuid = self.offload_context.uuid if self.offload_context is not None else None
+        return self.ledger_type, self.ledger_id, str(self.holder()), uuid, self.bookie_cluster, self.waives
 
     def validate(self) -> None:
         """Raise MalformedMarkError when a field that this component needs is missing or impossible."""

@@ -23,14 +23,15 @@ from bookwarden.orphans.progress import ApplyProgress
 class Apply(Application[PlanStore, Candidate]):
     """Applies the ledgers of plans, whose metadata is read once more and must be what the plan says."""
 
-    def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[Candidate]:
+    def _begin(self, plan: PlanManifest, execute: bool, emptied: Collection[str]) -> PlanRun[Candidate]:
         return PlanRun(
             plan,
             self._store.progress(plan),
             execute,
             self._limits,
             total=plan.counts.candidates,
-            hold=lambda candidate: held_back(candidate, plan, self._limits),
+            hold=lambda candidate: held_back(candidate, plan, self._limits, emptied),
+            emptied=emptied,
         )
 
     def _batches(self, plan: PlanManifest) -> Iterator[Sequence[Candidate]]:
@@ -53,7 +54,7 @@ class Apply(Application[PlanStore, Candidate]):
     def _mark_of(self, run: PlanRun[Candidate], candidate: Candidate) -> PendingDeletion:
         holder = _holder_of(candidate)
         mark = mark_of_holder(candidate.ledger_id, holder, run.reason)
-        # Emptying the topic was allowed, or the plan would have been refused; the sweep has the same guard.
+        # Emptying the topic was allowed, or the candidate would have been held back; the sweep has the same guard.
         allowed = holder.topic in run.emptied_topics
         return replace(mark, waives=frozenset({Waiver.EMPTIED})) if allowed else mark
 
@@ -79,14 +80,15 @@ class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
     def _further_refusals(self, plan: PlanManifest) -> Collection[Refusal]:
         return check_copies(plan, self._limits)
 
-    def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[CopyCandidate]:
+    def _begin(self, plan: PlanManifest, execute: bool, emptied: Collection[str]) -> PlanRun[CopyCandidate]:
         return PlanRun(
             plan,
             self._store.copy_progress(plan),
             execute,
             self._limits,
             total=plan.copy_candidates,
-            hold=lambda candidate: held_back_copy(candidate, plan, self._limits),
+            hold=lambda candidate: held_back_copy(candidate, plan, self._limits, emptied),
+            emptied=emptied,
         )
 
     def _batches(self, plan: PlanManifest) -> Iterator[Sequence[CopyCandidate]]:

@@ -15,15 +15,16 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import RefusedError
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
 from bookwarden.orphans.cluster import Cluster
-from bookwarden.orphans.guards import GuardLimits, Refusal, check
+from bookwarden.orphans.guards import GuardLimits, Refusal, check, not_to_be_emptied
 from bookwarden.orphans.plan import PlanManifest
 from bookwarden.orphans.ports import LedgersAsTheyAre, Plans
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
+_IN_FLIGHT = "a mark of it is in flight (bookwarden inflight)"
 # After so many batches in a row without one confirmed mark, the rest is left for the next run.
 _FRUITLESS_BATCHES = 3
 
@@ -51,6 +52,7 @@ class ApplyResult:
     held_back: tuple[NamedCandidate, ...] = ()  #: Waiting for a later plan: the first SHOWN of these.
     held_back_by: Mapping[str, int] = field(default_factory=dict)  #: Number of those waiting, by reason.
     stopped: str = ""  #: Why the run ended before the last candidate; "" if it did not.
+    not_compared: str = ""  #: Why marks in flight could not be read, so that some were sent twice; "" if they were.
 
     @property
     def held_back_total(self) -> int:
@@ -109,7 +111,10 @@ PlansT = TypeVar("PlansT", bound=Plans)
 
 
 class PlanRun(Generic[PlannedT]):
-    """Tally of one run, and of all runs with it; ``hold`` returns why one of the ``total`` candidates has to wait."""
+    """Tally of one run, and of all runs with it; ``hold`` returns why one of the ``total`` candidates has to wait.
+
+    ``emptied`` are the topics and namespaces whose candidates are among them.
+    """
 
     def __init__(
         self,
@@ -120,6 +125,7 @@ class PlanRun(Generic[PlannedT]):
         *,
         total: int,
         hold: Callable[[PlannedT], str | None],
+        emptied: Collection[str] = (),
     ) -> None:
         self.plan = plan
         self._total = total
@@ -129,9 +135,10 @@ class PlanRun(Generic[PlannedT]):
         self.execute = execute
         self.failed: list[NamedCandidate] = []
         self.fruitless = 0
-        if before.seen_apart_ms != limits.seen_apart_ms:
-            # Candidates that were held back may be due under the new limit.
-            before = ApplyProgress(plan.plan_id, seen_apart_ms=limits.seen_apart_ms)
+        by = limits.seen_apart_ms, tuple(sorted(emptied))
+        if (before.seen_apart_ms, before.not_emptied) != by:
+            # Candidates that were held back may be due now.
+            before = ApplyProgress(plan.plan_id, seen_apart_ms=by[0], not_emptied=by[1])
         self._before = before
         self._open = set(before.failed)
         self._done_through = -1 if before.done_through is None else before.done_through
@@ -146,13 +153,21 @@ class PlanRun(Generic[PlannedT]):
         for candidate in candidates:
             reason = self._hold(candidate)
             if reason is not None:
-                self._held_back_by[reason] += 1
-                _name(self._held_back, candidate, reason)
+                self._wait(candidate, reason)
             elif candidate.order <= self._done_through and candidate.order not in self._open:
                 self._earlier += 1
             else:
                 found.append(candidate)
         return found
+
+    def in_flight(self, candidate: PlannedT) -> None:
+        """Record a candidate whose mark waits already, sent by an earlier plan or by whatever else marks."""
+        self._open.discard(candidate.order)
+        self._wait(candidate, _IN_FLIGHT)
+
+    def _wait(self, candidate: PlannedT, reason: str) -> None:
+        self._held_back_by[reason] += 1
+        _name(self._held_back, candidate, reason)
 
     def drop(self, candidate: PlannedT, reason: str) -> None:
         """Record a candidate that is no longer as the plan has it."""
@@ -197,7 +212,7 @@ class PlanRun(Generic[PlannedT]):
             f"{self.failed[-1].reason}; run it again when the broker takes marks"
         )
 
-    def result(self, stopped: str = "") -> ApplyResult:
+    def result(self, stopped: str = "", not_compared: str = "") -> ApplyResult:
         """Return the outcome of this run so far."""
         return ApplyResult(
             plan_id=self.plan.plan_id,
@@ -212,13 +227,16 @@ class PlanRun(Generic[PlannedT]):
             held_back=tuple(self._held_back),
             held_back_by=dict(self._held_back_by),
             stopped=stopped,
+            not_compared=not_compared,
         )
 
 
 class Application(ABC, Generic[PlansT, PlannedT]):
     """Applies plans, ``batch`` candidates at a time; ``on_batch`` is called with the result so far.
 
-    ``doubts`` returns for each why a damaged node may have named it, as `NodeCheck.doubts_now` does.
+    ``doubts`` returns for each why a damaged node may have named it, as `NodeCheck.doubts_now` does. ``in_flight``
+    reads what marks ask for that are not settled yet, as `PendingDeletion.request`; it may raise PulsarError or
+    NotFoundError.
     """
 
     def __init__(
@@ -233,6 +251,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         batch: int = 1_000,
         clock: Callable[[], float] = time.time,
         on_batch: Callable[[ApplyResult], None] = lambda _: None,
+        in_flight: Callable[[], Collection[Request]] = tuple,
     ) -> None:
         self._store = store
         self._marker = marker
@@ -243,6 +262,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         self._batch = batch
         self._clock = clock
         self._on_batch = on_batch
+        self._in_flight = in_flight
+        self._requests: Collection[Request] = ()
 
     def run(self, plan_id: str, *, execute: bool = False, allow_emptied: Collection[str] = ()) -> ApplyResult:
         """Mark the plan's candidates; without `execute` only say which would be.
@@ -259,7 +280,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         plan = self.examine(plan_id, allow_emptied).refused_or_plan()
         # Since the scan a cluster may have been added, or the settings changed.
         self._cluster.prove_roots()
-        run = self._begin(plan, execute)
+        run = self._begin(plan, execute, not_to_be_emptied(plan, allow_emptied))
+        not_compared = self._read_in_flight()
         for candidates in self._batches(plan):
             due = run.due(candidates)
             if due:
@@ -270,8 +292,8 @@ class Application(ABC, Generic[PlansT, PlannedT]):
                     self._record(plan, run.progress(candidates[-1].order, self._now_ms()))
             self._on_batch(run.result())
             if run.fruitless >= _FRUITLESS_BATCHES:
-                return run.result(run.why_fruitless())
-        return run.result()
+                return run.result(run.why_fruitless(), not_compared)
+        return run.result(not_compared=not_compared)
 
     def examine(self, plan_id: str, allow_emptied: Collection[str] = ()) -> Examination:
         """Check a plan, and every file of it; errors are those of `run`, save for the refusals."""
@@ -296,12 +318,25 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         self._mark(run, undoubted)
 
     def _mark(self, run: PlanRun[PlannedT], candidates: Sequence[PlannedT]) -> None:
-        """Send the marks of candidates, or note in a dry run that they would be."""
+        """Send the marks of candidates that have none in flight, or note in a dry run that they would be."""
+        marks = {candidate: self._mark_of(run, candidate) for candidate in candidates}
+        for candidate in [one for one, mark in marks.items() if mark.request in self._requests]:
+            run.in_flight(candidate)
+            del marks[candidate]
         if not run.execute:
-            run.mark(candidates, [None] * len(candidates))
-        elif candidates:
-            report = self._marker.mark([self._mark_of(run, candidate) for candidate in candidates])
-            run.mark(candidates, [marked.failure for marked in report.ledgers])
+            run.mark([*marks], [None] * len(marks))
+        elif marks:
+            report = self._marker.mark([*marks.values()])
+            run.mark([*marks], [marked.failure for marked in report.ledgers])
+
+    def _read_in_flight(self) -> str:
+        """Read what is in flight; return why that failed, which costs no more than a second mark."""
+        try:
+            self._requests = self._in_flight()
+        except (PulsarError, NotFoundError) as error:
+            self._requests = ()
+            return str(error)
+        return ""
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -313,7 +348,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
     def _apply(self, run: PlanRun[PlannedT], due: Sequence[PlannedT]) -> None: ...
 
     @abstractmethod
-    def _begin(self, plan: PlanManifest, execute: bool) -> PlanRun[PlannedT]: ...
+    def _begin(self, plan: PlanManifest, execute: bool, emptied: Collection[str]) -> PlanRun[PlannedT]: ...
 
     @abstractmethod
     def _batches(self, plan: PlanManifest) -> Iterator[Sequence[PlannedT]]: ...

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.copy_plan import CopyCandidate
+from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 
 _HOUR_MS = 3_600_000
@@ -29,6 +30,7 @@ class GuardLimits:
     max_plan_age_ms: int = 24 * _HOUR_MS  #: A plan is refused this long after its scan began.
     seen_apart_ms: int = 24 * _HOUR_MS  #: An orphan in two scans this far apart is marked; 0 asks for one scan.
     max_clock_skew_ms: int = 300_000  #: Between any two of the clocks that a scan asks.
+    max_emptied: int = 10  #: Topics, or namespaces, that are held back since they would be emptied; more refuse a plan.
 
 
 class Refusal(NamedTuple):
@@ -99,7 +101,7 @@ def check(
         *_check_times(plan, limits, now_ms),
         *check_counts(plan.counts),
         *_check_share(plan.counts, limits),
-        *_check_emptied(plan.emptied, allow_emptied),
+        *_check_emptied(plan.emptied, allow_emptied, limits),
     ]
 
 
@@ -122,15 +124,39 @@ def check_copies(plan: PlanManifest, limits: GuardLimits) -> list[Refusal]:
     return refusals
 
 
-def held_back_copy(candidate: CopyCandidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
+def not_to_be_emptied(plan: PlanManifest, allowed: Collection[str]) -> frozenset[str]:
+    """Return the topics and namespaces that the plan would empty and that were not allowed: theirs is held back."""
+    names = {_managed_ledger(name) for name in allowed}
+    return frozenset(one.name for one in plan.emptied if not _is_allowed(one, names))
+
+
+def held_back_copy(
+    candidate: CopyCandidate, plan: PlanManifest, limits: GuardLimits, emptied: Collection[str] = ()
+) -> str | None:
     """Return why this offloaded copy has to wait for a later plan; None if it does not."""
-    return _held_back(candidate.modified_ms, candidate.first_seen_ms, plan, limits)
+    topic = candidate.managed_ledger
+    return _held_back(candidate.modified_ms, candidate.first_seen_ms, plan, limits) or _of_emptied(
+        (topic, _namespace(topic)), emptied
+    )
 
 
-def held_back(candidate: Candidate, plan: PlanManifest, limits: GuardLimits) -> str | None:
-    """Return why this candidate has to wait for a later plan; None if it does not."""
+def held_back(
+    candidate: Candidate, plan: PlanManifest, limits: GuardLimits, emptied: Collection[str] = ()
+) -> str | None:
+    """Return why this candidate has to wait for a later plan; None if it does not.
+
+    ``emptied`` are as `not_to_be_emptied` returns them.
+    """
     born_ms = max(candidate.created_ms, candidate.ctime_ms or 0)
-    return _held_back(born_ms, candidate.first_seen_ms, plan, limits)
+    owner = owner_of(candidate.kind, candidate.holder) if emptied else None
+    return _held_back(born_ms, candidate.first_seen_ms, plan, limits) or _of_emptied(
+        (owner.topic, owner.namespace) if owner is not None else (), emptied
+    )
+
+
+def _of_emptied(names: Iterable[str], emptied: Collection[str]) -> str | None:
+    name = next((name for name in names if name in emptied), None)
+    return None if name is None else f"{name} would be left with no ledger at all (--allow-emptied NAME)"
 
 
 def _held_back(born_ms: int, first_seen_ms: int, plan: PlanManifest, limits: GuardLimits) -> str | None:
@@ -223,18 +249,19 @@ def _check_share(counts: PlanCounts, limits: GuardLimits) -> Iterator[Refusal]:
         )
 
 
-def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str]) -> Iterator[Refusal]:
+def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str], limits: GuardLimits) -> Iterator[Refusal]:
     names = {_managed_ledger(name) for name in allowed}
     for scope in ("topic", "namespace"):
         left = [one for one in emptied if one.scope == scope and not _is_allowed(one, names)]
-        if left:
+        if len(left) > limits.max_emptied:
             shown = ", ".join(f"{one.name} ({one.candidates:,})" for one in left[:_SHOWN])
             more = f" and {len(left) - _SHOWN:,} more" if len(left) > _SHOWN else ""
             what = scope if len(left) == 1 else f"{scope}s"
             yield Refusal(
                 f"{len(left):,} {what} would be left with no ledger at all: {shown}{more}",
-                "none that exists may be",
+                f"at most {limits.max_emptied:,} are held back while the others are applied",
                 "find out why; where that is right, name each with --allow-emptied NAME",
+                "max_emptied",
             )
     for one in emptied:
         if one.scope not in ("topic", "namespace"):
@@ -244,8 +271,11 @@ def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str]) -> Iter
 def _is_allowed(emptied: Emptied, names: Collection[str]) -> bool:
     if emptied.scope == "namespace":
         return emptied.name in names
-    # tenant/namespace/persistent/topic
-    return emptied.name in names or emptied.name.rpartition("/")[0].rpartition("/")[0] in names
+    return emptied.name in names or _namespace(emptied.name) in names
+
+
+def _namespace(managed_ledger: str) -> str:
+    return managed_ledger.rpartition("/")[0].rpartition("/")[0]
 
 
 def _managed_ledger(name: str) -> str:

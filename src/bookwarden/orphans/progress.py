@@ -32,6 +32,8 @@ class ApplyProgress:
     dropped: int = 0  #: Candidates that were no longer as the plan has them.
     seen_apart_ms: int = 0  #: Others were held back by this limit; under another one, applying starts over.
     updated_ms: int = 0  #: In ms since the epoch.
+    #: Candidates of these topics and namespaces were held back; with others, applying starts over.
+    not_emptied: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """Render the progress as JSON with a checksum."""

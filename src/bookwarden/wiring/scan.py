@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
@@ -25,7 +25,7 @@ from bookwarden.orphans.ports import PlansOfAll
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from bookwarden.wiring.roots import cluster_of, roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
@@ -36,6 +36,7 @@ def guard_limits_of(orphans: OrphanSettings) -> GuardLimits:
         min_age_ms=round(orphans.min_age_days * 86_400_000),
         longest_compaction_ms=round(orphans.longest_compaction_hours * 3_600_000),
         max_share=orphans.max_share,
+        max_emptied=orphans.max_emptied,
         max_plan_age_ms=round(orphans.max_plan_age_hours * 3_600_000),
         seen_apart_ms=round(orphans.seen_apart_hours * 3_600_000),
         max_clock_skew_ms=round(orphans.max_clock_skew_seconds * 1000),
@@ -151,6 +152,8 @@ class OrphanApplyContext(Resources):
             )
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             doubts = partial(metadata.node_check.doubts_now, references=metadata.references)
+            # Once for ledgers and copies.
+            in_flight = cache(self._keep(TopicsContext(settings)).requests_in_flight)
             self.apply = Apply(
                 plans,
                 marker,
@@ -160,6 +163,7 @@ class OrphanApplyContext(Resources):
                 doubts=doubts,
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
+                in_flight=in_flight,
             )
             self.apply_copies = ApplyCopies(
                 plans,
@@ -170,4 +174,5 @@ class OrphanApplyContext(Resources):
                 doubts=doubts,
                 batch=settings.orphans.ledgers_per_batch,
                 on_batch=on_batch,
+                in_flight=in_flight,
             )

@@ -25,6 +25,7 @@ from bookwarden.ledgers.received import decoded
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.metadata import MetadataContext
@@ -254,3 +255,8 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
     with TopicsContext(settings) as topics:
         marks = [decoded(received, topics.decode).mark for received in topics.waiting()]
     assert {mark.ledger_id for mark in marks if mark is not None} == candidates
+    # As by the next plan, while the marks of this one wait.
+    plans.record(result.plan, ApplyProgress(result.plan.plan_id))
+    with OrphanApplyContext(settings, plans) as context:
+        again = context.apply.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
+    assert (again.marked, again.held_back_total, again.not_compared) == (0, len(candidates), "")

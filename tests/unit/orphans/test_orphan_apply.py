@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import FormatError, PulsarUnavailableError, RefusedError, StoreUnavailableError
+from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import (
@@ -25,7 +25,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Request, Waiver, mark_of_holder
 from bookwarden.orphans import applying
 from bookwarden.orphans.apply import Apply, difference
 from bookwarden.orphans.applying import ApplyResult
@@ -40,6 +40,7 @@ NOW_S = (BEGUN_MS + HOUR_MS) / 1000
 LIMITS = GuardLimits()
 CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")
+CURSOR = CursorHolder("t/n/persistent/a", "s")
 
 
 def candidate(ledger_id: int, holder: Holder = HOLDER, **fields: Any) -> Candidate:
@@ -91,13 +92,23 @@ class World:
         self.shared_by = ""
         self.now_s = NOW_S
         self.batches: list[ApplyResult] = []
+        self.in_flight: Callable[[], Collection[Request]] = tuple
         self.tick: Callable[[], None] = lambda: None
 
     def apply(self, batch: int = 2, *, enabled: bool = True, limits: GuardLimits = LIMITS) -> Apply:
         marker = Marker(self, enabled=enabled, clock=lambda: self.now_s)
         clock = lambda: self.now_s  # noqa: E731
         return Apply(
-            self, marker, self, self, limits, doubts=self.doubts, batch=batch, clock=clock, on_batch=self.batches.append
+            self,
+            marker,
+            self,
+            self,
+            limits,
+            doubts=self.doubts,
+            batch=batch,
+            clock=clock,
+            on_batch=self.batches.append,
+            in_flight=lambda: self.in_flight(),
         )
 
     def doubts(self, suspects: Sequence[Suspect]) -> list[NodeDoubt | None]:
@@ -303,7 +314,7 @@ REFUSED_PLANS: list[dict[str, Any]] = [
     {"cluster": replace(CLUSTER, instance_id="another")},
     {"counts": PlanCounts(10, 100, 9, 3, 30)},
     {"counts": PlanCounts(1_000, 100, 0, 3, 30)},
-    {"emptied": (Emptied("topic", "t/n/persistent/a", 3),)},
+    {"emptied": tuple(Emptied("topic", f"t/n/persistent/{number}", 3) for number in range(11))},
 ]
 
 
@@ -337,6 +348,58 @@ def test_what_may_be_emptied_is_given_by_name() -> None:
     assert world.apply().run("p", execute=True, allow_emptied=["persistent://t/n/a"]).marked == 1
     # So that the sweep, which has the same guard, deletes it.
     assert [mark.waives for mark in world.sent] == [{Waiver.EMPTIED}]
+
+
+def test_a_topic_that_would_be_emptied_is_held_back_and_the_others_are_marked() -> None:
+    other = ManagedLedgerHolder("t/n/persistent/recreated")
+    world = World([candidate(0), candidate(1, other), candidate(2)], emptied=(Emptied("topic", other.name, 1),))
+    world.ledgers[1] = stored(1, other)
+    result = world.apply().run("p", execute=True)
+    assert counted(result) == (0, 2, 0, 0, 1, 0)
+    assert "recreated would be left with no ledger" in result.held_back[0].reason
+    assert (world.sent_ids, result.done) == ([0, 2], True)
+    # Allowed later, it is applied by the same plan.
+    world.apply().run("p", execute=True, allow_emptied=[other.name])
+    assert world.sent_ids == [0, 2, 0, 1, 2]
+    assert [mark.ledger_id for mark in world.sent if Waiver.EMPTIED in mark.waives] == [1]
+
+
+@pytest.mark.parametrize("execute", [False, True])
+def test_what_has_a_mark_in_flight_is_held_back(execute: bool) -> None:
+    world = World([candidate(number) for number in range(4)])
+    waiting = [
+        replace(mark_of_holder(1, HOLDER, "follow"), marked_at=5),
+        mark_of_holder(2, CURSOR, "of another holder"),
+    ]
+    world.in_flight = lambda: {mark.request for mark in waiting}
+    result = world.apply().run("p", execute=execute)
+    assert counted(result) == (0, 3, 0, 0, 1, 0)
+    assert "in flight" in result.held_back[0].reason
+    assert (result.held_back[0].ledger_id, result.not_compared) == (1, "")
+    assert world.sent_ids == ([0, 2, 3] if execute else [])
+
+
+def test_what_a_killed_run_marked_and_did_not_record_is_not_marked_again() -> None:
+    world = World([candidate(number) for number in range(4)])
+    world.refused_marks = {1}
+    world.apply(batch=4).run("p", execute=True)
+    world.in_flight = lambda: {mark.request for mark in world.sent}
+    # The answer to one mark was lost; it had arrived.
+    result = world.apply(batch=4).run("p", execute=True)
+    assert (counted(result), world.sent_ids) == ((3, 0, 0, 0, 1, 0), [0, 1, 2, 3])
+    assert world.apply(batch=4).run("p", execute=True).done
+    assert ApplyProgress.decode(world.kept or b"", "p").failed == ()
+
+
+@pytest.mark.parametrize("error", [PulsarUnavailableError("no broker"), NotFoundError("no retry topic")])
+def test_marks_in_flight_that_cannot_be_read_are_told_and_all_is_marked(error: Exception) -> None:
+    def fail() -> Collection[Request]:
+        raise error
+
+    world = World([candidate(0)])
+    world.in_flight = fail
+    result = world.apply().run("p", execute=True)
+    assert (result.marked, result.not_compared) == (1, str(error))
 
 
 def test_marks_that_are_turned_off_are_no_confirmation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,17 @@ from hypothesis import strategies as st
 
 from bookwarden.config import OrphanSettings, load_settings
 from bookwarden.errors import RefusedError
-from bookwarden.orphans.guards import GuardLimits, check, check_counts, cutoff_of, held_back
+from bookwarden.ledgers.kinds import CursorHolder
+from bookwarden.orphans.copy_plan import CopyCandidate
+from bookwarden.orphans.guards import (
+    GuardLimits,
+    check,
+    check_counts,
+    cutoff_of,
+    held_back,
+    held_back_copy,
+    not_to_be_emptied,
+)
 from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
 from bookwarden.wiring.scan import guard_limits_of
 
@@ -124,10 +135,49 @@ EMPTIED = (
     ],
 )
 def test_what_exists_is_emptied_only_by_name(allowed: tuple[str, ...], left: list[str]) -> None:
-    found = refused(replace(PLAN, emptied=EMPTIED), allow_emptied=allowed)
+    found = refused(replace(PLAN, emptied=EMPTIED), limits=replace(LIMITS, max_emptied=0), allow_emptied=allowed)
     assert len(found) == len(left)
     assert all(text.startswith(start) for text, start in zip(found, left, strict=True)), found
     assert all("--allow-emptied NAME" in text for text in found)
+
+
+def test_a_plan_that_would_empty_a_few_topics_is_refused_only_where_they_are_too_many() -> None:
+    plan = replace(PLAN, emptied=EMPTIED)
+    assert refused(plan) == []
+    assert refused(plan, limits=replace(LIMITS, max_emptied=2)) == []
+    (found,) = refused(plan, limits=replace(LIMITS, max_emptied=1))
+    assert found.startswith("2 topics would be left with no ledger at all")
+    assert "at most 1 are held back" in found
+    assert "orphans.max_emptied" in found
+    assert refused(plan, limits=replace(LIMITS, max_emptied=1), allow_emptied=["t/m/persistent/b"]) == []
+
+
+def test_what_of_a_topic_or_namespace_that_would_be_emptied_is_held_back() -> None:
+    plan = replace(PLAN, emptied=EMPTIED)
+
+    def held(kind: str, holder: str, *allowed: str) -> str | None:
+        emptied = not_to_be_emptied(plan, allowed)
+        return held_back(candidate(kind=kind, holder=holder), plan, LIMITS, emptied)
+
+    for kind, holder in (
+        ("MANAGED_LEDGER", "t/m/persistent/b"),
+        ("MANAGED_CURSOR", str(CursorHolder("t/m/persistent/b", "s"))),
+    ):
+        assert "t/m/persistent/b would be left" in str(held(kind, holder))
+        assert held(kind, holder, "t/n") is not None
+        assert held(kind, holder, "persistent://t/m/b") is None
+    # All of an emptied namespace, and nothing of another topic.
+    assert "t/n would be left" in str(held("MANAGED_LEDGER", "t/n/persistent/other"))
+    assert held("MANAGED_LEDGER", "t/n/persistent/other", "t/n") is None
+    assert held("MANAGED_LEDGER", "t/m/persistent/other") is None
+    copy = replace_copy("t/m/persistent/b")
+    assert "t/m/persistent/b would be left" in str(held_back_copy(copy, plan, LIMITS, not_to_be_emptied(plan, ())))
+    assert held_back_copy(copy, plan, LIMITS, not_to_be_emptied(plan, ["t/m"])) is None
+
+
+def replace_copy(topic: str) -> CopyCandidate:
+    seen = BEGUN_MS - DAY_MS
+    return CopyCandidate(0, "S3", "b", "", "", UUID(int=7), 1, topic, "?", 2, 0, 10, 5, seen)
 
 
 def test_an_allowed_name_does_not_raise_the_share() -> None:
