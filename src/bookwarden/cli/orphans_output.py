@@ -39,7 +39,14 @@ def describe_plan(
         _counts("orphans by age", "age", _orphans(summary.by_age)),
         _objects(summary),
     ]
-    parts += _missing(summary) + _inside_lists(summary) + _doubts(summary) + _foreign(summary) + _emptied(plan)
+    parts += (
+        _missing(summary)
+        + _outdated(summary)
+        + _inside_lists(summary)
+        + _doubts(summary)
+        + _foreign(summary)
+        + _emptied(plan)
+    )
     parts += _candidates(candidates) + _copies(copies)
     parts += [Note(f"To check: {note}.") for note in notes]
     parts.append(Note(_verdict(plan, summary)))
@@ -192,6 +199,13 @@ def _missing(summary: Summary) -> list[Part]:
     rows = tuple((str(one.ledger_id), "; ".join(one.places)) for one in summary.missing[:_SHOWN_MISSING])
     columns = (Column("ledger", right=True), Column("named by", whole=False))
     return [Table(columns, rows, title=f"missing: {summary.missing_total:,}")]
+
+
+def _outdated(summary: Summary) -> list[Part]:
+    rows = tuple((str(one.ledger_id), "; ".join(one.places)) for one in summary.outdated[:_SHOWN_MISSING])
+    columns = (Column("ledger", right=True), Column("still named by", whole=False))
+    title = f"outdated entries of shadow topics: {summary.outdated_total:,} (no data is lost; an unload clears them)"
+    return [Table(columns, rows, title=title)]
 
 
 def _inside_lists(summary: Summary) -> list[Part]:

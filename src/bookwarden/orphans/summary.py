@@ -140,6 +140,9 @@ class Summary:
     objects: tuple[Count, ...] = ()
     growth: tuple[GrowthPoint, ...] = ()  #: By time; the last point is this plan.
     fuzzy: str | None = None  #: Why the snapshot that was read may not be the state of one moment; None if it is.
+    #: Gone ledgers that only shadow topics name, whose sources have let go of them: the first SHOWN_MISSING, by id.
+    outdated: tuple[MissingLedger, ...] = ()
+    outdated_total: int = 0  #: Number of all outdated ledgers.
 
     def encode(self) -> bytes:
         """Render the summary as JSON."""
@@ -173,6 +176,7 @@ class Findings:
     objects: Collection[Count] = ()  #: As in Summary.
     fuzzy: str | None = None  #: As in Summary.
     inside_lists: Collection[InsideList] = ()  #: Ledgers with entries that their topics' lists lost.
+    outdated: Collection[MissingLedger] = ()  #: Gone, and named by shadow topics alone, whose sources let go of them.
 
 
 def age_bucket(age_ms: int) -> str:
@@ -193,7 +197,9 @@ def summarize(
 ) -> Summary:
     """Sum up a scan; the same cell may occur several times, once for each task that counted it."""
     counted = _Counting(cells)
-    missing = sorted(findings.missing, key=lambda ledger: ledger.ledger_id)
+    missing, outdated = (
+        sorted(found, key=lambda ledger: ledger.ledger_id) for found in (findings.missing, findings.outdated)
+    )
     foreign = sorted(findings.foreign, key=lambda owner: (-owner.ledgers, owner.owner))
     summary = Summary(
         plan_id=plan_id,
@@ -217,6 +223,8 @@ def summarize(
         doubts_total=len(findings.doubts),
         objects=tuple(sorted(findings.objects, key=lambda count: (count.ledger_class, count.key))),
         fuzzy=findings.fuzzy,
+        outdated=tuple(outdated[:SHOWN_MISSING]),
+        outdated_total=len(findings.outdated),
     )
     points = {point.plan_id: point for point in (*earlier, summary.growth_point())}
     return replace(summary, growth=tuple(sorted(points.values(), key=lambda point: (point.created_ms, point.plan_id))))

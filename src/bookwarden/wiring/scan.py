@@ -11,7 +11,7 @@ from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
-from bookwarden.clusters.pulsar.references.check import still_named_in
+from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.config import OrphanSettings, Settings
 from bookwarden.deletion.phase_one.mark import Marker
@@ -79,6 +79,8 @@ class ScanContext(Resources):
             self.namespaces = partial(namespaces_in, roots.values())
             #: Returns those references whose places still name their ledgers; StoreError where a root does not answer.
             self.still_named = partial(still_named_in, roots, self.metadata.last_entries)
+            #: Returns those references of shadow topics whose sources have let go of the ledger.
+            self.outdated = partial(outdated_in, roots)
 
     @property
     def offload_stores(self) -> OffloadStores:

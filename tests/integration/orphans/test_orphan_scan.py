@@ -28,6 +28,7 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
+from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.scan import OrphanApplyContext
@@ -77,6 +78,13 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
     site.ledgers(ManagedLedgerHolder(ORDERS), [700])
     site.ledgers(site.topic("t/n/persistent/bare", []), [701])
     site.topic("t/n/persistent/lost", [300], existing=False)
+    # A broker deleted 800, which was empty, when it loaded the source; the shadow's node still names it.
+    site.topic("t/n/persistent/source", [801])
+    shadow = managed_ledger_pb2.ManagedLedgerInfo()
+    shadow.properties.add(key="PULSAR.SHADOW_SOURCE", value="persistent://t/n/source")
+    for ledger_id in (800, 801):
+        shadow.ledgerInfo.add(ledgerId=ledger_id)
+    site.store.create("/managed-ledgers/t/n/persistent/shadow", shadow.SerializeToString())
     site.store.create("/ledgers/00/0000/strange", b"")
     # One namespace that we may not read, of which a ledger is not named as far as we see.
     with closing(open_store(site.url, digest=("another", "secret"), acl="creator")) as another:
@@ -117,12 +125,13 @@ def test_a_scan_plans_what_nobody_names_and_nothing_else(spark: SparkSession, si
     ]
     summary = result.summary
     assert [(one.ledger_id, len(one.places)) for one in summary.missing] == [(300, 1)]
+    assert [(one.ledger_id, len(one.places)) for one in summary.outdated] == [(800, 1)]
     assert {one.ledger_ids for one in summary.foreign} == {(200,)}
     assert summary.total(LedgerClass.UNKNOWN_REFERENCES)[0] == 1
     assert summary.total(LedgerClass.UNPARSABLE)[0] == 1
     assert [(one.ledger_id, one.topic) for one in summary.inside_lists] == [(700, ORDERS), (701, "t/n/persistent/bare")]
     assert summary.total(LedgerClass.INSIDE_LIST) == (2, 2_000)
-    assert summary.total(LedgerClass.REFERENCED)[0] == 8
+    assert summary.total(LedgerClass.REFERENCED)[0] == 9
     assert {"/managed-ledgers/t/closed", "/ledgers/00/0000/strange"} <= {doubt.path for doubt in summary.doubts}
     assert (result.orphans, result.missing, result.exit_code) == (3, 1, 21)
     assert (result.plan.cluster.instance_id, result.plan.cluster.roots) == ("0f1e-2d3c", (site.url,))

@@ -97,6 +97,16 @@ def test_what_lists_lost_is_shown_with_its_topics_and_bytes(folder: Path, run: R
     assert found["summary"]["inside_lists"][0]["ledger_id"] == 4712
 
 
+def test_outdated_entries_of_shadow_topics_are_told_apart_from_lost_data(folder: Path, run: Run) -> None:
+    result = made(folder, "p1", CELLS[:1], outdated=[MissingLedger(12, ("shadow topic t/n/persistent/s",))])
+    assert (result.missing, result.summary.outdated_total) == (0, 1)
+    shown = " ".join(run("orphans", "plan", "show").output.split())
+    for text in ("outdated entries of shadow topics: 1 (no data is lost", "shadow topic t/n/persistent/s"):
+        assert text in shown, text
+    assert "data is lost, see" not in shown
+    assert "missing" not in shown
+
+
 def test_the_newest_plan_is_shown_with_classes_causes_and_candidates(folder: Path, run: Run) -> None:
     owner = ForeignOwner("no configured metadata root has the tenant x", 2, 20, (7, 8))
     made(folder, "p1")
@@ -184,6 +194,8 @@ def test_without_a_plan_the_next_step_is_told(run: Run) -> None:
         (CELLS, {}, 20),
         (CELLS, {"missing": [MissingLedger(1, ("x",))]}, 21),
         (CELLS[:1], {"missing": [MissingLedger(1, ("x",))]}, 21),
+        (CELLS[:1], {"outdated": [MissingLedger(1, ("shadow topic x",))]}, 0),
+        (CELLS, {"outdated": [MissingLedger(1, ("shadow topic x",))]}, 20),
         ([*CELLS, INSIDE], {}, 21),
         ([CELLS[0], INSIDE], {}, 21),
     ],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bookwarden.clusters.pulsar.references.check import still_named
+from bookwarden.clusters.pulsar.references.check import outdated_in, still_named
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import Population
 
 TOPIC = ManagedLedgerHolder("t/n/persistent/lost")
@@ -63,3 +64,58 @@ def test_a_place_that_cannot_be_parsed_still_names_its_ledgers() -> None:
     store.create(path, b"\xff\xff\xff", make_parents=True)
     asked = [reference(1, path), reference(2, path)]
     assert still_named(asked, store) == asked
+
+
+SHADOW, SOURCE = "t/n/persistent/shadow", "t/n/persistent/source"
+
+
+def listing(ledgers: Mapping[int, int], shadow_of: str | None = None) -> bytes:
+    """The node of a managed ledger: the entries of its ledgers by id."""
+    message = managed_ledger_pb2.ManagedLedgerInfo()
+    for ledger_id, entries in ledgers.items():
+        message.ledgerInfo.add(ledgerId=ledger_id, entries=entries)
+    if shadow_of is not None:
+        message.properties.add(key="PULSAR.SHADOW_SOURCE", value=shadow_of)
+    return message.SerializeToString()
+
+
+def shadowed(source: bytes | None, *, name: str = SOURCE, shadow: str = SHADOW) -> CountingStore:
+    store = CountingStore()
+    ledgers = {10: 5, 20: 5, 21: 0, 22: 5, 30: 5}
+    store.create(f"/managed-ledgers/{shadow}", listing(ledgers, "persistent://t/n/source"), make_parents=True)
+    if source is not None:
+        store.create(f"/managed-ledgers/{name}", source, make_parents=True)
+    return store
+
+
+def outdated(store: MemoryStore, place: PlaceKind = PlaceKind.SHADOW_TOPIC, shadow: str = SHADOW) -> list[int]:
+    asked = [
+        ListedReference(ledger_id, place.value, shadow, shadow, f"/managed-ledgers/{shadow}", "zk:a")
+        for ledger_id in (10, 20, 21, 22, 30)
+    ]
+    found = outdated_in({"zk:a": store}, asked)
+    return sorted(one.ledger_id for one in found if one.ledger_id is not None)
+
+
+def test_what_a_shadow_lists_and_its_source_let_go_of_is_outdated() -> None:
+    # 10 was trimmed, 21 is empty; 22, with entries and inside the source's list, is not what a broker lets go of.
+    store = shadowed(listing({20: 5, 30: 5}))
+    store.reads.clear()
+    assert outdated(store) == [10, 21]
+    assert set(store.reads.values()) == {1}
+    assert outdated(store, PlaceKind.MANAGED_LEDGER) == []
+
+
+def test_without_the_word_of_its_source_nothing_in_a_shadow_is_outdated() -> None:
+    for source in (None, b"\xff\xff\xff", listing({10: 5, 20: 5, 21: 0, 22: 5, 30: 5})):
+        assert outdated(shadowed(source)) == []
+    # With entries and above all that the source lists, or of a source that lists nothing: that is no trim.
+    assert outdated(shadowed(listing({9: 5}))) == [21]
+    assert outdated(shadowed(listing({}))) == [21]
+
+
+def test_the_source_of_a_shadows_partition_is_the_partition_of_the_source() -> None:
+    shadow, source = f"{SHADOW}-partition-1", f"{SOURCE}-partition-1"
+    store = shadowed(listing({20: 5, 30: 5}), name=source, shadow=shadow)
+    assert outdated(store, shadow=shadow) == [10, 21]
+    assert outdated(shadowed(listing({20: 5, 30: 5}), shadow=shadow), shadow=SHADOW) == []

@@ -117,6 +117,13 @@ def test_missing_ledgers_come_first_with_who_names_them() -> None:
     assert "a; b; c; and 2 more" in page.texts
 
 
+def test_outdated_entries_of_shadow_topics_are_no_lost_data() -> None:
+    page = Page(render_page(summary_of(referenced(1, 1), found=Findings(outdated=[MissingLedger(4711, ("s",))]))))
+    assert "Outdated entries of shadow topics: no data is lost" in page.texts
+    assert {"4711", "s"} <= set(page.texts)
+    assert "Missing ledgers: data is lost" not in page.texts
+
+
 def test_what_lists_lost_is_told_with_bytes_and_topics() -> None:
     cell = Cell(LedgerClass.INSIDE_LIST.value, "MANAGED_LEDGER", "t/n", "", "<1y", 1_200, 3 * GIB)
     lost = InsideList(4711, 2048, "t/n/persistent/a", "its topic lists older ledgers, from 12 on")

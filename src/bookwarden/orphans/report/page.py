@@ -70,6 +70,7 @@ def render_page(summary: Summary) -> str:
             (f"{one.ledger_id}", size_text(one.logical_bytes), one.topic, one.reason) for one in summary.inside_lists
         ],
         missing=[(f"{one.ledger_id}", _places(one.places)) for one in summary.missing],
+        outdated=[(f"{one.ledger_id}", _places(one.places)) for one in summary.outdated],
         foreign=[
             (one.owner, f"{one.ledgers:,}", size_text(one.logical_bytes), ", ".join(map(str, one.ledger_ids)))
             for one in summary.foreign

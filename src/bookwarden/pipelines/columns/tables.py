@@ -56,6 +56,7 @@ class MissingReference(NamedTuple):
 
     ledger_id: int
     place: str
+    outdated: bool  #: The place is a shadow topic's, whose source has let go of the ledger.
 
 
 class UnnamedOwner(NamedTuple):

@@ -44,7 +44,7 @@ class LookUpMissing:
         found = [row for some in _whole_nodes(references) for row in self._missing(some)]
         folder.write(MISSING_STAGE, number, MISSING.table(found), names=references.num_rows, digest="")
 
-    def _missing(self, references: Sequence[ListedReference]) -> list[tuple[int, str]]:
+    def _missing(self, references: Sequence[ListedReference]) -> list[tuple[int, str, bool]]:
         context = self.source.shared()
         ids = sorted({reference.ledger_id for reference in references if reference.ledger_id is not None})
         absent: set[int] = set()
@@ -52,10 +52,11 @@ class LookUpMissing:
             readings = context.metadata.catalog.read_many(ids[at : at + _LOOKED_UP_AT_ONCE])
             absent.update(reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger))
         # A deletion removes the ledger's name first; that may have happened since it was read.
-        suspects = [reference for reference in references if reference.ledger_id in absent]
+        named = context.still_named([reference for reference in references if reference.ledger_id in absent])
+        outdated = context.outdated(named)
         return [
-            (one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}")
-            for one in context.still_named(suspects)
+            (one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}", one in outdated)
+            for one in named
             if one.ledger_id is not None
         ]
 

@@ -139,8 +139,11 @@ class Planning:
             try:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
                 told = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
-                lost = () if missing is None else _Missing(missing)
-                findings = Findings(lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists())
+                lost = () if missing is None else _Missing(missing.where("not outdated"))
+                outdated = () if missing is None else _Missing(missing.where("outdated"))
+                findings = Findings(
+                    lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists(), outdated
+                )
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
             finally:
                 if missing is not None:
@@ -263,18 +266,22 @@ class Planning:
         return sum(seal.others[ODD_NAMES_TABLE] for seal in self._seals[LEDGERS_STAGE])
 
     def _missing(self, stages: Stages, ids: ScanIds, source: ScanInput) -> DataFrame | None:
-        """Look up the ledgers that are named and were not listed; None if there are none."""
+        """Look up the ledgers that are named and were not listed; None if there are none.
+
+        ``outdated`` are those that only shadow topics name, whose sources have let go of them.
+        """
         if not len(ids.absent):
             return None
         pieces = pieces_with_references(self._seals)
         stages.run(MISSING_STAGE, lambda: pieces, LookUpMissing(source), restart=True)
         places = read_table(self._spark, self._folder, MISSING_STAGE, MISSING)
-        missing = places.groupBy("ledger_id").agg(F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places"))
+        shown = F.slice(F.array_sort(F.collect_set("place")), 1, 10).alias("places")
+        missing = places.groupBy("ledger_id").agg(shown, F.bool_and("outdated").alias("outdated"))
         return missing.persist(StorageLevel.DISK_ONLY)
 
 
 class _Missing(list[MissingLedger]):
-    """The missing ledgers with the smallest ids; there may be more, and its length counts them all."""
+    """The missing, or outdated, ledgers with the smallest ids; there may be more, and its length counts them all."""
 
     def __init__(self, missing: DataFrame) -> None:
         rows = missing.orderBy("ledger_id").limit(SHOWN_MISSING).collect()

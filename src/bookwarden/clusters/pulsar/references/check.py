@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
@@ -13,11 +13,16 @@ from bookwarden.clusters.pulsar.references.nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_managed_ledger,
     schema_node,
 )
 from bookwarden.clusters.pulsar.references.rows import rows_of
+from bookwarden.clusters.pulsar.references.shadows import sources_of
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
+from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
 _TOPICS = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
@@ -49,6 +54,62 @@ def still_named_in(
     for root in dict.fromkeys(reference.root for reference in references):
         of_root = [reference for reference in references if reference.root == root]
         found += still_named(of_root, roots[root], entries)
+    return found
+
+
+def outdated_in(roots: Mapping[str, MetadataStore], references: Sequence[ListedReference]) -> set[ListedReference]:
+    """Return those of shadow topics whose sources, which are there and can be read, have let go of the ledger.
+
+    A shadow topic that is loaded follows its source in memory, and its node goes on naming what the source trimmed, and
+    the empty ledgers that a broker deletes when it loads the source (ShadowManagedLedgerImpl). StoreError as above.
+    """
+    found: set[ListedReference] = set()
+    for root in dict.fromkeys(one.root for one in references if one.place == PlaceKind.SHADOW_TOPIC.value):
+        of_root = [one for one in references if (one.root, one.place) == (root, PlaceKind.SHADOW_TOPIC.value)]
+        shadows = _lists(roots[root], {one.holder for one in of_root})
+        sources = {name: _sources(name, info) for name, info in shadows.items()}
+        lists = _lists(roots[root], set().union(*sources.values()))
+        found |= {
+            one for one in of_root if _has_let_go([lists.get(source) for source in sources[one.holder]], shadows, one)
+        }
+    return found
+
+
+def _has_let_go(
+    sources: Sequence[ManagedLedgerInfo | None],
+    shadows: Mapping[str, ManagedLedgerInfo | None],
+    reference: ListedReference,
+) -> bool:
+    """Return whether each source that is there, and one at least, can have trimmed the ledger."""
+    shadow, ledger_id = shadows[reference.holder], reference.ledger_id
+    there = [source for source in sources if source is not None]
+    if shadow is None or ledger_id is None or not there:
+        return False
+    # What the shadow's node says is of the time when the source's was copied.
+    has_entries = any(one.ledger_id == ledger_id and (one.entries or one.size) for one in shadow.ledgers)
+    return all(
+        ledger_id not in source.ledger_ids
+        and standing_of(ledger_id, min(source.ledger_ids, default=NAMES_NOTHING), has_entries) is Standing.LET_GO
+        for source in there
+    )
+
+
+def _sources(name: str, info: ManagedLedgerInfo | None) -> set[str]:
+    try:
+        return set() if info is None else sources_of(name, info)
+    except FormatError:
+        return set()
+
+
+def _lists(store: MetadataStore, names: Collection[str]) -> dict[str, ManagedLedgerInfo | None]:
+    """Read the lists of managed ledgers; None where there is no node, or one that cannot be read."""
+    paths = [managed_ledger_node(name).path for name in names]
+    found: dict[str, ManagedLedgerInfo | None] = {}
+    for name, value in zip(names, store.get_many(paths), strict=True):
+        try:
+            found[name] = None if value is None else read_managed_ledger(name, value)
+        except FormatError:
+            found[name] = None
     return found
 
 
