@@ -114,6 +114,27 @@ def test_a_spark_whose_start_is_interrupted_leaves_nothing(tmp_path: Path, progr
     assert list(temporary.iterdir()) == []
 
 
+TOO_LITTLE = """
+from bookwarden.config import load_settings
+from bookwarden.errors import SparkError
+from bookwarden.pipelines.session import running_session
+
+settings = load_settings(overrides={"spark.conf": "{spark.driver.memory: 448m}"})
+try:
+    with running_session(settings, local=True):
+        pass
+except SparkError as error:
+    print(error.exit_code, error)
+"""
+
+
+def test_settings_that_spark_does_not_start_with_are_told_in_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_LITTLE], stdout=subprocess.PIPE, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("11 Spark does not start with these settings (spark.conf): ")
+    assert "System memory" in line
+
+
 def test_a_session_that_runs_already_goes_on(spark: SparkSession) -> None:
     with running_session(load_settings(None), local=True) as taken:
         assert taken is spark

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -91,7 +92,11 @@ def _session(settings: Settings, local: bool, application: str, defaults: Mappin
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         return builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as error:
+    except Py4JJavaError as error:
+        # It can be asked as long as the JVM runs, which ends with the block; so its text is taken now, and not chained.
+        said = str(error.java_exception.toString()).partition("\n")[0]
+        raise SparkError(f"Spark does not start with these settings (spark.conf): {said}") from None
+    except (Py4JError, PySparkException, OSError, RuntimeError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SparkError(f"Spark does not start ({text}); it needs Java 17 or newer: check java -version") from error
 
