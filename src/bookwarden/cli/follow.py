@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import require_spark
+from bookwarden.cli.preflight import require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.config import Settings
@@ -38,11 +39,10 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
     if dry_run:
         settings = settings.model_copy(update={"follow": settings.follow.model_copy(update={"dry_run": True})})
     require_spark()
-    if not settings.follow.dry_run:
-        # Before Spark, which takes seconds to start: following itself looks again.
-        require_marking(settings)
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
+    if not settings.follow.dry_run:
+        unless_away(partial(require_marking, settings), waits=not once)
     end = _follow(settings, once)
     looked = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(end.counts.items())) or "nothing was due"
     text = f"{counted(end.nodes, 'node')} followed; of what was dropped: {looked}; {end.pending:,} to be looked at."

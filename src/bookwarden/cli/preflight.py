@@ -1,10 +1,14 @@
-"""The check of commands that start Spark themselves."""
+"""The checks of commands that start Spark themselves."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
+from collections.abc import Callable
 
-from bookwarden.errors import MissingExtraError, ServerError, SparkError
+from bookwarden.errors import MissingExtraError, PulsarUnavailableError, ServerError, SparkError
+
+logger = logging.getLogger(__name__)
 
 
 def require_spark() -> None:
@@ -18,3 +22,16 @@ def require_spark() -> None:
         find_java()
     except ServerError as error:
         raise SparkError(f"Spark cannot start: {error}") from error
+
+
+def unless_away(check: Callable[[], object], *, waits: bool) -> None:
+    """Make a check before Spark starts, which takes seconds; the stream itself makes it again.
+
+    A broker that does not answer is no error where the stream ``waits`` for it.
+    """
+    try:
+        check()
+    except PulsarUnavailableError as error:
+        if not waits:
+            raise
+        logger.warning("starting all the same, to wait for it: %s", error)

@@ -6,11 +6,12 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import require_spark
+from bookwarden.cli.preflight import require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted
 from bookwarden.config import Settings
@@ -46,14 +47,13 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     settings = invocation.settings
     if not dry_run:
         require_spark()
-    # Before Spark, which takes seconds to start: the sweep itself looks again.
+        # From here on it may run for months: each batch is logged.
+        invocation.set_up_logging(logging.INFO)
     with MetadataContext(settings) as metadata:
-        require_sweeping(settings, metadata)
+        unless_away(partial(require_sweeping, settings, metadata), waits=not (once or dry_run))
     if dry_run:
         invocation.write_stream(_described(_preview(settings)))
         return
-    # From here on it may run for months: each batch is logged.
-    invocation.set_up_logging(logging.INFO)
     end = _sweep(settings, once)
     summary = _summary(end.counts) or "nothing was due"
     text = f"Everything that was due is done: {summary}." if end.drained else f"Stopped: {summary}."

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import bookwarden.pipelines.streams.checks as checks
 import bookwarden.pipelines.streams.running as running
 import bookwarden.pipelines.sweep.driver as driver
 import bookwarden.wiring.metadata
@@ -24,7 +25,9 @@ from bookwarden.errors import (
 from bookwarden.ledgers.names import encode_local_name
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.session import end_session
+from bookwarden.pipelines.streams.checks import once_answered
 from bookwarden.pipelines.streams.lock import StreamLock
+from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.preflight import require_absolute_journal
 
 
@@ -168,3 +171,55 @@ def test_an_error_of_the_source_names_the_checkpoint(monkeypatch: pytest.MonkeyP
     spark: Any = KilledSpark()
     with pytest.raises(DataGoneError, match=r"512000:-1 lies past the end. The checkpoint is s3a://bucket/checkpoint"):
         driver.run_sweep(spark, load_settings(overrides=overrides))
+
+
+@pytest.mark.parametrize(("once", "tries"), [(False, 10), (True, 3)])
+def test_a_broker_that_is_away_at_the_start_is_asked_again_and_by_a_run_that_ends_by_itself_for_seconds(
+    once: bool, tries: int
+) -> None:
+    now = 0.0
+    asked: list[float] = []
+
+    def check() -> None:
+        asked.append(now)
+        raise PulsarUnavailableError("no answer")
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return False
+
+    with pytest.raises(PulsarUnavailableError):
+        once_answered(check, Patience(max_failures=10, backoff=1.0), wait, once=once, clock=lambda: now)
+    assert len(asked) == tries
+
+
+def test_a_check_that_takes_long_is_not_repeated_by_a_run_that_ends_by_itself() -> None:
+    now, asked = 0.0, 0
+
+    def check() -> None:
+        nonlocal now, asked
+        now += 10.0
+        asked += 1
+        raise PulsarUnavailableError("no answer in time")
+
+    with pytest.raises(PulsarUnavailableError):
+        once_answered(check, Patience(), lambda _: False, once=True, clock=lambda: now)
+    assert asked == 1
+
+
+def test_a_sweep_of_once_gives_up_on_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def away(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise PulsarUnavailableError("no answer")
+
+    monkeypatch.setattr(driver, "require_sweeping", away)
+    monkeypatch.setattr(checks, "_ONCE_SECONDS", 0.0)
+    spark: Any = KilledSpark()
+    settings = load_settings(overrides={"sweep.lock": "''", "metadata_store.urls": "['memory:away']"})
+    with pytest.raises(PulsarUnavailableError):
+        driver.run_sweep(spark, settings, once=True)
+    assert asked == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.pipelines.streams.checks import looked_at_again, prove_roots
+from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -188,7 +189,8 @@ def prove(*urls: str, waits: Sequence[bool] = (), **others: str) -> list[float]:
         return next(answers)
 
     with MetadataContext(settings) as metadata:
-        prove_roots(settings, metadata, Patience(max_failures=3, backoff=1.0), wait)
+        patience = Patience(max_failures=3, backoff=1.0)
+        prove_roots(settings, metadata, partial(once_answered, patience=patience, wait=wait))
     return waited
 
 

@@ -101,14 +101,11 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
             ):
                 query = ReferenceChanges(spark, settings, pulse, metrics, context.dropped)
                 if not follow.dry_run:
-                    once_answered(partial(require_marking, settings, metadata.admin), patience, supervisor.wait)
-                    prove_roots(settings, metadata, patience, supervisor.wait)
+                    answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
+                    answered(partial(require_marking, settings, metadata.admin))
+                    prove_roots(settings, metadata, answered)
                     file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
-                    once_answered(
-                        lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"),
-                        patience,
-                        supervisor.wait,
-                    )
+                    answered(lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"))
                     state.take_over()
                 _load(state, nodes, settings)
                 context.dropped.resume()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -19,22 +20,32 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS: Final = 300.0
 """Half of what a ledger is old by default before it may go, so that one who lists it by then was seen."""
 _END_SECONDS = 5.0
+# Whoever starts a run that ends by itself starts it again; it should not hang.
+_ONCE_SECONDS = 5.0
 # What ends by itself, as an outage does.
 _UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError)
 
 
-def once_answered(check: Callable[[], object], patience: Patience, wait: Callable[[float], bool]) -> None:
+def once_answered(
+    check: Callable[[], object],
+    patience: Patience,
+    wait: Callable[[float], bool],
+    *,
+    once: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Return when the check has passed, or when `wait`, called with seconds to wait, returns that a stop was asked for.
 
     While a store or a broker does not answer it is called again, as often and with the same pauses as a failed query is
-    restarted; then the last error is raised. All other errors are raised at once.
+    restarted, with `once` for some seconds only; then the last error is raised. All other errors are raised at once.
     """
     delay = patience.backoff
+    deadline = clock() + (_ONCE_SECONDS if once else float("inf"))
     for failures in range(1, patience.max_failures + 1):
         try:
             check()
         except _UNAVAILABLE as error:
-            if failures == patience.max_failures:
+            if failures == patience.max_failures or clock() + delay > deadline:
                 raise
             logger.warning("not begun yet: %s; failure %d, again in %.1f s", error, failures, delay)
             if wait(delay):
@@ -45,16 +56,16 @@ def once_answered(check: Callable[[], object], patience: Patience, wait: Callabl
 
 
 def prove_roots(
-    settings: Settings, metadata: MetadataContext, patience: Patience, wait: Callable[[float], bool]
+    settings: Settings, metadata: MetadataContext, answered: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Prove that the roots belong to the BookKeeper, and are all that do; waits as `once_answered`."""
+    """Prove that the roots belong to the BookKeeper, and are all that do; ``answered`` waits, as `once_answered`."""
     proof = roots_proof_of(settings.metadata_store, metadata)
 
     def prove() -> None:
         for note in proof.require():
             logger.warning("%s", note)
 
-    once_answered(prove, patience, wait)
+    answered(prove)
 
 
 @contextmanager

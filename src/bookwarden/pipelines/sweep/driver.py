@@ -98,14 +98,15 @@ def _run_sweep(
             stopped_by_signals(supervisor.stop),
             _published(settings, metrics, topics, doubts),
         ):
-            once_answered(partial(require_sweeping, settings, metadata), patience, supervisor.wait)
-            once_answered(partial(_look_at_directives, settings, metadata), patience, supervisor.wait)
+            answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
+            answered(partial(require_sweeping, settings, metadata))
+            answered(partial(_look_at_directives, settings, metadata))
             if sweep.dry_run:
                 supervisor.run()
             else:
                 require_checkpoint = partial(_require_own_checkpoint, spark, settings, metadata)
-                prove_roots(settings, metadata, patience, supervisor.wait)
-                once_answered(require_checkpoint, patience, supervisor.wait)
+                prove_roots(settings, metadata, answered)
+                answered(require_checkpoint)
                 looks = (
                     roots_proof_of(settings.metadata_store, metadata).require_all_roots,
                     require_checkpoint,
