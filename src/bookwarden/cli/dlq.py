@@ -21,10 +21,12 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, LetterBounds, ReasonGroup, group_by_reason
 from bookwarden.errors import BookwardenError
-from bookwarden.ledgers.received import Decode, decoded
+from bookwarden.ledgers.received import Decode, decoded, shortened
 from bookwarden.preflight import require_topics
 from bookwarden.wiring.pulsar import TopicsContext
 
+# Of a payload or a property in an example, in bytes; a reason's kind is as long.
+_SHOWN = 200
 _EPILOG = """\b
 Examples:
   bookwarden dlq list --group-by reason
@@ -62,7 +64,8 @@ class GroupView:
     count: int
     oldest: int
     newest: int
-    example: DeadLetterView
+    example: DeadLetterView  #: Payload and properties are cut.
+    payload_bytes: int  #: Of the example's whole payload.
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,7 @@ def _views(decode: Decode, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter
 def _grouped(decode: Decode, groups: list[ReasonGroup]) -> Document:
     examples = _views(decode, [group.example for group in groups])
     views = [
-        GroupView(group.reason, group.count, group.oldest, group.newest, example)
+        GroupView(group.reason, group.count, group.oldest, group.newest, _cut(example), len(example.payload))
         for group, example in zip(groups, examples, strict=True)
     ]
     cells: Cells[GroupView] = {
@@ -285,6 +288,12 @@ def _grouped(decode: Decode, groups: list[ReasonGroup]) -> Document:
         Column("reason", whole=False): lambda view: view.reason or "(none)",
     }
     return Document({"groups": views}, (table_of(views, cells, empty="No dead letters."),))
+
+
+def _cut(view: DeadLetterView) -> DeadLetterView:
+    """Shorten what its sender wrote, which may be 5 MiB; `dlq show` has all of it."""
+    properties = {name[:_SHOWN]: shortened(value, _SHOWN) for name, value in view.properties.items()}
+    return dataclasses.replace(view, payload=view.payload[:_SHOWN], properties=properties)
 
 
 def _listing(views: Iterable[DeadLetterView], note: Callable[[int], str] | None = None) -> Stream[DeadLetterView]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -153,3 +154,17 @@ def test_a_task_gives_signs_of_life_while_its_source_waits_for_a_lost_ledger() -
     assert [next(rows).column("outcome").to_pylist() for _ in range(3)] == [[""]] * 3
     given.set()
     assert not any(batch.column("outcome").to_pylist() != [""] for batch in rows)
+
+
+def test_a_batch_is_told_with_each_outcome_once(caplog: pytest.LogCaptureFixture) -> None:
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None))
+    query = LedgerDeletion(spark, on(ZOOKEEPER), Pulse(), epoch=lambda: 0)
+    rows = {
+        "outcome": ["deleted", "deleted", "deleted", "retry"],
+        "ledger_type": ["LEDGER", "OFFLOAD_LEDGER", "LEDGER", "LEDGER"],
+        "ledger_bytes": [10, None, 5, None],
+    }
+    with caplog.at_level(logging.INFO):
+        query._account(pa.table(rows), 9.7)
+    assert caplog.messages == ["swept 4 pending deletions in 9.70 s: 3 deleted, 1 retry"]
+    assert query.totals == {"deleted": 3, "retry": 1}

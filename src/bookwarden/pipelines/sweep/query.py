@@ -297,10 +297,13 @@ class LedgerDeletion:
             (row["outcome"], row["ledger_type"], row["count_all"], row["ledger_bytes_sum"] or 0)
             for row in grouped.to_pylist()
         ]
+        # An outcome has a row for each type of ledger.
+        of_batch: Counter[str] = Counter()
         for outcome, _, number, _ in counts:
-            self.totals[outcome] += number
+            of_batch[outcome] += number
+        self.totals.update(of_batch)
         if counts:
-            totals = ", ".join(f"{number} {outcome}" for outcome, _, number, _ in sorted(counts))
-            logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, totals)
+            shown = ", ".join(f"{number} {outcome}" for outcome, number in sorted(of_batch.items()))
+            logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, shown)
         if self._metrics is not None:
             self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)
