@@ -60,10 +60,10 @@ class DeadLetterView:
 class GroupView:
     """Dead letters of one kind of reason as programs read them; times in milliseconds since the epoch."""
 
-    reason: str
-    count: int
-    oldest: int
-    newest: int
+    reason: str  #: Ids, names and figures are replaced.
+    count: int  #: Number of letters.
+    oldest: int  #: When its oldest letter was published.
+    newest: int  #: When its newest letter was published.
     example: DeadLetterView  #: Payload and properties are cut.
     payload_bytes: int  #: Of the example's whole payload.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bookwarden.ledgers.backlog import PartitionBacklog
+from bookwarden.ledgers.pending_deletion import Request
+from bookwarden.ledgers.received import Decode, ReceivedMark, decoded
 
 DEFAULT_MAX_ENTRIES = 100_000
 
@@ -53,4 +55,12 @@ def count_in_flight(
             for topic in topics
             for partition in reader.partitions(topic)
         )
+    )
+
+
+def requests_in_flight(read: Callable[[], Iterable[ReceivedMark]], decode: Decode) -> frozenset[Request]:
+    """Read what the marks in flight ask for; raises what ``read`` and ``decode`` do."""
+    received = (decoded(message, decode) for message in read())
+    return frozenset(
+        replace(message.mark, waives=message.waives).request for message in received if message.mark is not None
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -17,9 +16,7 @@ from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, Dele
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.config import DeletionSettings, PulsarSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
-from bookwarden.deletion.inflight import count_in_flight
-from bookwarden.ledgers.pending_deletion import Request
-from bookwarden.ledgers.received import decoded
+from bookwarden.deletion.inflight import count_in_flight, requests_in_flight
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import registry_schema
 from bookwarden.wire.switch_event import switch_event_schema
@@ -81,15 +78,10 @@ class TopicsContext(Resources):
             #: Reads what is in flight now, without taking it from the subscription; not decoded.
             self.waiting = partial(waiting.read, swept)
             self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode
+            #: Reads what the marks in flight ask for.
+            self.requests_in_flight = partial(requests_in_flight, self.waiting, self.decode)
             dlq = DeadLetterTopic(connection, self.admin, deletion.dlq_topic, deletion.topic, deletion.subscription)
             self.dead_letters = DeadLetters(dlq, SWITCH_TOPIC)
-
-    def requests_in_flight(self) -> frozenset[Request]:
-        """Read what the marks in flight ask for, on both topics; NotFoundError, PulsarError where that fails."""
-        received = (decoded(message, self.decode) for message in self.waiting())
-        return frozenset(
-            replace(message.mark, waives=message.waives).request for message in received if message.mark is not None
-        )
 
 
 def decoder_of(deletion: DeletionSettings, registry: SchemaRegistry) -> MarkDecoder:
