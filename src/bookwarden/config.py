@@ -39,10 +39,10 @@ class _Section(BaseModel):
 
 
 class OAuth2Settings(_Section):
-    """Client credentials for OAuth2; the private key is a path or file:// URL to its JSON."""
+    """Client credentials for OAuth2; the private key is a path, a file:// URL or a data: URL of its JSON."""
 
     issuer_url: str = ""
-    private_key: str = ""
+    private_key: SecretStr = SecretStr("")
     audience: str = ""
     scope: str = ""
 
@@ -60,6 +60,7 @@ class PulsarSettings(_Section):
     tls_trust_certs_file: str | None = None
     tls_allow_insecure: bool = False
     tls_validate_hostname: bool = True
+    trusted_hosts: tuple[str, ...] = ()
     oauth2: OAuth2Settings = OAuth2Settings()
     client: dict[str, int | bool | str] = Field(default_factory=dict)
 
@@ -69,6 +70,10 @@ class PulsarSettings(_Section):
             raise ValueError(f"service_url {self.service_url!r} must begin with pulsar:// or pulsar+ssl://")
         if not self.admin_url.startswith(("http://", "https://")):
             raise ValueError(f"admin_url {self.admin_url!r} must begin with http:// or https://")
+        for host in self.trusted_hosts:
+            # An IPv6 address has more than one colon.
+            if not re.fullmatch(r"[A-Za-z0-9_.:*-]+", host) or host.count(":") == 1:
+                raise ValueError(f"trusted_hosts {host!r} must be a host without a port, such as broker-*.pulsar.svc")
         if self.auth == "token" and not (self.token or self.token_file):
             raise ValueError("auth is 'token', but neither token nor token_file is set")
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import (
+    read_loaded_topics,
+    read_registered_brokers,
+    read_web_brokers,
+)
 from bookwarden.errors import (
     BookwardenError,
     ConfigError,
@@ -21,6 +27,7 @@ from bookwarden.errors import (
     PulsarError,
     PulsarUnavailableError,
 )
+from bookwarden.metastore.memory import MemoryStore
 
 SECRET = "eyJhbGciOiJIUzI1NiJ9.very-secret"
 Answer = tuple[int, dict[str, str], str]
@@ -88,6 +95,45 @@ def test_a_redirect_to_the_owner_is_followed_with_method_body_and_credentials(si
         ("PUT", "/admin/v2/persistent/t/n/a/unload?force=true&authoritative=true", f"Bearer {SECRET}", b'{"x": 1}')
     ]
     with_token.close()
+
+
+def named(url: str) -> str:
+    """The same address by another name of this machine."""
+    return url.replace("127.0.0.1", "localhost")
+
+
+def test_a_token_follows_no_redirect_to_a_host_that_the_settings_do_not_name(site, other):
+    site.answer = lambda path: (307, {"Location": f"{named(other.url)}{path}"}, "")
+    with pytest.raises(PulsarAccessError) as refused:
+        admin_of(site.url, auth="token", token=SECRET).get_json("/clusters")
+    assert named(other.url) in str(refused.value)
+    assert "pulsar.trusted_hosts" in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert other.asked == []
+    for credentials in ({"auth": "none"}, {"auth": "token", "token": SECRET, "trusted_hosts": ("elsewhere", "LOCAL*")}):
+        assert admin_of(site.url, **credentials).get_json("/clusters") == {}
+    assert [asked[2] for asked in other.asked] == [None, f"Bearer {SECRET}"]
+
+
+def test_a_token_is_not_sent_to_a_broker_that_only_a_node_of_the_metadata_store_names(site, other):
+    store = MemoryStore()
+    registration = {"webServiceUrl": named(other.url), "brokerVersion": "4.0.8"}
+    store.create("/loadbalance/brokers/b:8080", json.dumps(registration).encode(), make_parents=True)
+    connection = PulsarConnection("pulsar://127.0.0.1:1", site.url, auth="token", token=SECRET)
+    (broker,) = read_registered_brokers(store, connection)
+    assert broker.settings is None
+    assert broker.trouble is not None
+    assert named(other.url) in broker.trouble
+    assert "pulsar.trusted_hosts" in broker.trouble
+    with pytest.raises(PulsarAccessError, match=r"pulsar\.trusted_hosts"):
+        read_loaded_topics(store, connection)
+    assert other.asked == []
+    trusting = replace(connection, trusted_hosts=("localhost",))
+    assert read_registered_brokers(store, trusting)[0].settings == {}
+    assert {asked[2] for asked in other.asked} == {f"Bearer {SECRET}"}
+    # What clients are told is of the settings.
+    other.answer = lambda path: (200, {}, '["b:8080"]')
+    assert read_web_brokers(connection, named(other.url)) == {"b:8080"}
 
 
 def test_credentials_are_never_sent_on_over_another_scheme(site):

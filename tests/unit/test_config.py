@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
+from bookwarden.wiring.pulsar import connection_of
 
 REFERENCE = Path(__file__).parents[2] / "conf" / "bookwarden.yaml"
 
@@ -122,10 +123,24 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOOKWARDEN_PULSAR__TOKEN", "sesame-1")
     monkeypatch.setenv("BOOKWARDEN_METADATA_STORE__DIGEST_PASSWORD", "sesame-2")
     monkeypatch.setenv("BOOKWARDEN_METADATA_STORE__DIGEST_USER", "me")
+    monkeypatch.setenv("BOOKWARDEN_PULSAR__OAUTH2__PRIVATE_KEY", "data:,sesame-3")
     settings = load_settings(overrides={"pulsar.auth": "token"})
+    assert settings.pulsar.oauth2.private_key.get_secret_value() == "data:,sesame-3"
+    assert connection_of(settings.pulsar).oauth2 == {"private_key": "data:,sesame-3"}
     assert settings.pulsar.token is not None
     assert settings.pulsar.token.get_secret_value() == "sesame-1"
-    assert "sesame" not in f"{settings!r} {settings} {settings.model_dump_json()}"
+    assert "sesame" not in f"{settings!r} {settings} {settings.model_dump_json()} {settings.pulsar.oauth2!r}"
+
+
+@pytest.mark.parametrize("host", ["http://b", "b:8080", "b/", "", "a b"])
+def test_a_trusted_host_that_is_none_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="trusted_hosts"):
+        load_settings(overrides={"pulsar.trusted_hosts": f"['{host}']"})
+
+
+def test_trusted_hosts_reach_the_connection() -> None:
+    settings = load_settings(overrides={"pulsar.trusted_hosts": "['broker-*.svc', '::1']"})
+    assert connection_of(settings.pulsar).trusted_hosts == ("broker-*.svc", "::1")
 
 
 def test_a_refusal_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

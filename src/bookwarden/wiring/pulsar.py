@@ -24,6 +24,7 @@ from bookwarden.wire.switch_event import switch_event_schema
 
 def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
     """Return the addresses and credentials of the Pulsar cluster."""
+    key = pulsar.oauth2.private_key.get_secret_value()
     return PulsarConnection(
         service_url=pulsar.service_url,
         admin_url=pulsar.admin_url,
@@ -35,7 +36,8 @@ def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
         tls_trust_certs_file=pulsar.tls_trust_certs_file,
         tls_allow_insecure=pulsar.tls_allow_insecure,
         tls_validate_hostname=pulsar.tls_validate_hostname,
-        oauth2={name: value for name, value in pulsar.oauth2.model_dump().items() if value},
+        trusted_hosts=pulsar.trusted_hosts,
+        oauth2={name: value for name, value in {**pulsar.oauth2.model_dump(), "private_key": key}.items() if value},
         client_options=dict(pulsar.client),
     )
 

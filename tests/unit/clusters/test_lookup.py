@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,17 @@ def test_a_redirect_is_followed_to_its_end() -> None:
         redirect = found_at(second, CommandLookupTopicResponse.Redirect)
         with broker(hello, redirect) as (first, _):
             assert lookup(CONNECTION, first, TOPIC).owner == "pulsar://owner:1"
+
+
+def test_a_redirect_to_a_host_that_the_settings_do_not_name_gets_no_token() -> None:
+    with broker(hello, found_at("pulsar://owner:1")) as (second, heard):
+        elsewhere = second.replace("127.0.0.1", "localhost")
+        with broker(hello, found_at(elsewhere, CommandLookupTopicResponse.Redirect)) as (first, _):
+            with pytest.raises(PulsarAccessError, match=r"pulsar\.trusted_hosts"):
+                lookup(CONNECTION, first, TOPIC)
+            assert heard == []
+            trusting = replace(CONNECTION, trusted_hosts=("localhost",))
+            assert lookup(trusting, first, TOPIC).owner == "pulsar://owner:1"
 
 
 def test_redirects_in_a_circle_end() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.oauth2 import client_of
+from bookwarden.clusters.pulsar.oauth2 import ClientCredentials, client_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.devcluster.credentials import BrokerCredentials, broker_credentials
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, PulsarAccessError
 
 SECRET = "very-secret"
 
@@ -72,3 +74,78 @@ def test_the_key_file_may_name_the_issuer(tmp_path: Path) -> None:
     file.write_text(json.dumps(key))
     expected = {"client_id": "me", "client_secret": SECRET, "issuer_url": "https://issuer", "scope": "all"}
     assert client_of({"private_key": str(file), "audience": "", "scope": "all"}) == expected
+
+
+PLAIN, TLS = ("pulsar://h,g:6650", "http://h:8080"), ("pulsar+ssl://h:6651", "https://h:8443")
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "url", "trusted"),
+    [
+        (PLAIN, {}, "http://h:8080/admin", True),
+        (PLAIN, {}, "http://H:9999", True),
+        (PLAIN, {}, "pulsar://g:1", True),
+        (PLAIN, {}, "http://evil:8080", False),
+        (PLAIN, {}, "pulsar://evil:6650", False),
+        (PLAIN, {}, "https://evil:8443", True),
+        (PLAIN, {"tls_allow_insecure": True}, "https://evil:8443", False),
+        (PLAIN, {"tls_validate_hostname": False}, "https://evil:8443", False),
+        (PLAIN, {"tls_allow_insecure": True}, "https://h:8443", True),
+        (PLAIN, {"trusted_hosts": ("broker-*.pulsar.svc",)}, "http://broker-7.pulsar.svc:8080", True),
+        (PLAIN, {"trusted_hosts": ("broker-*.pulsar.svc",)}, "http://broker-7.pulsar.svc.evil:8080", False),
+        (PLAIN, {"trusted_hosts": ("b.c",)}, "http://bxc", False),
+        (PLAIN, {"trusted_hosts": ("::1",)}, "http://[::1]:8080", True),
+        (PLAIN, {}, "http://h:8080@evil", False),
+        (PLAIN, {}, "http://[broken", False),
+        (TLS, {}, "https://other:8443", True),
+        (TLS, {}, "http://h:8080", False),
+        (TLS, {"trusted_hosts": ("*",)}, "http://h:8080", False),
+        (TLS, {"trusted_hosts": ("*",)}, "pulsar://h:6650", False),
+        (("pulsar://h:1", "https://h:8443"), {}, "pulsar://h:2", True),
+    ],
+)
+def test_who_may_have_our_token(given: tuple[str, str], options: dict[str, Any], url: str, trusted: bool) -> None:
+    made = PulsarConnection(*given, auth="token", token=SECRET, **options)
+    for kind in ("none", "tls"):
+        replace(made, auth=kind).require_trusted(url)
+    for one in (made, replace(made, auth="oauth2")):
+        if trusted:
+            one.require_trusted(url)
+            continue
+        with pytest.raises(PulsarAccessError) as refused:
+            one.require_trusted(url)
+        assert SECRET not in str(refused.value)
+
+
+def test_an_address_that_the_cluster_names_is_trusted_no_more_for_that() -> None:
+    made = PulsarConnection(*PLAIN, auth="token", token=SECRET)
+    for one in (made.at("http://evil:8080"), made.at("http://h:1").at("http://evil:8080")):
+        with pytest.raises(PulsarAccessError, match="http://evil:8080"):
+            one.require_trusted(one.admin_url)
+        one.require_trusted("http://h:8080")
+    given = made.trusting("http://clients:8080").at("http://clients:8080")
+    given.require_trusted("http://clients:8080")
+    with pytest.raises(PulsarAccessError):
+        given.require_trusted("http://evil:8080")
+
+
+@pytest.mark.parametrize(("endpoint", "sent"), [("https://issuer/token", True), ("http://issuer/token", False)])
+def test_the_client_secret_goes_to_no_token_endpoint_without_tls(tmp_path: Path, endpoint: str, sent: bool) -> None:
+    key = tmp_path / "key.json"
+    key.write_text(json.dumps({"client_id": "me", "client_secret": SECRET}))
+    asked: list[str] = []
+
+    class Pool:
+        def request(self, method: str, url: str, **_: Any) -> Any:
+            asked.append(f"{method} {url}")
+            found = {"token_endpoint": endpoint} if method == "GET" else {"access_token": "t"}
+            return SimpleNamespace(status=200, json=lambda: found)
+
+    pool: Any = Pool()
+    credentials = ClientCredentials({"issuer_url": "https://issuer", "private_key": str(key)}, pool, 1.0)
+    if sent:
+        assert credentials.token() == "t"
+    else:
+        with pytest.raises(PulsarAccessError, match="token_endpoint without TLS"):
+            credentials.token()
+    assert (f"POST {endpoint}" in asked) is sent

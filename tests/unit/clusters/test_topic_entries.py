@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.entries import TopicEntries, hosts_of
+from bookwarden.clusters.pulsar.connection import PulsarConnection, hosts_of
+from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.protocol import (
     CLOSE_CONSUMER,
     CONNECT,

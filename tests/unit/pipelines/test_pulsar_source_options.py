@@ -131,7 +131,8 @@ def test_each_option_that_may_hold_a_secret_has_a_name_that_spark_redacts() -> N
 
 def test_oauth2_settings_survive_the_way_through_options() -> None:
     settings = {"issuer_url": "https://issuer", "private_key": "/run/key.json", "audience": "a"}
-    connection = PulsarConnection("pulsar://h:1", "http://h:2", auth="oauth2", oauth2=settings)
+    hosts = ("broker-*.svc", "::1")
+    connection = PulsarConnection("pulsar://h:1", "http://h:2", auth="oauth2", oauth2=settings, trusted_hosts=hosts)
     assert parse_options({**options_of(connection), "topic": "t/n/a"}).connection == connection
 
 

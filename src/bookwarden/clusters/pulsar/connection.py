@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pulsar
 
 from bookwarden.clusters.pulsar.oauth2 import client_of
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, PulsarAccessError
 
 AUTH_KINDS = ("none", "token", "tls", "oauth2")
 
@@ -44,10 +46,50 @@ class PulsarConnection:
     tls_trust_certs_file: str | None = None  #: Trusted authorities, PEM; None: those of this machine.
     tls_allow_insecure: bool = False  #: Accepts any certificate of a broker.
     tls_validate_hostname: bool = True  #: A broker's certificate must have its host name.
-    #: ``issuer_url``, ``private_key`` (path), ``audience``, ``scope``.
+    trusted_hosts: tuple[str, ...] = ()  #: Hosts that may have our token without verified TLS; ``*`` for any text.
+    #: ``issuer_url``, ``private_key`` (path or data: URL), ``audience``, ``scope``.
     oauth2: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: For pulsar.Client by keyword (io_threads, operation_timeout_seconds, ...).
     client_options: Mapping[str, Any] = field(default_factory=dict)
+    configured: tuple[str, ...] = ()  #: Addresses that an operator gave; this connection's own two if empty.
+
+    def at(self, admin_url: str) -> PulsarConnection:
+        """Return a connection to another admin REST that the cluster itself names, trusted no more for that."""
+        return replace(self, admin_url=admin_url, configured=self._configured)
+
+    def trusting(self, url: str) -> PulsarConnection:
+        """Return the same connection, with a further address that an operator gave."""
+        return replace(self, configured=(*self._configured, url))
+
+    @property
+    def _configured(self) -> tuple[str, ...]:
+        return self.configured or (self.admin_url, *hosts_of(self.service_url))
+
+    def require_trusted(self, url: str) -> None:
+        """Raise PulsarAccessError where an address may not have our token: it would be a superuser's as a rule.
+
+        Anybody who can write to the metadata store can name an address there. A token goes to hosts of the settings,
+        and elsewhere by verified TLS alone; and never without TLS where all addresses given of that kind have it.
+        """
+        if self.auth not in ("token", "oauth2"):
+            return
+        scheme, host, where = _parts_of(url)
+        given = [_parts_of(one) for one in self._configured]
+        of_kind = {one for one, _, _ in given if _is_web(one) is _is_web(scheme)}
+        has_tls = scheme in _WITH_TLS
+        if not has_tls and of_kind and of_kind <= _WITH_TLS:
+            raise PulsarAccessError(
+                f"the token is not sent to {where}: it has no TLS, and the settings name addresses with it alone: "
+                "check the brokers' advertised addresses"
+            )
+        verified = has_tls and self.tls_validate_hostname and not self.tls_allow_insecure
+        if verified or host in {one for _, one, _ in given} or any(_fits(host, one) for one in self.trusted_hosts):
+            return
+        raise PulsarAccessError(
+            f"the token is not sent to {where}: its TLS is not verified, or it has none, and its host is none of "
+            "pulsar.admin_url, pulsar.service_url and pulsar.trusted_hosts: if it is a broker of this cluster, add it "
+            "to pulsar.trusted_hosts"
+        )
 
     def current_token(self) -> str:
         """Return the token's text, from the file if one is set; raise ConfigError if there is none."""
@@ -104,6 +146,33 @@ class PulsarConnection:
         if not path or not os.path.isfile(path):
             raise ConfigError(f"pulsar.{name} is {path!r}: there is no such file")
         return path
+
+
+_WITH_TLS: Final = frozenset(("https", "pulsar+ssl"))
+
+
+def hosts_of(service_url: str) -> list[str]:
+    """Return an address for each host of a service URL, which may name several by commas."""
+    scheme, _, hosts = service_url.partition("://")
+    return [f"{scheme}://{host.strip()}" for host in hosts.partition("/")[0].split(",") if host.strip()]
+
+
+def _parts_of(url: str) -> tuple[str, str, str]:
+    """Return scheme and host of an address, and the address for people, without what may be a password."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        return "", "", "an address that is none"
+    return parts.scheme, host, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _is_web(scheme: str) -> bool:
+    return scheme.startswith("http")
+
+
+def _fits(host: str, pattern: str) -> bool:
+    return re.fullmatch(re.escape(pattern.lower()).replace(r"\*", ".*"), host) is not None
 
 
 def _client_logger() -> Any:

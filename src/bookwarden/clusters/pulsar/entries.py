@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.connection import PulsarConnection, hosts_of
 from bookwarden.clusters.pulsar.lookup import lookup
 from bookwarden.clusters.pulsar.protocol import (
     CLOSE_CONSUMER,
@@ -194,9 +194,3 @@ class TopicEntries:
         session, _ = self._sessions.pop(owner, (None, 0.0)) if owner is not None else (None, 0.0)
         if session is not None:
             session.close()
-
-
-def hosts_of(service_url: str) -> list[str]:
-    """Return an address for each host of a service URL, which may name several by commas."""
-    scheme, _, hosts = service_url.partition("://")
-    return [f"{scheme}://{host.strip()}" for host in hosts.partition("/")[0].split(",") if host.strip()]

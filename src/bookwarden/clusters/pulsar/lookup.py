@@ -28,11 +28,11 @@ class LookedUp(NamedTuple):
 def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float = _TIMEOUT_S) -> LookedUp:
     """Look a topic up through this address, with the credentials of the connection; follow redirects.
 
-    ``url`` names one host. The topic need not exist, and does not afterwards. Raises PulsarUnavailableError without
-    an answer, PulsarAccessError where the credentials are refused, PulsarError where the lookup is, ConfigError for an
-    address that is none.
+    ``url`` names one host, and is of the settings. The topic need not exist, and does not afterwards. Raises
+    PulsarUnavailableError without an answer, PulsarAccessError where the credentials are refused or a redirect leads to
+    where they are not sent, PulsarError where the lookup is refused, ConfigError for an address that is none.
     """
-    authoritative = False
+    authoritative, connection = False, connection.trusting(url)
     for _ in range(_REDIRECTS):
         with closing(Session(connection, url, timeout_s)) as session:
             answer = _ask(session, connection, url, topic, timeout_s, authoritative=authoritative)

@@ -42,6 +42,11 @@ class ClientCredentials:
         client = client_of(self._options)
         issuer = client.pop("issuer_url")
         endpoint = self._call("GET", f"{issuer}/.well-known/openid-configuration", None).get("token_endpoint")
+        if issuer.startswith("https:") and not str(endpoint).startswith("https:"):
+            raise PulsarAccessError(
+                f"OAuth2 issuer {urlsplit(issuer).netloc} names a token_endpoint without TLS: the client_secret is not "
+                "sent there; check pulsar.oauth2.issuer_url"
+            )
         form = {"grant_type": "client_credentials", **client}
         answer = self._call("POST", str(endpoint), form)
         token = answer.get("access_token")

@@ -48,8 +48,8 @@ class Session:
     """A connection, introduced with our credentials; for one thread at a time.
 
     ``url`` names one host, ``proxied_to`` the broker behind it if it is a proxy. Raises PulsarUnavailableError without
-    an answer in time, PulsarAccessError where the credentials are refused, ConfigError for an address that is none,
-    and FormatError for what does not speak the protocol.
+    an answer in time, PulsarAccessError where the credentials are refused or the address may not have them, ConfigError
+    for an address that is none, and FormatError for what does not speak the protocol.
     """
 
     def __init__(self, connection: PulsarConnection, url: str, timeout_s: float, *, proxied_to: str = "") -> None:
@@ -57,6 +57,7 @@ class Session:
         self._largest = _LARGEST
         self._buffer = bytearray()
         deadline = time.monotonic() + timeout_s
+        connection.require_trusted(url)
         self._socket = _open(connection, url, timeout_s)
         try:
             answer = self._introduce(connection, proxied_to, deadline)

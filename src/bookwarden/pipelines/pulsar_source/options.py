@@ -51,7 +51,8 @@ _OF_READING = (
     "maxDelaySeconds",
     "rowsPerArrowBatch",
 )
-_KNOWN = ("serviceUrl", "adminUrl", *_TEXTS_OF_CONNECTION, *_FLAGS_OF_CONNECTION, *_OF_READING)
+_TRUSTED_HOSTS = "trustedHosts"
+_KNOWN = ("serviceUrl", "adminUrl", _TRUSTED_HOSTS, *_TEXTS_OF_CONNECTION, *_FLAGS_OF_CONNECTION, *_OF_READING)
 # Spark adds these itself.
 _OF_SPARK = frozenset({"path", "paths", "header", "__paths__"})
 
@@ -156,6 +157,8 @@ def options_of(connection: PulsarConnection) -> dict[str, str]:
             options[option] = getattr(connection, name)
     for option, name in _FLAGS_OF_CONNECTION.items():
         options[option] = str(getattr(connection, name)).lower()
+    if connection.trusted_hosts:
+        options[_TRUSTED_HOSTS] = ",".join(connection.trusted_hosts)
     for name, value in connection.oauth2.items():
         options[_OAUTH2 + (_OAUTH2_KEY_REDACTED if name == _OAUTH2_KEY else name)] = value
     options.update({_CLIENT + name: _text(value) for name, value in connection.client_options.items()})
@@ -219,6 +222,8 @@ def _connection(options: Mapping[str, str]) -> PulsarConnection:
     for option, name in _FLAGS_OF_CONNECTION.items():
         if option.lower() in options:
             fields[name] = _read(options, option, False, _flag)
+    hosts = options.get(_TRUSTED_HOSTS.lower(), "").split(",")
+    fields["trusted_hosts"] = tuple(host.strip() for host in hosts if host.strip())
     fields.setdefault("auth", "token" if {"token", "token_file"} & fields.keys() else "none")
     if fields["auth"] not in AUTH_KINDS:
         raise ConfigError(f"option authKind is {fields['auth']!r}; expected one of {', '.join(AUTH_KINDS)}")

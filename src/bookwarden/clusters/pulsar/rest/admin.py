@@ -105,6 +105,7 @@ class PulsarAdmin:
         self, method: str, url: str, data: bytes | None, headers: dict[str, str], timeout_s: float
     ) -> urllib3.BaseHTTPResponse:
         for _ in range(_MAX_REDIRECTS):
+            self._connection.require_trusted(url)
             answer = self._send(method, url, data, {**headers, **self._authorization()}, timeout_s)
             location = answer.headers.get("Location")
             if answer.status not in (307, 308) or not location:

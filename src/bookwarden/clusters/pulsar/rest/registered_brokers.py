@@ -6,7 +6,6 @@ Formats: the nodes of ``/loadbalance/brokers``, LocalBrokerData or, with the ext
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import closing
@@ -56,8 +55,11 @@ def read_broker_addresses(store: MetadataStore) -> dict[str, tuple[str, ...]]:
 
 
 def read_web_brokers(connection: PulsarConnection, url: str) -> frozenset[str]:
-    """List the ids of the brokers of the cluster that a web address leads to. Raises PulsarError, ConfigError."""
-    with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TIMEOUT_S)) as admin:
+    """List the ids of the brokers of the cluster that a web address of the settings leads to.
+
+    Raises PulsarError, ConfigError.
+    """
+    with closing(PulsarAdmin(connection.trusting(url).at(url), _TIMEOUT_S)) as admin:
         return frozenset(map(str, admin.get_json("/brokers")))
 
 
@@ -72,7 +74,7 @@ def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> fr
         url = _address(data, connection)
         if not url:
             raise PulsarError(f"the registration of broker {name} names no address of its REST: its topics are unknown")
-        with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TOPICS_TIMEOUT_S)) as admin:
+        with closing(PulsarAdmin(connection.at(url), _TOPICS_TIMEOUT_S)) as admin:
             # By namespace; the one answer that tells the topics of this moment (BookieClientStatsGenerator).
             by_namespace = admin.get_json("/broker-stats/bookieops")
             try:
@@ -99,7 +101,7 @@ def _ask(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> Re
     if not url:
         return RegisteredBroker(name, version, trouble="its registration names no address of its REST")
     try:
-        with closing(PulsarAdmin(dataclasses.replace(connection, admin_url=url), _TIMEOUT_S)) as admin:
+        with closing(PulsarAdmin(connection.at(url), _TIMEOUT_S)) as admin:
             answered = admin.request("GET", "/brokers/version", ok=(200,)).data.decode("utf-8", "replace").strip('" \n')
             version = answered or version
             settings = admin.get_json("/brokers/configuration/runtime")
