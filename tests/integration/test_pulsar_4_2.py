@@ -17,11 +17,14 @@ from click.testing import CliRunner
 from pulsar.schema import StringSchema
 from pyspark.sql import SparkSession
 
+from bookwarden.blue_green.sides.policies import topic_settings
 from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.messages.topic_policies import read_topic_quorums
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.config import ClusterMigrationSettings, GreenSideSettings, Settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.devcluster import DevCluster
 from bookwarden.devcluster.releases.jars import ensure_jars
@@ -29,6 +32,7 @@ from bookwarden.devcluster.servers.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wiring.blue_green_readiness import ReadinessContext
 from bookwarden.wiring.deletion import PhaseOneContext
 from servers.broker_claims import (
     assert_every_claimed_ledger_is_found,
@@ -114,6 +118,41 @@ def test_the_ledgers_of_transactions_are_found_in_the_metadata(
 
 def test_what_the_broker_lists_is_referenced_and_stored(cluster: DevCluster, namespace: str) -> None:
     assert_references_are_the_brokers(cluster, namespace)
+
+
+def test_policies_of_topics_are_read_from_the_metadata_store(
+    cluster: DevCluster, deletion_site: DeletionSite, site: SweepingSite, admin: PulsarAdmin, namespace: str
+) -> None:
+    topic, other = f"persistent://{namespace}/a b+é", f"persistent://{namespace}/other"
+    quorums = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}
+    retention = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
+    quota = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
+    for name in (topic, other):
+        admin.put(topic_path(name))
+    admin.post(f"{topic_path(topic)}/persistence", {**quorums, "managedLedgerMaxMarkDeleteRate": 0})
+    admin.post(f"{topic_path(topic)}/backlogQuota", quota, params={"backlogQuotaType": "destination_storage"})
+    admin.post(f"{topic_path(other)}/retention", retention, params={"isGlobal": True})
+    # The precheck of a switch asks for these.
+    found = read_topic_quorums(site.metadata.store, cluster.connection(), admin)
+    assert [one for one in found.asked if namespace in one[0]] == [(topic, (5, 3, 2))]
+    assert found.unread == ()
+    # The cluster as both sides of a migration: what pre-flight and preparation see of its topics.
+    with ReadinessContext(of_itself(deletion_site.settings)) as readiness:
+        seen = readiness.observe([namespace])
+    for side in (seen.blue, seen.green):
+        of_side = side.namespaces[namespace]
+        assert of_side.policy_troubles == ()
+        told = {name: topic_settings(policies) for name, policies in of_side.topic_policies.items()}
+        assert set(told) == {topic, other}
+        assert quorums.items() <= told[topic]["persistence"].items()
+        assert told[topic]["backlogQuota/destination_storage"] == quota
+        assert told[other] == {"retention": retention}
+
+
+def of_itself(settings: Settings) -> Settings:
+    """Make the settings' cluster both sides of a migration."""
+    green = GreenSideSettings(pulsar=settings.pulsar, metadata_store=settings.metadata_store)
+    return settings.model_copy(update={"cluster_migration": ClusterMigrationSettings(green=green)})
 
 
 def used_ledgers(site: SweepingSite, admin: PulsarAdmin, topic: str) -> dict[LedgerComponent, set[int]]:

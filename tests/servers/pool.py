@@ -40,7 +40,12 @@ COLLECTING: Final = ClusterOptions(
 NEWER: Final = ClusterOptions(
     pulsar="4.2.4",
     max_entries_per_ledger=ENTRIES_PER_LEDGER,
-    broker_settings={**_SMALL, "transactionCoordinatorEnabled": "true"},
+    broker_settings={
+        **_SMALL,
+        "transactionCoordinatorEnabled": "true",
+        # Those of topics are in the metadata store, of all namespaces without the system topic for them.
+        "topicPoliciesServiceClassName": "org.apache.pulsar.broker.service.MetadataStoreTopicPoliciesService",
+    },
 )
 SECURED: Final = ClusterOptions(auth="token", zookeeper_digest=True)
 ON_OXIA: Final = ClusterOptions(pulsar="4.2.4", metadata="oxia", oxia_shards=2, session_seconds=60)

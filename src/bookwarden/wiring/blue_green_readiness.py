@@ -11,6 +11,7 @@ from bookwarden.blue_green.readying import Readiness, Ways, Written
 from bookwarden.blue_green.sides.ports import SideSources
 from bookwarden.clusters.pulsar.lookup import look_up
 from bookwarden.clusters.pulsar.messages.topic_policies import read_topic_policies
+from bookwarden.clusters.pulsar.metadata.topic_policies import stored_policies
 from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterContents
 from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.clusters.pulsar.rest.registered_brokers import (
@@ -67,6 +68,7 @@ def _sources(side: ClusterSide) -> SideSources:
         registered=side.nodes.brokers,
         schemas=contents.schemas,
         topic_policies=partial(read_topic_policies, side.connection, side.rest),
+        stored_policies=partial(stored_policies, side.store),
         non_persistent=contents.non_persistent,
         open_transactions=contents.open_transactions,
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.sides.observing import parse_topic
+from bookwarden.blue_green.sides.observing import SideObserver, parse_topic
+from bookwarden.blue_green.sides.ports import BrokerAnswer
 from bookwarden.blue_green.sides.values import RemoteSeen, SubscriptionSeen
+from bookwarden.errors import FormatError
 
 STATS: dict[str, Any] = {
     "storageSize": 29,
@@ -56,3 +60,43 @@ def test_what_was_not_answered_is_trouble() -> None:
 @pytest.mark.parametrize("broken", [{"subscriptions": ["app"]}, {"storageSize": "much"}, {"publishers": 3}])
 def test_another_form_is_trouble(broken: dict[str, Any]) -> None:
     assert parse_topic("t", {**STATS, **broken}, "", INFO, "").trouble
+
+
+TOPICS, STORED = (
+    "org.apache.pulsar.broker.service." + name
+    for name in ("SystemTopicBasedTopicPoliciesService", "MetadataStoreTopicPoliciesService")
+)
+BROKER = ("b", "4.2.4", {"topicPoliciesServiceClassName": STORED}, None, None)
+
+
+def seen_policies(*brokers: BrokerAnswer, events: bool = False, error: str = "") -> tuple[Any, tuple[str, ...]]:
+    """Say where the policies of topics were read from, and what was told of them."""
+
+    def stored(_: str) -> Mapping[str, Mapping[str, Any]]:
+        if error:
+            raise FormatError(error)
+        return {"stored": {}}
+
+    sources: Any = SimpleNamespace(
+        admin=None, brokers=lambda: brokers, topic_policies=lambda _: {"events": {}}, stored_policies=stored
+    )
+    found, troubles = SideObserver(sources)._topic_policies("t/n", events=events)
+    return next(iter(found), None), troubles
+
+
+def test_policies_of_topics_are_read_from_where_the_brokers_have_them() -> None:
+    told, silent = ("a", "4.2.4", {"topicPoliciesServiceClassName": TOPICS}, None, None), ("c", None, None, "?", None)
+    older = ("d", "4.0.8", {"x": "y"}, None, None)
+    assert seen_policies(BROKER, events=True) == ("events", ())
+    assert seen_policies(BROKER) == ("stored", ())
+    assert seen_policies(told, BROKER) == ("stored", ())
+    assert seen_policies(told, silent) == ("stored", ())
+    assert seen_policies(told, older) == (None, ())
+
+
+def test_policies_of_topics_that_cannot_be_known_are_told() -> None:
+    assert seen_policies(BROKER, error="field x") == (None, ("t/n: field x",))
+    found, (trouble,) = seen_policies((*BROKER[:4], "zk:other:2181"))
+    assert (found, "zk:other:2181" in trouble) == ("stored", True)
+    found, (trouble,) = seen_policies(("b", None, {"topicPoliciesServiceClassName": "their.Own"}, None, None))
+    assert (found, "their.Own" in trouble) == (None, True)

@@ -38,5 +38,5 @@ def test_all_policies_of_a_topic_are_read() -> None:
 
 @pytest.mark.parametrize("payload", [b"", WITH_PERSISTENCE[:-9], b"\xff" * 40])
 def test_anything_else_is_told(payload: bytes) -> None:
-    with pytest.raises(FormatError, match="is not as Pulsar writes it"):
+    with pytest.raises(FormatError, match="are not as Pulsar writes them"):
         decode_topic_quorums(payload, WRITTEN)

@@ -26,6 +26,9 @@ R = TypeVar("R")
 #: Topics that are asked about at the same time: few, since each may have to be loaded.
 _AT_ONCE: Final = 8
 _EVENTS: Final = "__change_events"
+_POLICIES_SERVICE: Final = "topicPoliciesServiceClassName"
+_TOPIC_SERVICE: Final = "org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService"
+_STORING_SERVICE: Final = "org.apache.pulsar.broker.service.MetadataStoreTopicPoliciesService"
 _BROKERS_OWN: Final = "pulsar"
 
 
@@ -134,7 +137,7 @@ class SideObserver:
         whole = sorted({*partitioned, *(str(TopicName.parse(topic).base) for topic in own)})
         schemas, schema_troubles = self._schemas(whole)
         events = any(TopicName.parse(topic).base.local_name == _EVENTS for topic in topics)
-        topic_policies, policy_troubles = self._topic_policies(name) if events else ({}, ())
+        topic_policies, policy_troubles = self._topic_policies(name, events=events)
         return NamespaceSeen(
             name=name,
             policies=policies,
@@ -169,9 +172,27 @@ class SideObserver:
                 found[topic] = tuple(SchemaSeen(*version) for version in versions)
         return found, tuple(troubles)
 
-    def _topic_policies(self, namespace: str) -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
-        found, trouble = _asked(self._sources.topic_policies, namespace)
-        return (found, ()) if found is not None else ({}, (trouble,))
+    def _topic_policies(
+        self, namespace: str, *, events: bool
+    ) -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
+        """Read them from where the brokers have them: the system topic, or without one perhaps the metadata store."""
+        if events:
+            found, trouble = _asked(self._sources.topic_policies, namespace)
+            return (found, ()) if found is not None else ({}, (trouble,))
+        told = [settings for _, _, settings, *_ in self._asked_brokers()]
+        services = {one.get(_POLICIES_SERVICE) or _TOPIC_SERVICE for one in told if one is not None}
+        unknown = services - {_TOPIC_SERVICE, _STORING_SERVICE}
+        if unknown:
+            return {}, (f"{namespace}: brokers keep them by {', '.join(sorted(unknown))}, which is not known here",)
+        # A broker that does not tell may keep them in the store.
+        if None not in told and _STORING_SERVICE not in services:
+            return {}, ()
+        found, trouble = _asked(self._sources.stored_policies, namespace)
+        troubles = [] if found is not None else [f"{namespace}: {trouble}"]
+        elsewhere = next((other for *_, other in self._asked_brokers() if other), None)
+        if elsewhere:
+            troubles.append(f"{namespace}: those for all clusters are in {elsewhere}, which is not read")
+        return found or {}, tuple(troubles)
 
 
 def parse_topic(

@@ -64,8 +64,10 @@ class SideSources:
     registered: Callable[[], Mapping[str, int]]
     #: Lists the versions of a topic's schema: kind, definition, properties.
     schemas: Callable[[str], Sequence[tuple[str, str, Mapping[str, str]]]]
-    #: Reads the policies of the topics of a namespace that have some, by topic.
+    #: Reads the policies of the topics of a namespace that have some, by topic, from its system topic.
     topic_policies: Callable[[str], Mapping[str, Mapping[str, Any]]]
+    #: Reads them from the nodes of the metadata store, where brokers may keep them for namespaces without that topic.
+    stored_policies: Callable[[str], Mapping[str, Mapping[str, Any]]]
     #: Lists the partitioned topics of a namespace that are not persistent.
     non_persistent: Callable[[str], list[str]]
     #: Returns by id the transactions that are open at all coordinators, with the topics that each has touched.

@@ -1,4 +1,4 @@
-"""Policies of single topics, read from the system topics that keep them.
+"""Policies of single topics, read from the system topics that keep them; for quorums also from the nodes that do.
 
 Format: the events of ``__change_events`` in each namespace, by key the newest of a topic; one without a payload says
 that its policies are gone. Pulsar 4.0.
@@ -17,12 +17,19 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.readers import received_message
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
+from bookwarden.clusters.pulsar.metadata.topic_policies import namespaces_with_stored_policies, stored_policies
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions
 from bookwarden.errors import BookwardenError, FormatError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wire.topic_policies import Quorums, decode_topic_policies, decode_topic_quorums
+from bookwarden.wire.topic_policies import (
+    Quorums,
+    decode_topic_policies,
+    decode_topic_quorums,
+    merged_policies,
+    quorums_of,
+)
 from bookwarden.wire.writer_schema import ParsedSchema, parse_writer_schema
 
 T = TypeVar("T")
@@ -48,14 +55,27 @@ def read_topic_quorums(
 ) -> TopicQuorums:
     """Read the policies of all topics of all namespaces, for 20 s at most; the rest is in ``unread``.
 
-    Each namespace that has such policies has its system topic opened by a broker.
+    Each namespace that has its policies in a system topic has that opened by a broker. Nodes are read of the others
+    alone, as by brokers that keep policies there; where brokers no longer do, that asks for too much.
     """
     deadline = clock() + _BUDGET_S
     asked: list[tuple[str, Quorums]] = []
     unread: list[str] = []
     namespaces = _with_events(store)
+    try:
+        stored = namespaces_with_stored_policies(store)
+    except FormatError as error:
+        stored, unread = frozenset(), [str(error)]
+    for namespace in sorted(stored.difference(namespaces)):
+        if clock() > deadline:
+            unread.append(f"{namespace}: there was no time")
+            continue
+        try:
+            asked += _asking(stored_policies(store, namespace))
+        except FormatError as error:
+            unread.append(f"{namespace}: {error}")
     if not namespaces:
-        return TopicQuorums((), ())
+        return TopicQuorums(tuple(asked), tuple(unread))
     client = connection.client(operation_timeout_seconds=_TIMEOUT_S)
     try:
         reader = _Policies(client, admin)
@@ -87,6 +107,11 @@ def read_topic_policies(
         client.close()
 
 
+def _asking(policies: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Quorums]]:
+    found = ((topic, quorums_of(own)) for topic, own in policies.items())
+    return [(topic, quorums) for topic, quorums in found if quorums is not None]
+
+
 def _with_events(store: MetadataStore) -> list[str]:
     names = sorted(known_namespaces(store) or ())
     tops = [managed_ledger_path(f"{name}/persistent/{_EVENTS}") for name in names]
@@ -110,12 +135,11 @@ class _Policies:
 
     def all_of_namespace(self, namespace: str) -> dict[str, Mapping[str, Any]]:
         """Return the policies of each topic there that has some."""
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Mapping[str, Any]] = {}
         newest = self._newest(namespace, decode_topic_policies).values()
         for name, policies in sorted(filter(None, newest), key=lambda one: not one[1].get("isGlobal")):
-            own = {field: value for field, value in policies.items() if value is not None}
-            found[name] = {**found.get(name, {}), **own}
-        return dict(found)
+            found[name] = merged_policies(found.get(name, {}), policies)
+        return found
 
     def _newest(self, namespace: str, decode: Callable[[bytes, ParsedSchema], T | None]) -> dict[str, T | None]:
         """Decode the newest event by key."""
