@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes, Removals
 from bookwarden.blue_green.record import FINISHED, REMOVING, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, namespace_of
-from bookwarden.blue_green.states import UNNEEDED, TopicState
+from bookwarden.blue_green.states import UNNEEDED, TopicState, is_marked_by_migration
 from bookwarden.blue_green.verifying import Verified
-from bookwarden.errors import BookwardenError, NotFoundError
+from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName
 
 
@@ -112,18 +113,30 @@ class Finishing:
     def _remove(self, one: Removable) -> Removed:
         self._say(f"{one.topic}: looked at once more, marked and removed")
         try:
-            seen = self._observer.look_at(self._partitions(one.topic))
-            left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]
-            if left:
-                return Removed(one.topic, 0, False, f"{left[0].topic} is {left[0].state.value} now: nothing was done")
-            plan = self._removals.plan_topic(one.topic, force=True)
-            self._record.append(REMOVING, namespace=namespace_of(one.topic), topic=one.topic, marks=len(plan.marks))
-            result = plan.carry_out()
+            with self._record.alone():
+                return self._remove_alone(one)
         except NotFoundError:
             return Removed(one.topic, 0, True)
         except BookwardenError as error:
             return Removed(one.topic, 0, False, str(error))
+
+    def _remove_alone(self, one: Removable) -> Removed:
+        partitions = self._partitions(one.topic)
+        seen = self._observer.look_at(partitions)
+        left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]
+        if left:
+            return Removed(one.topic, 0, False, f"{left[0].topic} is {left[0].state.value} now: nothing was done")
+        plan = self._removals.plan_topic(one.topic, force=True, check=partial(self._require_marked, partitions))
+        self._record.append(REMOVING, namespace=namespace_of(one.topic), topic=one.topic, marks=len(plan.marks))
+        result = plan.carry_out()
         return Removed(one.topic, len(plan.marks), result.done, result.problem)
+
+    def _require_marked(self, partitions: Sequence[str]) -> None:
+        """Raise RefusedError for a topic that accepts messages: somebody may have reopened it, with another record."""
+        for topic in partitions:
+            nodes = self._nodes.topic(TopicName.parse(topic).managed_ledger)
+            if nodes is not None and not is_marked_by_migration(nodes.info):
+                raise RefusedError(f"{topic} accepts messages again: it was not removed, and what was marked stays")
 
     def _partitions(self, topic: str) -> list[str]:
         """List what a removal would take: all partitions that the topic has now, or itself."""

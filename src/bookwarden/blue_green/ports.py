@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position
@@ -76,8 +76,11 @@ class RemovalPlan(Protocol):
 class Removals(Protocol):
     """Phase one: deletions of topics and schemas whose ledgers are marked first."""
 
-    def plan_topic(self, topic: str, *, force: bool) -> RemovalPlan:
-        """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist."""
+    def plan_topic(self, topic: str, *, force: bool, check: Callable[[], None] = ...) -> RemovalPlan:
+        """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
+
+        ``check`` is called once all is marked, right before the topic is deleted; its error leaves the topic.
+        """
 
 
 class MigrationAdmin(Protocol):

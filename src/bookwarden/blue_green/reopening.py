@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes
-from bookwarden.blue_green.record import REOPENING, MigrationRecord
+from bookwarden.blue_green.record import REOPENED, REOPENING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import is_marked_by_migration
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
@@ -78,7 +78,7 @@ class Reopening:
     def plan(self, topic: str) -> Reopened:
         """Check that it can be reopened, and change nothing; RefusedError or NotFoundError where it cannot."""
         name = TopicName.parse(topic)
-        missing = self._missing(name)
+        missing = () if self._is_done(name) else self._missing(name)
         again = f"; subscriptions that blue deleted are made again: {', '.join(missing)}" if missing else ""
         if self._check(name) is None:
             return Reopened(topic, False, f"accepts messages already{again}", missing)
@@ -89,9 +89,16 @@ class Reopening:
 
         It is unloaded, and the change is refused while a broker has it loaded again. After the change it is unloaded
         once more where it is loaded: whoever loaded it in between has read the node as it was. Subscriptions that blue
-        deleted once they were drained are made again, behind what they had read.
+        deleted once they were drained are made again, behind what they had read; by a reopening that was completed
+        none is, whoever deleted it since. Raises RefusedError too while another process finishes or reopens topics.
         """
         name = TopicName.parse(topic)
+        with self._record.alone():
+            return self._reopen(name, topic)
+
+    def _reopen(self, name: TopicName, topic: str) -> Reopened:
+        if self._is_done(name):
+            return Reopened(topic, False, "accepts messages already")
         for _ in range(_ATTEMPTS):
             raw = self._check(name)
             if raw is None:
@@ -109,6 +116,10 @@ class Reopening:
     def put_back(self, topic: str) -> Reopened:
         """Undo the newest reopening, if the node is still as that left it; RefusedError where it is not."""
         name = TopicName.parse(topic)
+        with self._record.alone():
+            return self._put_back(name, topic)
+
+    def _put_back(self, name: TopicName, topic: str) -> Reopened:
         event = self._record.reopening(str(name))
         if event is None:
             raise NotFoundError(f"no reopening of {topic} is recorded in this folder")
@@ -132,7 +143,12 @@ class Reopening:
         made = self._missing(name)
         for subscription in made:
             self._admin.create_subscription(str(name), subscription, self._end_of(name))
+        self._record.append(REOPENED, topic=str(name), namespace=namespace_of(str(name)))
         return Reopened(str(name), done, f"{said}; made again: {', '.join(made)}" if made else said, made)
+
+    def _is_done(self, name: TopicName) -> bool:
+        """Return whether nothing is left of the newest reopening."""
+        return self._check(name) is None and self._record.is_reopened(str(name))
 
     def _missing(self, name: TopicName) -> tuple[str, ...]:
         """List the subscriptions that it had when its migration began, and has not any more."""

@@ -8,8 +8,9 @@ import pytest
 
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected
+from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.states import TopicState
-from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
@@ -116,3 +117,46 @@ def test_an_abort_takes_the_flag_off_and_tells_what_was_marked(blue: ScriptedBlu
     (seen,) = done.look.topics
     assert (seen.state, seen.unread) == (TopicState.ROLLED_BACK, 3)
     assert aborting.abort([NAMESPACE]).taken_off == ()
+
+
+def test_a_subscription_that_was_deleted_since_it_was_reopened_is_not_made_again(blue: ScriptedBlue) -> None:
+    blue.put_topic(node(), app=cursor(6, 2))
+    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"))])
+    assert blue.reopening.reopen(TOPIC).subscriptions == ("audit",)
+    blue.created.clear()
+    # "audit" is not among the cursors here: as if its owner had deleted it. Its old position lies before all of today.
+    assert blue.reopening.plan(TOPIC).subscriptions == ()
+    again = blue.reopening.reopen(TOPIC)
+    assert (again.done, again.said, again.subscriptions, blue.created) == (False, "accepts messages already", (), [])
+
+
+def test_a_reopening_that_was_killed_makes_the_subscriptions_when_it_is_run_again(blue: ScriptedBlue) -> None:
+    blue.put_topic(node(), app=cursor(6, 2))
+    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"))])
+    answers = iter([PulsarError("killed"), None])
+
+    def create(topic: str, subscription: str, after: Position) -> None:
+        error = next(answers)
+        if error is not None:
+            raise error
+        ScriptedBlue.create_subscription(blue, topic, subscription, after)
+
+    blue.create_subscription = create  # type: ignore[method-assign]
+    with pytest.raises(PulsarError):
+        blue.reopening.reopen(TOPIC)
+    assert raw(blue) == node(terminated=False, migrated=False)
+    assert blue.reopening.plan(TOPIC).subscriptions == ("audit",)
+    assert blue.reopening.reopen(TOPIC).subscriptions == ("audit",)
+    assert blue.created == [(TOPIC, "audit", Position(6, 2))]
+
+
+def test_it_is_refused_while_another_process_removes_or_reopens(blue: ScriptedBlue, tmp_path: Path) -> None:
+    blue.put_topic(node())
+    blue.record = MigrationRecord(tmp_path, patience_s=0)
+    blue.reopening._record = blue.record
+    with MigrationRecord(tmp_path).alone():
+        for change in (blue.reopening.reopen, blue.reopening.put_back):
+            with pytest.raises(RefusedError, match="another process"):
+                change(TOPIC)
+        assert raw(blue) == node()
+    assert blue.reopening.reopen(TOPIC).done

@@ -51,21 +51,25 @@ class Removal:
         self._topics = topics
         self._migrations = migrations or NoMigrations()
 
-    def plan_topic(self, topic: str, *, force: bool = False) -> Plan:
+    def plan_topic(self, topic: str, *, force: bool = False, check: Callable[[], None] = lambda: None) -> Plan:
         """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
 
         ``force`` disconnects clients and drops subscriptions. RefusedError for a shadow topic. A partition alone
-        leaves the schema to its siblings.
+        leaves the schema to its siblings. ``check`` is called once all is marked, right before the broker is asked: its
+        error leaves the topic as it is, and the sweep finds what was marked referenced.
         """
+
+        def ask() -> None:
+            check()
+            self._topics.delete_topic(str(name), force=force)
+
         name = TopicName.parse(topic)
         marks: list[PendingDeletion] = []
         for partition in self._topics.partitions(topic):
             marks += self._marks_of_topic(TopicName.parse(partition))
         if name.partition is None:
             marks += marks_of_schema(name, self._store.schema(name.schema_id), "topic deleted")
-        return self._plan(
-            Operation.DELETE_TOPIC, str(name), marks, lambda: self._topics.delete_topic(str(name), force=force)
-        )
+        return self._plan(Operation.DELETE_TOPIC, str(name), marks, ask)
 
     def plan_subscription(self, topic: str, subscription: str, *, force: bool = False) -> Plan:
         """Plan to delete a subscription on all partitions; NotFoundError if none has it.

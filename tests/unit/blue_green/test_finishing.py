@@ -1,0 +1,117 @@
+"""A topic is removed from blue only while it still accepts no message, whoever else is at work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable
+from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.names import TopicName
+from unit.blue_green.scripted_blue import TOPIC, ScriptedBlue, cursor, node
+
+NAME = TopicName.parse(TOPIC).managed_ledger
+PLAN = FinishPlan((Removable(TOPIC, (TOPIC,)),), {}, ())
+
+
+class Phase:
+    """Phase one over blue's store: what was sent and deleted; ``on_sent`` is called once all is marked."""
+
+    def __init__(self, blue: ScriptedBlue) -> None:
+        self._blue = blue
+        self.sent: list[int] = []
+        self.deleted: list[str] = []
+        self.on_sent: Callable[[], object] = lambda: None
+
+    def removal(self) -> Removal:
+        marker: Any = Marker(self)
+        return Removal(marker, self, self)  # type: ignore[arg-type]
+
+    def send_all(self, marks: Any) -> list[None]:
+        self.sent += [mark.ledger_id for mark in marks]
+        self.on_sent()
+        return [None] * len(marks)
+
+    def read(self, managed_ledger: str) -> Any:
+        nodes = self._blue.nodes.topic(managed_ledger)
+        return None if nodes is None else SimpleNamespace(info=nodes.info)
+
+    def cursors(self, _managed_ledger: str) -> dict[str, Any]:
+        return {}
+
+    def schema(self, _schema_id: str) -> None:
+        return None
+
+    def partitions(self, topic: str) -> list[str]:
+        return [topic]
+
+    def delete_topic(self, topic: str, *, force: bool) -> None:
+        assert force
+        self.deleted.append(topic)
+
+
+@pytest.fixture
+def blue(tmp_path: Path) -> ScriptedBlue:
+    made = ScriptedBlue(tmp_path)
+    made.put_topic(node(), app=cursor(6, 2))
+    made.flag()
+    return made
+
+
+def finishing(blue: ScriptedBlue, phase: Phase, record: MigrationRecord | None = None) -> Finishing:
+    return Finishing(blue.observer, blue.nodes, blue, blue, phase.removal(), record or blue.record)
+
+
+def test_a_drained_topic_is_marked_and_removed(blue: ScriptedBlue) -> None:
+    phase = Phase(blue)
+    (found,) = finishing(blue, phase).carry_out(PLAN)
+    assert (found.done, found.marks, found.problem) == (True, 2, "")
+    assert (phase.sent, phase.deleted) == ([5, 6], [TOPIC])
+
+
+def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: ScriptedBlue) -> None:
+    phase = Phase(blue)
+
+    def reopen_elsewhere() -> None:
+        # On another machine, whose record is another.
+        blue.flag(on=False)
+        path = f"/managed-ledgers/{NAME}"
+        found = blue.store.get(path)
+        assert found is not None
+        blue.store.put(path, node(terminated=False, migrated=False), found.version)
+
+    phase.on_sent = reopen_elsewhere
+    (found,) = finishing(blue, phase).carry_out(PLAN)
+    assert (found.done, phase.deleted) == (False, [])
+    assert "accepts messages again" in found.problem
+    # What is there already is told before anything is marked.
+    phase.sent.clear()
+    (found,) = finishing(blue, phase).carry_out(PLAN)
+    assert (found.done, phase.sent, phase.deleted) == (False, [], [])
+
+
+def test_no_topic_is_removed_while_another_process_reopens_one(blue: ScriptedBlue, tmp_path: Path) -> None:
+    phase = Phase(blue)
+    impatient = finishing(blue, phase, MigrationRecord(tmp_path, patience_s=0))
+    with MigrationRecord(tmp_path).alone():
+        (found,) = impatient.carry_out(PLAN)
+    assert (found.done, phase.sent, phase.deleted) == (False, [], [])
+    assert "another process" in found.problem
+
+    def reopen_here() -> None:
+        with (
+            pytest.raises(RefusedError, match="another process"),
+            MigrationRecord(tmp_path, patience_s=0).alone(),
+        ):
+            pytest.fail("both are at work on blue")
+
+    phase.on_sent = reopen_here
+    (found,) = impatient.carry_out(PLAN)
+    assert found.done
