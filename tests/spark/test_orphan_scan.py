@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from bookwarden.deletion.node_check import NodeDoubt
 from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError, StoreError
 from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
@@ -236,8 +238,11 @@ class Joined:
         found = [absent_references(self.folder, stage, number) for stage, number in pieces]
         return [ledger_id for rows in found for ledger_id in rows.column("ledger_id").to_pylist()]
 
-    def classify(self, known: Knowledge) -> Classification:
-        task = ClassifyPiece(self.spark.sparkContext.broadcast(known), NOW_MS)
+    def classify(self, known: Knowledge, doubted: Collection[int] = ()) -> Classification:
+        def doubts(ledgers: Sequence[ListedLedger]) -> list[NodeDoubt | None]:
+            return [NodeDoubt("/m", f"odd {one.ledger_id}") if one.ledger_id in doubted else None for one in ledgers]
+
+        task = ClassifyPiece(self.spark.sparkContext.broadcast(known), NOW_MS, doubts)
         return Classification(self.spark, self.stages, self.folder, self.join.left_over, task)
 
 
@@ -284,6 +289,15 @@ def test_every_ledger_is_joined_with_what_names_it_and_gets_one_class(spark: Spa
     }
     assert [(one["ledger_id"], one["cause"]) for one in orphans_of(found)] == [(2, "trimmed, never deleted")]
     assert joined.absent() == [20]
+    assert found.damaged() == []
+    doubted = joined.classify(known, [2])
+    assert orphans_of(doubted) == []
+    assert doubted.damaged() == [Doubt("/m", "", "it may be damaged: odd 2")]
+    (kept,) = (row for row in doubted.others().collect() if row["ledger_id"] == 2)
+    assert (kept["ledger_class"], kept["detail"]) == ("references unknown", "the node /m may be damaged: odd 2")
+    # Of a holder that has no node there is none to be damaged.
+    assert [one["ledger_id"] for one in orphans_of(joined.classify(knowledge(), [2]))] == [2]
+    found = joined.classify(known)
     cells = {(cell.ledger_class, cell.kind, cell.namespace, cell.age): cell.ledgers for cell in found.cells}
     assert cells == {
         ("referenced", "MANAGED_LEDGER", "t/n", "<1y"): 2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,28 @@ def _references(spark: SparkSession, folder: ScanFolder) -> DataFrame:
 
 
 @dataclass(frozen=True)
+class CheckNodes:
+    """Checks the nodes of candidates' holders as the sweep will; picklable."""
+
+    source: ScanInput
+
+    def __call__(self, ledgers: Sequence[ListedLedger]) -> list[NodeDoubt | None]:
+        metadata = self.source.shared().metadata
+        readings = metadata.catalog.read_many([one.ledger_id for one in ledgers])
+        # That a topic would be left without a ledger is a matter of the plan's guards.
+        waives = frozenset({Waiver.EMPTIED})
+        owners = [owner_of(one.kind or "", one.holder or "") for one in ledgers]
+        suspects = {
+            at: Suspect(owner.holder, reading, waives=waives)
+            for at, (owner, reading) in enumerate(zip(owners, readings, strict=True))
+            if owner is not None and isinstance(reading, StoredLedger)
+        }
+        doubts = metadata.node_check.doubts_now(list(suspects.values()), metadata.references)
+        of_suspects = dict(zip(suspects, doubts, strict=True))
+        return [of_suspects.get(at) for at in range(len(ledgers))]
+
+
+@dataclass(frozen=True)
 class ClassifyPiece:
     """Puts the ledgers that the join left over of a piece, given by number, into classes.
 
@@ -76,7 +98,7 @@ class ClassifyPiece:
 
     knowledge: Broadcast[Knowledge]
     now_ms: int
-    source: ScanInput
+    doubts: Callable[[Sequence[ListedLedger]], Sequence[NodeDoubt | None]]  #: Such as CheckNodes.
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         others = folder.read(JOIN_STAGE, piece)
@@ -102,30 +124,22 @@ class ClassifyPiece:
     def _keep_of_damaged(self, ledgers: Sequence[ListedLedger], found: list[Description]) -> list[Doubt]:
         """Replace the descriptions of orphans that a damaged node may have named; return a doubt for each node."""
         doubts: dict[str, Doubt] = {}
-        orphans = [at for at, one in enumerate(found) if one.ledger_class == LedgerClass.ORPHAN.value]
+        orphans = [at for at, one in enumerate(found) if self._has_nodes(ledgers[at], one)]
         for start in range(0, len(orphans), _CHECKED_AT_ONCE):
             some = orphans[start : start + _CHECKED_AT_ONCE]
-            for at, doubt in zip(some, self._doubts([ledgers[at] for at in some]), strict=True):
+            for at, doubt in zip(some, self.doubts([ledgers[at] for at in some]), strict=True):
                 if doubt is not None:
                     doubts.setdefault(doubt.path, doubt.as_listed())
                     kept = LedgerClass.UNKNOWN_REFERENCES.value
                     found[at] = found[at]._replace(ledger_class=kept, cause="", detail=str(doubt))
         return list(doubts.values())
 
-    def _doubts(self, ledgers: Sequence[ListedLedger]) -> list[NodeDoubt | None]:
-        metadata = self.source.shared().metadata
-        readings = metadata.catalog.read_many([one.ledger_id for one in ledgers])
-        # That a topic would be left without a ledger is a matter of the plan's guards.
-        waives = frozenset({Waiver.EMPTIED})
-        owners = [owner_of(one.kind or "", one.holder or "") for one in ledgers]
-        suspects = {
-            at: Suspect(owner.holder, reading, waives=waives)
-            for at, (owner, reading) in enumerate(zip(owners, readings, strict=True))
-            if owner is not None and isinstance(reading, StoredLedger)
-        }
-        doubts = metadata.node_check.doubts_now(list(suspects.values()), metadata.references)
-        of_suspects = dict(zip(suspects, doubts, strict=True))
-        return [of_suspects.get(at) for at in range(len(ledgers))]
+    def _has_nodes(self, row: ListedLedger, found: Description) -> bool:
+        """Return whether this is an orphan of a holder that has, or whose topic has, a node."""
+        if found.ledger_class != LedgerClass.ORPHAN.value:
+            return False
+        existing = self.knowledge.value.existing
+        return row.holder in existing or found.topic in existing
 
     def _describe(self, row: ListedLedger, only_logs: bool | None, only_gone: bool) -> Description:
         if only_logs is None:

@@ -36,7 +36,7 @@ from bookwarden.orphans.summary import (
 from bookwarden.pipelines.columns.tables import DOUBTS, MISSING, ODD_NAMES, StoredDoubt, doubt_of
 from bookwarden.pipelines.plans.candidate_tables import carry_over
 from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
-from bookwarden.pipelines.scan.classes import Classification, ClassifyPiece
+from bookwarden.pipelines.scan.classes import CheckNodes, Classification, ClassifyPiece
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.header import ScanHeader
@@ -133,7 +133,7 @@ class Planning:
             ids = compare_ids(self._folder, self._seals)
             join = LedgerJoin(stages, self._folder, ids, now_ms=self._header.begun_ms, cutoff_ms=cutoff_ms)
             known = self._knowledge(context, join, cutoff_ms)
-            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms, source)
+            task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms, CheckNodes(source))
             found = Classification(self._spark, stages, self._folder, join.left_over, task)
             missing = self._missing(stages, ids, source)
             try:
