@@ -193,7 +193,7 @@ def test_a_sample_of_a_root_of_any_size_has_some_hundred_ledgers_with_the_newest
             for topic in range(60):
                 first = (namespace * 60 + topic) * 10
                 holder = ManagedLedgerHolder(f"t/n{namespace:02}/persistent/topic{topic:02}")
-                population.names(holder, range(first, first + 10))
+                population.names(holder, range(first, first + 10), closed=True)
         asked: list[str] = []
         listed = store.list_children
         store.list_children = lambda path: asked.append(path) or listed(path)  # type: ignore[method-assign,func-returns-value]

@@ -268,7 +268,9 @@ def listed_in(store: MetadataStore) -> list[int]:
 def test_a_trim_in_the_store_waits_for_the_end_or_fails_at_once(
     migration: Migration, open_store: Callable[..., MigratingStore], pool: ThreadPoolExecutor
 ) -> None:
-    migration.source.create("/ledgers", b"")
+    population = Population(migration.source)
+    for ledger_id in (1, 2, 3):
+        population.ledger(ledger_id, ManagedLedgerHolder("t/n/persistent/a"))
     migration.source.create(NODE, managed_ledger([1, 2, 3]).SerializeToString(), make_parents=True)
     patient, hurried = Sender(), Sender()
     migration.prepare()
