@@ -19,6 +19,8 @@
 #              that replicates; VERSIONS=4.2.4:4.2.4 for one pair of blue and green
 # make soak STORM=spark   a master and two workers of Spark with users and environments of their own: executors, tasks and drivers killed while
 #              20,000 marks of each act are swept, each accounted for; half an hour; MARKS=2000, KILLS, SEED, ACTS="journal sends" for some
+# make soak STORM=damage  nodes of a real cluster damaged in 4,000 ways, swept and scanned: nothing that lives goes, each leak of an untidy
+#              cluster does; ten minutes; VARIANTS, SEED, METADATA=oxia, ACTS="fuzz scan untidy" for some of it; exit code 1 if anything is lost
 # make schema  generate conf/schema from the settings
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
@@ -104,6 +106,9 @@ else ifeq ($(STORM),follow)
 else ifeq ($(STORM),spark)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.spark_storm.soak --marks $(or $(MARKS),20000) --kills $(or $(KILLS),3) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ACTS),--acts $(ACTS))
+else ifeq ($(STORM),damage)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.damage.soak --variants $(or $(VARIANTS),4000) $(if $(SEED),--seed $(SEED)) \
+		$(if $(METADATA),--metadata $(METADATA)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),blue-green)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.blue_green.soak $(if $(VERSIONS),--versions $(VERSIONS))
 else

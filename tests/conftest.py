@@ -15,7 +15,6 @@ import pytest
 import urllib3
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.config import load_settings
 from bookwarden.devcluster import ClusterOptions, DevCluster, ports
 from bookwarden.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
@@ -249,33 +248,12 @@ def bucket(object_store: ObjectStore) -> str:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark session for all tests, set up as that of a sweep; its workers run in this installation."""
-    # Unit tests must not pay for these imports.
-    from pyspark.sql import SparkSession
+    """One local Spark session for all tests."""
+    # Unit tests must not pay for its imports.
+    from servers.local_spark import local_spark
 
-    from bookwarden.pipelines.own_jvm import own_jvm
-    from bookwarden.pipelines.pulsar_source import register
-    from bookwarden.pipelines.session import end_session, spark_properties
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    with own_jvm() as jvm:
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("bookwarden tests")
-            .config(map={**jvm.properties, **spark_properties(load_settings(), local=True)})
-            .config("spark.driver.memory", "768m")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.streaming.stopTimeout", "60s")
-            .config("spark.executor.heartbeatInterval", "1s")
-            .config("spark.log.level", "ERROR")
-            .getOrCreate()
-        )
-        try:
-            session.sparkContext.setLogLevel("ERROR")
-            register(session)
-            yield session
-        finally:
-            end_session(session)
+    with local_spark() as session:
+        yield session
 
 
 def _create_namespace(cluster: DevCluster) -> str:
