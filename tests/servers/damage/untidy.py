@@ -21,7 +21,7 @@ from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedLedgerInfo
 from servers.damage.filling import SUBSCRIPTION, UNTIDY, DamagedCluster, TopicFiller
 from servers.damage.fuzz import SWEEPS, OldSweep, Swept, described, settings_of
-from servers.damage.nodes import MANAGED_LEDGERS, NodeKind, ledgers_named
+from servers.damage.nodes import MANAGED_LEDGERS, NodeKind, fields, ledgers_named
 from servers.damage.truth import LiveMark, read_truth
 from servers.pulsar_topics import unload
 from servers.topic_contents import managed_ledger_of
@@ -96,13 +96,13 @@ class UntidyCluster:
             for name, make in makers.items():
                 make(filler)
                 self._site.say(f"made {name}")
-            # Topics that are loaded stay so until all is swept.
             live = self._live()
             self._site.say(f"{len(self._leaks)} leaks beside {len(live)} live ledgers")
             self._sweep(live, must_go=(Expected.GOES,))
             for tidy in self._tidy:
                 tidy()
-            self._sweep(live, must_go=(Expected.GOES, Expected.GOES_ONCE_TIDIED))
+            # A broker that loads a topic replaces its last ledger.
+            self._sweep(self._live(), must_go=(Expected.GOES, Expected.GOES_ONCE_TIDIED))
 
     def _live(self) -> list[LiveMark]:
         truth = read_truth(self._tree, self._site.bucket)
@@ -171,19 +171,32 @@ class UntidyCluster:
     def _rescue(self, filler: TopicFiller) -> None:
         """Put a ledger into another topic's list, and let both topics drop their first one."""
         for sizes in (True, False):
-            kind = "of several sizes" if sizes else "of one size"
-            # The rescued ledger is the younger one: whatever is younger than the first of a list is inside it.
-            rescuer, former = (
-                _Unloaded(self._site, filler.topic(f"{name}-{kind}".replace(" ", "-"), sizes=sizes, namespace=UNTIDY))
-                for name in ("rescuer", "former")
-            )
-            dropped, rescued = former.listed[:2]
-            own = rescuer.listed[0]
-            entry = former.entry(rescued)
-            former.change(lambda info, gone=(dropped, rescued): _remove(info, *gone))
-            rescuer.change(lambda info, entry=entry, own=own: _replace_first(info, own, entry))
-            self._add(dropped, former.holder, f"ledgers {kind}, of a topic of which another one was rescued")
-            self._add(own, rescuer.holder, f"ledgers {kind}, of a topic into which one was rescued")
+            for at_the_end in (False, True):
+                kind = f"ledgers {'of several sizes' if sizes else 'of one size'}"
+                name = f"rescuer-{len(self._leaks)}"
+                topic = filler.topic(name, sizes=sizes, namespace=UNTIDY)
+                # The rescued ledger is younger than the first one: those that are younger still are inside the list.
+                former = _Unloaded(self._site, filler.topic(f"former-{name}", sizes=sizes, namespace=UNTIDY))
+                if not at_the_end:
+                    filler.send(topic, 25, sizes=sizes)
+                rescuer = _Unloaded(self._site, topic)
+                dropped, rescued = former.listed[:2]
+                own = rescuer.listed[0]
+                entry = former.entry(rescued)
+                former.change(lambda info, gone=(dropped, rescued): _remove(info, *gone))
+                rescuer.change(lambda info, own=own: _remove(info, own))
+                rescuer.change(lambda info, entry=entry: _insert(info, entry))
+                self._add(dropped, former.holder, f"{kind}, of a topic of which another one was rescued")
+                where = "to the end of its list" if at_the_end else "into its list"
+                waits = at_the_end or not sizes
+                expected = Expected.GOES_ONCE_TIDIED if waits else Expected.GOES
+                self._add(own, rescuer.holder, f"{kind}, of a topic that has a rescued one {where}", expected)
+                if at_the_end:
+                    # A load adds a ledger of the topic's own.
+                    self._tidy.append(lambda topic=topic: filler.ledgers_listed(topic))
+                elif waits:
+                    self._tidy.append(lambda rescuer=rescuer, gone=rescued: rescuer.change(lambda i: _remove(i, gone)))
+                    self._tidy.append(lambda former=former, entry=entry: former.change(lambda i: _insert(i, entry)))
 
     def _compact(self, filler: TopicFiller) -> None:
         """Let a cursor's node name a compacted ledger that is gone, while its ledger names the newest."""
@@ -206,32 +219,42 @@ class UntidyCluster:
         )
 
     def _lose_races(self, filler: TopicFiller) -> None:
-        """Give a schema ledgers that its locator does not name, between its versions and after them."""
-        name = "versioned"
-        schema = SchemaHolder(f"{UNTIDY}/{name}")
-        filler.add_schema(UNTIDY, name, 0)
-        between = self._free_id(filler, "between")
-        filler.add_schema(UNTIDY, name, 1)
-        after = self._free_id(filler, "after")
-        path = f"/schemas/{schema.schema_id}"
-        (node,) = self._tree.get([path])
-        assert node is not None
-        named = sorted(ledgers_named(path, NodeKind.SCHEMA, node))
-        (raw,) = self._tree.get([_path(named[0])])
-        assert raw is not None
-        assert named[0] < between < named[1] < after
-        self._leaks += [
-            Leak(between, schema, raw, "a schema's ledger between its versions, of a writer that lost the race"),
-            Leak(after, schema, raw, "a schema's ledger after its versions", Expected.MAY_STAY),
-        ]
+        """Let a schema's node lose versions that have ledgers, as that of a writer that was overtaken."""
+        for name, why, expected in (
+            ("loser-first", "a schema's ledger of a lost race, older than the winner's", Expected.GOES),
+            ("loser-last", "a schema's ledger of a lost race, younger than the winner's", Expected.GOES),
+            ("newest", "a schema's ledger of a version that its node does not have yet", Expected.MAY_STAY),
+        ):
+            schema = SchemaHolder(f"{UNTIDY}/{name}")
+            path = f"/schemas/{schema.schema_id}"
+            filler.add_schema(UNTIDY, name, 0)
+            before = self._node(path)
+            filler.add_schema(UNTIDY, name, 1)
+            of_first = self._node(path)
+            self._write_schema(name, path, before)
+            if name != "newest":
+                filler.add_schema(UNTIDY, name, 2)
+            of_second = self._node(path)
+            if name == "loser-last":
+                self._write_schema(name, path, of_first)
+            named = [set(ledgers_named(path, NodeKind.SCHEMA, value)) for value in (of_first, of_second)]
+            (loser,) = named[1] - named[0] if name == "loser-last" else named[0] - named[1]
+            self._add(loser, schema, why, expected)
 
-    def _free_id(self, filler: TopicFiller, name: str) -> int:
-        """Let a topic come and go; return the id of its ledger, which is free again."""
-        topic = filler.topic(f"comes-and-goes-{name}", 1, sizes=False, namespace=UNTIDY)
-        (ledger_id,) = filler.ledgers_listed(topic)
-        self._site.admin.delete(topic_path(topic), params={"force": True})
-        eventually(lambda: ledger_id not in self._tree.ledgers(), _PATIENCE_S)
-        return ledger_id
+    def _write_schema(self, name: str, path: str, value: bytes) -> None:
+        """Write a schema's node, and wait until the broker knows."""
+        self._tree.set(path, value)
+        newest = max(int(field.value) for field in fields(_first(value)) if field.number == 1)
+
+        def known() -> bool:
+            return int(self._site.admin.get_json(f"/schemas/{UNTIDY}/{name}/schema")["version"]) == newest
+
+        eventually(known, _PATIENCE_S)
+
+    def _node(self, path: str) -> bytes:
+        (value,) = self._tree.get([path])
+        assert value is not None
+        return value
 
     def _leave_cursors(self, filler: TopicFiller) -> None:
         """Leave a cursor's former ledger, one of a deleted subscription, and one whose cursor needs none any more."""
@@ -325,11 +348,17 @@ def _remove(info: ManagedLedgerInfo, *ledger_ids: int) -> None:
     info.ledgerInfo.extend(left)
 
 
-def _replace_first(info: ManagedLedgerInfo, own: int, entry: Any) -> None:
-    _remove(info, own)
-    others = list(info.ledgerInfo)
+def _insert(info: ManagedLedgerInfo, entry: Any) -> None:
+    listed = sorted([*info.ledgerInfo, entry], key=lambda one: one.ledgerId)
     del info.ledgerInfo[:]
-    info.ledgerInfo.extend(sorted([*others, entry], key=lambda one: one.ledgerId))
+    info.ledgerInfo.extend(listed)
+
+
+def _first(value: bytes) -> bytes:
+    """Return the first field of a message, which is one."""
+    found = fields(value)[0].value
+    assert isinstance(found, bytes)
+    return found
 
 
 def _path(ledger_id: int) -> str:
