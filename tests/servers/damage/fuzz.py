@@ -210,17 +210,17 @@ class Fuzz:
     """Damages the nodes of a filled cluster, variant by variant."""
 
     def __init__(self, site: DamagedCluster, truth: Truth, seed: int) -> None:
-        self._site, self._truth, self._seed = site, truth, seed
+        self._site, self.truth, self._seed = site, truth, seed
         self.losses = Losses()
         self._sweeps: dict[str, OldSweep] = {}
 
     def run(self, count: int) -> None:
         """Play so many variants."""
-        nodes = [node for node in self._truth.nodes.values() if self._truth.live_marks(node.path)]
+        nodes = [node for node in self.truth.nodes.values() if self.truth.live_marks(node.path)]
         variants = [
             variant
             for variant in make_variants(nodes, count, self._seed)
-            if any(self._truth.live_marks(path) for path, _ in variant.writes)
+            if any(self.truth.live_marks(path) for path, _ in variant.writes)
         ]
         self._site.say(f"{len(variants)} variants of {len(nodes)} nodes")
         self._open_sweeps()
@@ -238,11 +238,11 @@ class Fuzz:
 
     def play(self, variant: Variant) -> None:
         """Write the damaged values, sweep, repair, and tell what went."""
-        healthy = {path: self._truth.nodes[path].value for path, _ in variant.writes}
+        healthy = {path: self.truth.nodes[path].value for path, _ in variant.writes}
         if self._site.tree.get(list(healthy)) != list(healthy.values()):
             self._take_as_it_is(variant)
             return
-        marks = self._truth.live_marks(*healthy)
+        marks = self.truth.live_marks(*healthy)
         lasting = random.Random(f"{variant.seed}{variant}").random() < 0.5
         self.losses.variants[variant.damage, variant.kind] += 1
         lost: defaultdict[str, set[int]] = defaultdict(set)
@@ -301,11 +301,11 @@ class Fuzz:
 
     def _control(self, when: str) -> None:
         """Sweep the marks of everything while it is healthy."""
-        marks = self._truth.live_marks(*self._truth.nodes)
+        marks = self.truth.live_marks(*self.truth.nodes)
         changed = [
             path
-            for path, value in zip(self._truth.nodes, self._site.tree.get(list(self._truth.nodes)), strict=True)
-            if value != self._truth.nodes[path].value
+            for path, value in zip(self.truth.nodes, self._site.tree.get(list(self.truth.nodes)), strict=True)
+            if value != self.truth.nodes[path].value
         ]
         for path in changed:
             self._site.say(f"{when}, {path} is not as it was")
@@ -330,7 +330,7 @@ class Fuzz:
             if marks[number].keys:
                 self._site.bucket.put_back(marks[number].keys - keys)
             elif marks[number].ledger_id not in ledgers:
-                self._site.tree.create(*self._truth.ledgers[marks[number].ledger_id])
+                self._site.tree.create(*self.truth.ledgers[marks[number].ledger_id])
                 ledgers[marks[number].ledger_id] = ""
         return gone
 
@@ -350,10 +350,10 @@ class Fuzz:
         """Read the healthy values again where a broker has written them since."""
         for path, _ in variant.writes:
             (value,) = self._site.tree.get([path])
-            if value is not None and value != self._truth.nodes[path].value:
+            if value is not None and value != self.truth.nodes[path].value:
                 self._site.say(f"a broker wrote {path}: it is left out once")
-                nodes = {**self._truth.nodes, path: replace(self._truth.nodes[path], value=value)}
-                self._truth = replace(self._truth, nodes=nodes)
+                nodes = {**self.truth.nodes, path: replace(self.truth.nodes[path], value=value)}
+                self.truth = replace(self.truth, nodes=nodes)
 
     def _count(self, swept: Sequence[Swept], how_long: str) -> None:
         for found in swept:
@@ -366,7 +366,7 @@ class Fuzz:
     ) -> None:
         """Count what a variant lost, and tell all that it takes to see it again."""
         numbers = set[int]().union(*lost.values())
-        exemption = exemption_of(variant, self._truth.nodes[variant.path])
+        exemption = exemption_of(variant, self.truth.nodes[variant.path])
         if exemption is not None:
             self.losses.exempt[exemption] += len(numbers)
         else:
@@ -377,7 +377,7 @@ class Fuzz:
             self.losses.by_sweep.update(lost.keys())
         self._site.say(f"not counted, {exemption.value}: {variant}" if exemption else f"LOST: {variant}")
         for path, _ in variant.writes:
-            self._site.say(f"  healthy: {path}={self._truth.nodes[path].value.hex()}")
+            self._site.say(f"  healthy: {path}={self.truth.nodes[path].value.hex()}")
         for line in told:
             self._site.say(f"  gone: {line}")
 

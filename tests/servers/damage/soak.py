@@ -10,10 +10,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bookwarden.devcluster.servers.settings import METADATA_STORES
-from servers.damage.filling import DELETIONS, fill, running_damaged_cluster
+from servers.damage.filling import DELETIONS, DamagedCluster, fill, running_damaged_cluster
 from servers.damage.fuzz import Fuzz, settings_of
 from servers.damage.scans import DamagedScans
 from servers.damage.untidy import UntidyCluster
@@ -38,39 +39,54 @@ def main() -> int:
     # It stays if anything fails, with all logs.
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
     _say(f"seed {asked.seed}, servers in {home}")
-    failed = False
-    with running_damaged_cluster(home, asked.metadata, _say) as site:
-        begun = time.monotonic()
-        site.namespace(DELETIONS)
-        settings_of(site, home).create_topics()
-        truth = fill(site, asked.seed)
-        for line in truth.lines():
-            _say(line)
-        _say(f"filled in {time.monotonic() - begun:.0f} s")
-        fuzz = Fuzz(site, truth, asked.seed)
-        if "fuzz" in asked.acts:
-            try:
-                fuzz.run(asked.variants)
-            finally:
-                for line in fuzz.losses.lines():
-                    _say(line)
-            failed |= fuzz.losses.failed
-        if "scan" in asked.acts:
-            with local_spark() as spark:
-                scans = DamagedScans(site, spark, truth, asked.seed)
-                scans.run()
-            for line in scans.planned.lines():
-                _say(line)
-            failed |= scans.planned.failed
-        if "untidy" in asked.acts:
-            untidy = UntidyCluster(site, asked.seed)
-            untidy.run()
-            for line in untidy.leaks.lines():
-                _say(line)
-            failed |= untidy.leaks.failed
-    if not failed:
+    try:
+        with running_damaged_cluster(home, asked.metadata, _say) as site:
+            failed = _play(site, asked.acts, asked.variants, asked.seed)
+    except KeyboardInterrupt:
+        _say(f"interrupted: the servers are stopped, their files are in {home}")
+        return 130
+    if failed:
+        _say(f"the servers' files are in {home}")
+    else:
         shutil.rmtree(home)
     return int(failed)
+
+
+def _play(site: DamagedCluster, acts: Sequence[str], variants: int, seed: int) -> bool:
+    """Fill the cluster and play the acts; return whether one of them failed."""
+    begun = time.monotonic()
+    site.namespace(DELETIONS)
+    settings_of(site, site.home).create_topics()
+    truth = fill(site, seed)
+    for line in truth.lines():
+        _say(line)
+    _say(f"filled in {time.monotonic() - begun:.0f} s")
+    failed = False
+    if "fuzz" in acts:
+        fuzz = Fuzz(site, truth, seed)
+        try:
+            fuzz.run(variants)
+        finally:
+            _say_all(fuzz.losses.lines())
+        failed |= fuzz.losses.failed
+        truth = fuzz.truth
+    if "scan" in acts:
+        with local_spark() as spark:
+            scans = DamagedScans(site, spark, truth, seed)
+            scans.run()
+        _say_all(scans.planned.lines())
+        failed |= scans.planned.failed
+    if "untidy" in acts:
+        untidy = UntidyCluster(site, seed)
+        untidy.run()
+        _say_all(untidy.leaks.lines())
+        failed |= untidy.leaks.failed
+    return failed
+
+
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        _say(line)
 
 
 def _say(line: str) -> None:

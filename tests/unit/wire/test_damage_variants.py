@@ -11,11 +11,12 @@ import pytest
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.pending_deletion import contexts_of
+from bookwarden.ledgers.pending_deletion import OffloadContext, contexts_of
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from bookwarden.wire.pb.schema_locator_pb2 import SchemaLocator
 from bookwarden.wire.schema_locator import decode_schema_locator
 from servers.damage.nodes import (
     Node,
@@ -91,6 +92,7 @@ def test_each_ledger_of_a_node_has_its_holder() -> None:
     cursor = ManagedCursorInfo.FromString(value)
     cursor.cursorsLedgerId = 13
     cursor.cursorProperties.add(name="#pulsar.internal.delayed.bucket_1_2", value="14")
+    cursor.cursorProperties.add(name="a user's own", value="15")
     found = ledgers_named(path, NodeKind.CURSOR, cursor.SerializeToString())
     assert {number: str(holder) for number, holder in found.items()} == {
         12: str(CompactedHolder(TOPIC.name)),
@@ -98,6 +100,30 @@ def test_each_ledger_of_a_node_has_its_holder() -> None:
         14: str(BucketHolder(TOPIC.name, "__compaction")),
     }
     assert ledgers_named("/schemas/t/n/a", NodeKind.SCHEMA, node_of(SCHEMA, [5, 6])[1]) == {5: SCHEMA, 6: SCHEMA}
+
+
+def test_a_schema_names_its_newest_ledger_outside_of_its_index_too() -> None:
+    locator = SchemaLocator.FromString(node_of(SCHEMA, [5, 6])[1])
+    locator.info.position.ledgerId = 7
+    assert set(ledgers_named("/schemas/t/n/a", NodeKind.SCHEMA, locator.SerializeToString())) == {5, 6, 7}
+
+
+def test_of_a_number_that_is_there_twice_the_last_one_counts() -> None:
+    (_, value) = node_of(CURSOR, [90])
+    path = f"/managed-ledgers/{CURSOR}"
+    assert set(ledgers_named(path, NodeKind.CURSOR, value + node_of(CURSOR, [91])[1])) == {91}
+
+
+def test_a_copy_that_is_not_finished_is_no_copy() -> None:
+    info = ManagedLedgerInfo.FromString(node_of(TOPIC, [88])[1])
+    offload = info.ledgerInfo[0].offloadContext
+    offload.uidMsb, offload.uidLsb, offload.driverMetadata.name = -2, 3, "S3"
+    assert copies_named(info.SerializeToString()) == []
+    offload.complete = True
+    (copy,) = copies_named(info.SerializeToString())
+    assert copy.context == OffloadContext(-2, 3, "S3")
+    name = f"{copy.context.uuid}-ledger-88"
+    assert copy.keys == {name, f"{name}-index"}
 
 
 @pytest.mark.parametrize(
@@ -206,12 +232,18 @@ def test_a_list_with_id_and_size_of_one_entry_changed_is_not_counted_and_one_wit
 
 
 def test_an_older_value_is_not_counted_for_a_topic_alone_and_a_swap_for_none() -> None:
+    other = ManagedLedgerInfo.FromString(node_of(OTHER, [7, 9, 300])[1])
+    other.ledgerInfo[0].size = 17
+    of_its_length = Node(node_of(OTHER, [])[0], NodeKind.MANAGED_LEDGER, other.SerializeToString())
     for node in nodes():
-        for variant in variants_of(Node(node.path, node.kind, node.value, (node.value[:-1],)), nodes(), "1"):
+        healthy = Node(node.path, node.kind, node.value, (node.value[:-1],))
+        for variant in variants_of(healthy, [*nodes(), of_its_length], "1"):
             is_exempt = exemption_of(variant, node) is Exemption.OLDER_LIST
             assert is_exempt is (variant.damage is Damage.OLDER and node.kind is NodeKind.MANAGED_LEDGER)
             if variant.damage is Damage.SWAP_SAME:
                 assert exemption_of(variant, node) is None
+    swap = Variant("1", Damage.SWAP_SAME, "", NodeKind.MANAGED_LEDGER, ((nodes()[0].path, of_its_length.value),))
+    assert exemption_of(swap, nodes()[0]) is None
 
 
 def test_what_is_printed_makes_a_variant_again() -> None:
