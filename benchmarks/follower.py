@@ -46,7 +46,7 @@ def main(settings_file: str) -> None:
                 started = time.monotonic()
                 word, _, number = order.strip().partition(" ")
                 if word == "follow":
-                    state.load(nodes, settings.metadata_store.urls)
+                    state.load(nodes, {url: url for url in settings.metadata_store.urls})
                     known = time.monotonic() - started
                     running = query.start()
                     _wait(lambda: bool(nodes.listed))

@@ -94,7 +94,7 @@ def _drops(begin: int, end: int) -> Iterator[NodeNow]:
 
 def _load(folder: str, count: int) -> dict[str, float]:
     nodes, started = FollowedNodes(_GRACE_MS), time.monotonic()
-    KeptState(folder).load(nodes, [ROOT])
+    KeptState(folder).load(nodes, {ROOT: ROOT})
     if len(nodes.timers) != count:
         raise RuntimeError(f"{len(nodes.timers)} of {count} drops were loaded")
     return {"peak": _peak(), "seconds": time.monotonic() - started}

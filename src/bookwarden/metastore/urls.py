@@ -59,6 +59,18 @@ def split_chroot(url: str) -> tuple[str, str]:
     return f"zk:{','.join(sorted(hosts))}", chroot
 
 
+def is_same_store(url: str, other: str) -> bool:
+    """Return whether both URLs certainly mean one store and one chroot of it: a host is in one ensemble only.
+
+    False where that cannot be told from them, as of an ensemble with other names.
+    """
+    (ensemble, chroot), (other_ensemble, other_chroot) = split_chroot(url), split_chroot(other)
+    if scheme_of(url) != "zk" or scheme_of(other) != "zk":
+        return (ensemble, chroot) == (other_ensemble, other_chroot)
+    hosts, other_hosts = (set(one.removeprefix("zk:").split(",")) for one in (ensemble, other_ensemble))
+    return chroot == other_chroot and not hosts.isdisjoint(other_hosts)
+
+
 def path_before(url: str, other: str) -> str | None:
     """Return the prefix that turns paths of the other store into paths of this URL's store to the same nodes.
 

@@ -123,11 +123,12 @@ class FollowingSite:
     def _load(self) -> FollowedNodes | None:
         nodes, settings = FollowedNodes(0), self.site.settings
         try:
-            kept = KeptState(settings.follow.checkpoint).load(nodes, settings.metadata_store.urls)
+            kept = KeptState(settings.follow.checkpoint)
+            begun = kept.load(nodes, {url: url for url in settings.metadata_store.urls})
         except FileNotFoundError:
             return None
         # One without any node is as true, but nothing that a test waits for.
-        return nodes if kept and len(nodes) else None
+        return nodes if begun and len(nodes) else None
 
     def is_settled(self) -> bool:
         """Return whether nothing is left that was dropped and not looked at."""

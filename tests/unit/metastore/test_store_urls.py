@@ -6,7 +6,7 @@ import pytest
 
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.urls import open_store, scheme_of, split_chroot
+from bookwarden.metastore.urls import is_same_store, open_store, scheme_of, split_chroot
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 
 
@@ -82,3 +82,20 @@ def test_what_means_no_store_is_refused_with_the_reason(url: str, says: str) -> 
     for question in (open_store, split_chroot):
         with pytest.raises(ConfigError, match=says):
             question(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "other", "same"),
+    [
+        ("zk:a,b/pulsar", "zk:c:2181,a:2181/pulsar/", True),
+        ("zk:a/pulsar", "zk:a/other", False),
+        ("zk:a", "zk:b", False),
+        ("zk:a:2181", "zk:a:2182", False),
+        ("oxia://o:6648", "oxia://o:6648/default", True),
+        ("oxia://o:6648/one", "oxia://o:6648/two", False),
+        ("zk:a", "memory:a", False),
+    ],
+)
+def test_two_urls_of_one_store_have_a_host_and_the_chroot_in_common(url: str, other: str, same: bool) -> None:
+    assert is_same_store(url, other) is same
+    assert is_same_store(other, url) is same

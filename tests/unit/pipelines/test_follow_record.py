@@ -62,7 +62,7 @@ def test_rows_are_written_before_the_state_and_a_sign_of_life_follows(settings: 
     record.keep([marked(1)])
     assert (beats, len(nodes.changes)) == ([1], 0)
     known = FollowedNodes(0)
-    assert KeptState(settings.follow.checkpoint).load(known, ["zk:one"])
+    assert KeptState(settings.follow.checkpoint).load(known, {"zk:one": "zk:one"})
     assert [path for _, path, _ in known.items()] == [PATH]
 
 
@@ -83,7 +83,7 @@ def test_one_whose_state_another_process_has_taken_over_writes_nothing_more(sett
     first.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([1, 2])), 5)], 0)
     records[0].keep([marked(1)])
     states[1].take_over()
-    states[1].load(second, ["zk:one"])
+    states[1].load(second, {"zk:one": "zk:one"})
     # Both see ledger 1 dropped, and would write the same file.
     first.take([NodeNow("zk:one", PATH, pack("topic", pack_ids([2])), 5)], 0)
     with pytest.raises(StateTakenOverError, match=r"taken over .*as process"):
@@ -92,7 +92,7 @@ def test_one_whose_state_another_process_has_taken_over_writes_nothing_more(sett
     records[1].keep([marked(12)])
     assert rows(settings) == [1, 12]
     known = FollowedNodes(1000)
-    KeptState(settings.follow.checkpoint).load(known, ["zk:one"])
+    KeptState(settings.follow.checkpoint).load(known, {"zk:one": "zk:one"})
     assert [key for key, _ in known.timers.items()] == [1]
 
 

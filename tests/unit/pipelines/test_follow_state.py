@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.nodes.naming import NamedCopy, copies_text, pack, pack_ids
 from bookwarden.ledgers.pending_deletion import OffloadContext
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow import state
+from bookwarden.pipelines.follow.driver import load_state
+from bookwarden.pipelines.follow.kept_roots import KeptRoot
 from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.wire.pb import managed_ledger_pb2
 
 ROOT = "zk:one"
 COPY = NamedCopy(2, OffloadContext(-7, 8, "S3", {"bucket": "b"}))
@@ -27,14 +34,38 @@ def now(number: int, *ids: int, gone: bool = False, copies: tuple[NamedCopy, ...
 
 
 def loaded(folder: Path) -> FollowedNodes:
-    nodes = FollowedNodes(1000)
-    KeptState(str(folder)).load(nodes, [ROOT])
-    return nodes
+    return loaded_by(folder, {ROOT: MemoryStore()})[0]
+
+
+def loaded_by(folder: Path, stores: Mapping[str, MetadataStore]) -> tuple[FollowedNodes, KeptState]:
+    """Load the state as the driver does, with the roots of the settings."""
+    nodes, kept = FollowedNodes(1000), KeptState(str(folder))
+    load_state(kept, nodes, stores, str(folder))
+    return nodes, kept
+
+
+def keep_one_node_and_a_timer(folder: Path, root: str = ROOT) -> None:
+    """Keep a topic that lists ledger 2, and the timer of its ledger 1."""
+    nodes, kept = FollowedNodes(1000), KeptState(str(folder))
+    kept.load(nodes, {})
+    nodes.take([now(1, 1, 2)._replace(root=root)], 0)
+    nodes.take([now(1, 2)._replace(root=root)], 0)
+    kept.keep(nodes)
+
+
+def store_with(number: int, *ids: int) -> MemoryStore:
+    """Return a root in which that topic lists these ledgers."""
+    store = MemoryStore()
+    info = managed_ledger_pb2.ManagedLedgerInfo()
+    for ledger_id in ids:
+        info.ledgerInfo.add(ledgerId=ledger_id)
+    store.create(path(number), info.SerializeToString(), make_parents=True)
+    return store
 
 
 def test_nodes_and_timers_come_back(tmp_path: Path) -> None:
     nodes, kept = FollowedNodes(1000), KeptState(str(tmp_path))
-    assert not kept.load(nodes, [ROOT])
+    assert not kept.load(nodes, {})
     nodes.take([now(1, 1, 2, copies=(COPY,)), now(2, 3), now(3, 4)], 0)
     kept.keep(nodes)
     nodes.take([now(1, 2), now(2, gone=True), now(3, 5)], 100)
@@ -86,14 +117,68 @@ def test_files_before_one_with_everything_are_passed_over(tmp_path: Path, monkey
     assert [one for _, one, _ in loaded(tmp_path).items()] == [path(2)]
 
 
-def test_roots_that_are_followed_no_more_are_forgotten(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "now_named", "ids"),
+    [
+        ("zk:a:2181,b:2181/pulsar", "zk:c,b,a/pulsar", ()),
+        ("zk:a:2181/pulsar", "oxia://o:6648/pulsar", (2, 3)),
+        ("zk:a:2181", "zk:zookeeper.example:2181/chroot", (2,)),
+    ],
+    ids=["one more host", "moved to Oxia", "another name of the ensemble"],
+)
+def test_a_root_with_another_url_is_followed_on(
+    tmp_path: Path, before: str, now_named: str, ids: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_one_node_and_a_timer(tmp_path, before)
+    nodes, kept = loaded_by(tmp_path, {now_named: store_with(1, *ids)})
+    assert [(root, path) for root, path, _ in nodes.items()] == [(now_named, path(1))]
+    assert [timer.drop.root for _, timer in nodes.timers.items()] == [now_named]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    # From then on by its present URL, which needs no proof.
+    kept.keep(nodes)
+    again, _ = loaded_by(tmp_path, {now_named: MemoryStore()})
+    assert list(again.items()) == list(nodes.items())
+    assert dict(again.timers.items()) == dict(nodes.timers.items())
+
+
+def test_timers_alone_are_followed_on_by_the_one_root_that_there_is(tmp_path: Path) -> None:
     nodes, kept = FollowedNodes(1000), KeptState(str(tmp_path))
     nodes.take([now(1, 1)], 0)
-    nodes.take([now(1, 2)], 0)
+    nodes.take([now(1, gone=True)], 0)
     kept.keep(nodes)
-    others = FollowedNodes(1000)
-    assert KeptState(str(tmp_path)).load(others, ["zk:other"])
-    assert (len(others), len(others.timers)) == (0, 0)
+    assert 1 in loaded_by(tmp_path, {"zk:other": MemoryStore()})[0].timers
+
+
+@pytest.mark.parametrize("ids", [(), (7, 8)], ids=["no such topic", "a topic of that name"])
+def test_a_state_of_which_all_would_be_forgotten_is_refused(tmp_path: Path, ids: tuple[int, ...]) -> None:
+    keep_one_node_and_a_timer(tmp_path)
+    stores = {"zk:other": store_with(1, *ids) if ids else MemoryStore()}
+    with pytest.raises(
+        RefusedError, match=r"is of zk:one, and .* names zk:other, .* 1 dropped ledgers never looked at"
+    ):
+        loaded_by(tmp_path, stores)
+
+
+def test_a_root_that_is_followed_no_more_is_told_with_its_timers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_one_node_and_a_timer(tmp_path)
+    nodes, kept = FollowedNodes(1000), KeptState(str(tmp_path))
+    kept.load(nodes, {})
+    nodes.take([now(2, 5)._replace(root="zk:two"), now(2, gone=True)._replace(root="zk:two")], 0)
+    kept.keep(nodes)
+    nodes, _ = loaded_by(tmp_path, {"zk:two": MemoryStore()})
+    assert (len(nodes), [key for key, _ in nodes.timers.items()]) == (0, [5])
+    assert "zk:one is followed no more" in caplog.text
+    assert "1 dropped ledgers of it, which were still to be looked at, are left out" in caplog.text
+
+
+def test_of_many_nodes_a_sample_as_they_are_last_is_compared() -> None:
+    root = KeptRoot()
+    root.take((path(number), pack("topic", pack_ids([number]))) for number in range(10_000))
+    root.take((path(number), pack("topic", pack_ids([-number]))) for number in range(10_000))
+    assert 100 < len(root.nodes) <= 500
+    assert all(naming == pack("topic", pack_ids([-int(of.rpartition("/")[2])])) for of, naming in root.nodes.items())
 
 
 def test_a_damaged_file_is_named_and_what_to_do(tmp_path: Path) -> None:

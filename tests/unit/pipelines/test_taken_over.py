@@ -76,7 +76,7 @@ def test_the_state_of_follow_comes_back_and_says_whose_it_is_from_then_on(
     folder, ours = state / "follow", CheckpointIdentity(frozenset({"dev"}), "", frozenset({"i-1"}))
     for _ in range(2):
         nodes, kept = FollowedNodes(600_000), KeptState(str(folder))
-        begun = kept.load(nodes, [TOPICS["store"]])
+        begun = kept.load(nodes, {TOPICS["store"]: TOPICS["store"]})
         assert begun
         assert [key for key, _ in nodes.timers.items()] == [5_000_000_010]
         named = f"/managed-ledgers/{TOPICS['namespace']}/persistent/named"

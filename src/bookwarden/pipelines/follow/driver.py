@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.errors import ConfigError, StoppedFailingError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.pipelines.follow.kept_roots import find_roots
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
@@ -59,8 +60,9 @@ def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
     while it failed, FormatError for a damaged state, NotFoundError where the deletion topic would keep no marks,
-    RefusedError for another cluster's state, while another one runs, or once another Pulsar cluster shares the
-    BookKeeper, and ConfigError where roots and BookKeeper do not belong together or marks are turned off.
+    RefusedError for another cluster's state, or one of other metadata roots alone, while another one runs, or once
+    another Pulsar cluster shares the BookKeeper, and ConfigError where roots and BookKeeper do not belong together or
+    marks are turned off.
     """
     if not settings.deletion.topic_two_phase_deletion_enabled and not settings.follow.dry_run:
         raise ConfigError(
@@ -107,7 +109,12 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                     file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
                     answered(lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"))
                     state.take_over()
-                _load(state, nodes, settings)
+                once_answered(
+                    partial(load_state, state, nodes, metadata.stores, follow.checkpoint),
+                    patience,
+                    supervisor.wait,
+                    once=once,
+                )
                 context.dropped.resume()
                 looks = (roots_proof_of(settings.metadata_store, metadata).require_all_roots,)
                 with looked_at_again(looks, supervisor.stop):
@@ -121,14 +128,26 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
     return FollowEnd(query.totals, len(nodes), len(nodes.timers), supervisor.through)
 
 
-def _load(state: KeptState, nodes: FollowedNodes, settings: Settings) -> None:
-    if state.load(nodes, settings.metadata_store.urls):
+def load_state(state: KeptState, nodes: FollowedNodes, stores: Mapping[str, MetadataStore], checkpoint: str) -> None:
+    """Read the state of the roots, by whatever URL they were kept; raises as `find_roots`."""
+    kept = state.roots(stores)
+    found = find_roots(kept, stores, partial(read_now, stores))
+    for before, root in kept.items():
+        if before not in found:
+            logger.warning(
+                "%s is followed no more, since metadata_store.urls does not name it: %d dropped ledgers of it, which "
+                "were still to be looked at, are left out, and found by the orphan scan alone",
+                *(before, len(root.timers)),
+            )
+        elif found[before] != before:
+            logger.info("%s is what %s was: it is followed on", found[before], before)
+    if state.load(nodes, found):
         logger.info("%d nodes and %d dropped ledgers are known from before", len(nodes), len(nodes.timers))
     else:
         logger.warning(
             "%s has no state: what is named now is followed from here on; what was dropped before is found by the "
             "orphan scan alone",
-            settings.follow.checkpoint,
+            checkpoint,
         )
 
 

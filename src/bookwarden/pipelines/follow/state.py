@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
 from bookwarden.deletion.dropped.table import Changes, FollowedNodes
@@ -23,6 +24,7 @@ from bookwarden.leases import describe_holder, holder_here
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.follow.kept_roots import KeptRoot
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class KeptState:
         self._next = 0
         self._files: list[str] = []
         self._rows_since = 0
+        self._has_other_roots = False
 
     def is_begun(self) -> bool:
         """Return whether there are any files."""
@@ -86,31 +89,57 @@ class KeptState:
                 "loses nothing. Run one for each Pulsar cluster, and see why the lock of follow was not kept"
             )
 
-    def load(self, nodes: FollowedNodes, roots: Iterable[str]) -> bool:
-        """Read what was kept into ``nodes``, of these roots; return whether there was anything.
+    def roots(self, known: Collection[str]) -> dict[str, KeptRoot]:
+        """Return what is kept of each root, by its URL then; of a root in ``known`` only that something is.
 
         Raises FormatError for a damaged file.
         """
-        known = frozenset(roots)
+        found: dict[str, KeptRoot] = {}
+        texts = {url: json.dumps(url) for url in known}
+        for batch in self._batches(self._names()):
+            for url in pc.unique(batch.column("root")).drop_null().to_pylist():
+                root = found.setdefault(url, KeptRoot())
+                if url not in known:
+                    some = batch.filter(pc.equal(batch.column("root"), url))
+                    root.take(zip(some.column("path").to_pylist(), some.column("naming").to_pylist(), strict=True))
+            others = batch.filter(pc.is_valid(batch.column("key")))
+            for url, text in texts.items():
+                is_of = pc.fill_null(pc.match_substring(others.column("timer"), text), False)
+                if others.num_rows and pc.any(is_of).as_py():
+                    found.setdefault(url, KeptRoot())
+                others = others.filter(pc.invert(is_of))
+            for key, text in zip(others.column("key").to_pylist(), others.column("timer").to_pylist(), strict=True):
+                for root in found.values():
+                    root.timers.discard(key)
+                if text is not None:
+                    found.setdefault(_timer_of(text).drop.root, KeptRoot()).timers.add(key)
+        return found
+
+    def load(self, nodes: FollowedNodes, roots: Mapping[str, str]) -> bool:
+        """Read what was kept into ``nodes``, of the roots in ``roots``: by the URL then, that of now.
+
+        Returns whether there was anything. Raises FormatError for a damaged file.
+        """
         names = self._names()
-        whole = max((number for number, name in enumerate(names) if name.endswith(_ALL)), default=0)
         self._files = names
-        for name in names[whole:]:
-            for batch in self._read(name):
-                rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-                nodes.restore(_nodes_in(rows, known), _timers_in(rows, known))
-                self._rows_since += len(rows)
+        for batch in self._batches(names):
+            rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            nodes.restore(_nodes_in(rows, roots), _timers_in(rows, roots))
+            self._rows_since += len(rows)
         self._next = 1 + max((int(name[:12]) for name in names), default=-1)
+        self._has_other_roots = any(before != now for before, now in roots.items())
         return bool(names)
 
     def keep(self, nodes: FollowedNodes) -> None:
         """Make what changed since the last call durable."""
         changes, nodes.changes = nodes.changes, Changes()
-        if not changes:
+        if not changes and not self._has_other_roots:
             return
         try:
             entries = len(nodes) + len(nodes.timers)
-            if self._rows_since > _FEW_ROWS + entries or len(self._files) > _FEW_FILES + entries // _ROWS_OF_A_FILE:
+            many = self._rows_since > _FEW_ROWS + entries or len(self._files) > _FEW_FILES + entries // _ROWS_OF_A_FILE
+            # The next start need not find out again which root is which.
+            if many or self._has_other_roots:
                 self.keep_all(nodes)
                 return
             rows = len(changes.nodes) + len(changes.timers)
@@ -128,6 +157,7 @@ class KeptState:
         self._write(f"{self._next:012d}{_ALL}", _rows_of_all(nodes))
         self._files = self._files[-1:]
         self._rows_since = 0
+        self._has_other_roots = False
         for name in former:
             self._folder.remove(name)
 
@@ -148,6 +178,11 @@ class KeptState:
         self._folder.write(name, write, durable=True)
         self._files.append(name)
         self._next += 1
+
+    def _batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        whole = max((number for number, name in enumerate(names) if name.endswith(_ALL)), default=0)
+        for name in names[whole:]:
+            yield from self._read(name)
 
     def _read(self, name: str) -> Iterator[pa.RecordBatch]:
         try:
@@ -180,17 +215,24 @@ def _rows_of_all(nodes: FollowedNodes) -> Iterator[_Row]:
     )
 
 
-def _nodes_in(rows: Iterable[_Row], roots: frozenset[str]) -> Iterator[tuple[str, str, bytes | None]]:
-    return ((root, path, naming) for root, path, naming, _, _ in rows if root in roots and root and path is not None)
+def _nodes_in(rows: Iterable[_Row], roots: Mapping[str, str]) -> Iterator[tuple[str, str, bytes | None]]:
+    return (
+        (roots[root], path, naming)
+        for root, path, naming, _, _ in rows
+        if root is not None and root in roots and path is not None
+    )
 
 
-def _timers_in(rows: Iterable[_Row], roots: frozenset[str]) -> Iterator[tuple[Key, Timer | None]]:
+def _timers_in(rows: Iterable[_Row], roots: Mapping[str, str]) -> Iterator[tuple[Key, Timer | None]]:
     for _, _, _, key, text in rows:
         if key is None:
             continue
         timer = None if text is None else _timer_of(text)
-        if timer is None or timer.drop.root in roots:
-            yield _key_of(key), timer
+        if timer is None:
+            yield _key_of(key), None
+        elif timer.drop.root in roots:
+            drop = timer.drop._replace(root=roots[timer.drop.root])
+            yield _key_of(key), timer._replace(drop=drop)
 
 
 def _key_of(text: str) -> Key:
