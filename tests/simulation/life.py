@@ -25,7 +25,7 @@ from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import ClusterIdentity
+from bookwarden.orphans.plan import ScannedCluster
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
 from . import brokers, invariants, switches
@@ -319,7 +319,7 @@ class _Cluster:
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
 
-    def identity(self) -> ClusterIdentity:
+    def identity(self) -> ScannedCluster:
         """Read which it is now."""
         return identity_of(self._roots)
 

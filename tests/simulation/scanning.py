@@ -33,7 +33,7 @@ from bookwarden.orphans.classify import (
 )
 from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, Emptied, FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 
 from .nodes import LEDGERS_ROOT
@@ -96,10 +96,10 @@ class Plans:
         self.progresses[manifest.plan_id] = progress
 
 
-def identity_of(roots: Roots) -> ClusterIdentity:
+def identity_of(roots: Roots) -> ScannedCluster:
     """Read which cluster it is."""
     node = roots.bookkeeper.get(f"{LEDGERS_ROOT}/INSTANCEID")
-    return ClusterIdentity.of(node.value.decode() if node else "", "sim:", LEDGERS_ROOT, roots.by_url)
+    return ScannedCluster.of(node.value.decode() if node else "", "sim:", LEDGERS_ROOT, roots.by_url)
 
 
 def scan(

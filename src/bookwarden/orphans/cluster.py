@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bookwarden.errors import FormatError
+from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.orphans.plan import ClusterIdentity
+from bookwarden.orphans.plan import ScannedCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,16 @@ class Cluster:
     #: Returns the identity of all bookie clusters, where several are registered; else an empty text.
     bookie_clusters: Callable[[], str] = lambda: ""
 
-    def identity(self) -> ClusterIdentity:
+    def identity(self) -> ScannedCluster:
         """Read the cluster's identity now.
 
         Without an INSTANCEID its part is empty, and no plan of it can be applied. Raises StoreError when the store does
         not answer, FormatError when the INSTANCEID is no text.
         """
         self.bookkeeper.sync()
-        node = self.bookkeeper.get(f"{self.ledgers_root}/INSTANCEID")
-        try:
-            instance_id = "" if node is None else node.value.decode()
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{self.ledgers_root}/INSTANCEID is no text: it is not BookKeeper's") from error
+        node = self.bookkeeper.get(f"{self.ledgers_root}/{INSTANCE_NODE}")
+        instance_id = instance_id_in(None if node is None else node.value)
         several = self.bookie_clusters()
         if instance_id and several:
-            instance_id = f"{instance_id.strip()} of {several}"
-        return ClusterIdentity.of(instance_id, self.bookkeeper_url, self.ledgers_root, self.roots)
+            instance_id = f"{instance_id} of {several}"
+        return ScannedCluster.of(instance_id, self.bookkeeper_url, self.ledgers_root, self.roots)

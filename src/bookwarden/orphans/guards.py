@@ -13,7 +13,7 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
 
 _HOUR_MS = 3_600_000
 _SHOWN = 5
@@ -87,7 +87,7 @@ def check_counts(counts: PlanCounts) -> list[Refusal]:
 
 def check(
     plan: PlanManifest,
-    cluster: ClusterIdentity,
+    cluster: ScannedCluster,
     limits: GuardLimits,
     now_ms: int,
     allow_emptied: Collection[str] = (),
@@ -177,7 +177,7 @@ def _check_skew(first: str, last: str, first_ms: int, last_ms: int, limits: Guar
         )
 
 
-def _check_cluster(plan: PlanManifest, cluster: ClusterIdentity) -> Iterator[Refusal]:
+def _check_cluster(plan: PlanManifest, cluster: ScannedCluster) -> Iterator[Refusal]:
     planned = plan.cluster
     if not planned.instance_id or planned.instance_id != cluster.instance_id:
         yield Refusal(

@@ -50,10 +50,12 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterIdentity:
-    """The identity of the scanned cluster: BookKeeper's INSTANCEID, and the URLs of all metadata roots in the settings.
+class ScannedCluster:
+    """The BookKeeper that was scanned, by its INSTANCEID and place, and the URLs of all metadata roots in the settings.
 
-    A scan of a snapshot has the URLs of the live roots, in which its plan is to be applied.
+    It is more than the identity of a cluster (`ledgers.cluster_identity`): a plan is of exactly what was read, and is
+    made again where that is read elsewhere. A scan of a snapshot has the URLs of the live roots, in which its plan is
+    to be applied.
     """
 
     instance_id: str
@@ -62,8 +64,8 @@ class ClusterIdentity:
     roots: tuple[str, ...]
 
     @classmethod
-    def of(cls, instance_id: str, bookkeeper_url: str, ledgers_root: str, roots: Iterable[str]) -> ClusterIdentity:
-        """Make the identity; the order of the roots does not matter, and a root named twice counts once."""
+    def of(cls, instance_id: str, bookkeeper_url: str, ledgers_root: str, roots: Iterable[str]) -> ScannedCluster:
+        """Make it; the order of the roots does not matter, and a root named twice counts once."""
         return cls(instance_id.strip(), bookkeeper_url, ledgers_root, tuple(sorted(set(roots))))
 
 
@@ -114,7 +116,7 @@ class PlanManifest:
     begun_ms: int  #: Start of the listing of ledgers, or the latest time in the snapshot, in ms since the epoch.
     created_ms: int  #: When the plan was made, in ms since the epoch.
     cutoff_ms: int  #: Every candidate was created at this time or before, in ms since the epoch.
-    cluster: ClusterIdentity  #: It can be applied to this cluster only.
+    cluster: ScannedCluster  #: It can be applied to this cluster only.
     counts: PlanCounts  #: The figures that guards check.
     candidates: tuple[FileDigest, ...]  #: Files of candidates, by growing ledger id through all of them.
     files: tuple[FileDigest, ...] = ()  #: All other files.

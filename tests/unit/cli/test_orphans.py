@@ -19,7 +19,7 @@ from bookwarden.errors import SparkError
 from bookwarden.orphans.applying import ApplyResult, NamedCandidate
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, InsideList, MissingLedger, summarize
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
@@ -74,7 +74,7 @@ def made(
         cells, Findings(**findings), plan_id=plan_id, scan_id=f"s-{plan_id}", created_ms=9, cutoff_ms=5, cluster="0f1e"
     )
     counts = PlanCounts(91, 2_948, references=90, candidates=0, candidate_bytes=0, missing=summary.missing_total)
-    cluster = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+    cluster = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
     emptied = (Emptied("topic", "t/n/persistent/a", 1),)
     stores = (StoreCopies("S3 b", 9, len(copies), sum(one.length for one in copies)),)
     manifest = PlanManifest(

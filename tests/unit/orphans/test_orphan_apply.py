@@ -30,7 +30,7 @@ from bookwarden.orphans import applying
 from bookwarden.orphans.apply import Apply, difference
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, FileDigest, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, Emptied, FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 
 HOUR_MS = 3_600_000
@@ -38,7 +38,7 @@ DAY_MS = 24 * HOUR_MS
 BEGUN_MS = 1_000 * DAY_MS
 NOW_S = (BEGUN_MS + HOUR_MS) / 1000
 LIMITS = GuardLimits()
-CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 CURSOR = CursorHolder("t/n/persistent/a", "s")
 
@@ -146,7 +146,7 @@ class World:
         self.step()
         return [self.ledgers.get(ledger_id) or AbsentLedger(ledger_id) for ledger_id in ledger_ids]
 
-    def identity(self) -> ClusterIdentity:
+    def identity(self) -> ScannedCluster:
         self.step()
         return next(self.identities)
 

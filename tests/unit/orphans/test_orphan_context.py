@@ -20,7 +20,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, St
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plans.files import PlanFiles
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -64,7 +64,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
     return marks
 
 
-def identity_of(settings: Settings, store: MetadataStore) -> ClusterIdentity:
+def identity_of(settings: Settings, store: MetadataStore) -> ScannedCluster:
     proof = RootsProof({}, BookKeeperCatalog(store), bookkeeper_place_of(settings.metadata_store), lambda _: store)
     return cluster_of(settings.metadata_store, store, proof).identity()
 
@@ -82,7 +82,7 @@ def create_ledger(store: MetadataStore, ledger_id: int) -> Candidate:
     )
 
 
-def make_plan(settings: Settings, cluster: ClusterIdentity, candidates: Sequence[Candidate]) -> PlanFiles:
+def make_plan(settings: Settings, cluster: ScannedCluster, candidates: Sequence[Candidate]) -> PlanFiles:
     plans = PlanFiles(f"{settings.orphans.folder}/plans")
     now_ms = int(time.time() * 1000) + 1
     counts = PlanCounts(ledgers=100, logical_bytes=0, references=1, candidates=0, candidate_bytes=0)
@@ -126,7 +126,7 @@ def test_a_plan_of_a_cluster_that_was_made_anew_is_refused(
 def test_the_identity_is_what_the_settings_and_the_store_say(settings: Settings, store: MetadataStore) -> None:
     first, second = settings.metadata_store.urls
     found = identity_of(settings, store)
-    assert found == ClusterIdentity("0f1e-2d3c", first, "/ledgers", (second, first))
+    assert found == ScannedCluster("0f1e-2d3c", first, "/ledgers", (second, first))
     store.put("/ledgers/INSTANCEID", b"\xff", 0)
     with pytest.raises(FormatError, match="INSTANCEID is no text"):
         identity_of(settings, store)

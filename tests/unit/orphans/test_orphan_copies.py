@@ -42,7 +42,7 @@ from bookwarden.orphans.copies import (
 )
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies, numbered
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import ClusterIdentity, FileDigest, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 
 DAY_MS = 86_400_000
@@ -51,7 +51,7 @@ CUTOFF_MS = BEGUN_MS - 3 * DAY_MS
 UUID_1 = UUID(int=1)
 TOPIC = "t/n/persistent/a"
 KNOWN = Knowledge(CUTOFF_MS, frozenset({"t"}), frozenset({"t/n"}), frozenset({TOPIC}))
-CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 OLD = FoundCopy("s", UUID_1, 7, f"{UUID_1}-ledger-7", 2, 0, 100, CUTOFF_MS, False)
 UNREAD = Doubt("/managed-ledgers/t/n", "zk:a", "damaged")
 
@@ -263,7 +263,7 @@ class World:
     def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
         self.kept = progress
 
-    def identity(self) -> ClusterIdentity:
+    def identity(self) -> ScannedCluster:
         return CLUSTER
 
     def prove_roots(self) -> None:

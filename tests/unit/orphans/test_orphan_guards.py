@@ -23,14 +23,14 @@ from bookwarden.orphans.guards import (
     held_back_copy,
     not_to_be_emptied,
 )
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, Emptied, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.wiring.scan import guard_limits_of
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 BEGUN_MS = 1_000 * DAY_MS
 LIMITS = GuardLimits()
-CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a", "zk:b"])
+CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a", "zk:b"])
 PLAN = PlanManifest(
     plan_id="p",
     scan_id="s",
@@ -102,7 +102,7 @@ def test_a_limit_itself_is_allowed(changes: dict[str, Any], now_ms: int) -> None
         replace(CLUSTER, bookkeeper_url="zk:b"),
     ],
 )
-def test_another_cluster_is_refused(other: ClusterIdentity) -> None:
+def test_another_cluster_is_refused(other: ScannedCluster) -> None:
     assert len(refused(cluster=other)) == 1
     assert len(refused(replace(PLAN, cluster=other))) == 1
 
@@ -113,7 +113,7 @@ def test_a_cluster_without_an_instance_id_is_refused() -> None:
 
 
 def test_the_order_of_the_roots_does_not_matter() -> None:
-    same = ClusterIdentity.of("0f1e\n", "zk:a", "/ledgers", ["zk:b", "zk:a", "zk:b"])
+    same = ScannedCluster.of("0f1e\n", "zk:a", "/ledgers", ["zk:b", "zk:a", "zk:b"])
     assert refused(cluster=same) == []
 
 

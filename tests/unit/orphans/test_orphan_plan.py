@@ -18,11 +18,11 @@ from bookwarden.orphans import summary as summaries
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.documents import encode_document
 from bookwarden.orphans.plan import (
-    ClusterIdentity,
     Emptied,
     FileDigest,
     PlanCounts,
     PlanManifest,
+    ScannedCluster,
     check_id,
     new_id,
 )
@@ -51,7 +51,7 @@ PLAN = PlanManifest(
     begun_ms=1_000,
     created_ms=2_000,
     cutoff_ms=500,
-    cluster=ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a", "zk:b"]),
+    cluster=ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a", "zk:b"]),
     counts=PlanCounts(ledgers=10, logical_bytes=100, references=7, candidates=2, candidate_bytes=30),
     candidates=(FileDigest("candidates-00000.parquet", "ab" * 32, 2),),
     files=(FileDigest("summary.json", "cd" * 32, 0),),

@@ -15,14 +15,14 @@ import pytest
 
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, PlanCounts, PlanManifest
+from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, summarize
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plans import candidate_tables
 from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
 
-CLUSTER = ClusterIdentity.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
+CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 COUNTS = PlanCounts(ledgers=1_000, logical_bytes=10_000, references=900, candidates=0, candidate_bytes=0)
 CANDIDATES = [
     Candidate(3, "MANAGED_LEDGER", "t/n/persistent/ü", "trimmed", "/l/3", 1, 5, None, 10, None, 100),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.metastore.interface import MetadataStore
 
 _READ_ONLY: Final = "readonly"
@@ -29,6 +30,6 @@ def read_members(store: MetadataStore, root: str) -> Members:
 
 
 def read_instance(store: MetadataStore, root: str) -> str:
-    """Read the instance id of the cluster at this root; "" if there is none."""
-    node = store.get(f"{root}/INSTANCEID")
-    return "" if node is None else node.value.decode("utf-8", "replace")
+    """Read the instance id of the cluster at this root; "" if there is none. FormatError for what is no text."""
+    node = store.get(f"{root}/{INSTANCE_NODE}")
+    return instance_id_in(None if node is None else node.value)

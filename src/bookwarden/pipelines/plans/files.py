@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate
 from bookwarden.orphans.guards import check_counts
-from bookwarden.orphans.plan import Candidate, ClusterIdentity, FileDigest, PlanManifest, check_id
+from bookwarden.orphans.plan import Candidate, FileDigest, PlanManifest, ScannedCluster, check_id
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Summary
 from bookwarden.pipelines.columns.tables import Columns, rows_in
@@ -88,7 +88,7 @@ class PlanFiles:
         with self._translated():
             return [name for name in self.folder.folders() if self.folder.exists(f"{name}/{_MANIFEST}")]
 
-    def newest(self, cluster: ClusterIdentity) -> PlanManifest | None:
+    def newest(self, cluster: ScannedCluster) -> PlanManifest | None:
         """Return the newest plan of the cluster, for its candidates to be carried over.
 
         None where there is none, and where the newest of all plans cannot be read: then no ledger is known to have

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookwarden.errors import RefusedError
-from bookwarden.orphans.plan import ClusterIdentity
+from bookwarden.orphans.plan import ScannedCluster
 from bookwarden.pipelines.scan.files import ScanFolder
 
 # Version of the columns of a scan's tables; the first had no smallest ids of topics' lists.
@@ -24,15 +24,15 @@ class ScanHeader:
     snapshot: str | None  #: URL of a snapshot; None for the live stores.
     snapshot_ms: int | None  #: Latest time in the snapshot; None for the live stores.
     clocks: dict[str, int]  #: Readings of other clocks then, by their owners; empty for a snapshot.
-    cluster: dict[str, Any]  #: Fields of the ClusterIdentity.
+    cluster: dict[str, Any]  #: Fields of the ScannedCluster.
     settings: dict[str, Any]  #: The section `orphans`.
     notes: list[str] = field(default_factory=list)  #: For operators: metadata roots that the settings do not name.
 
     @property
-    def identity(self) -> ClusterIdentity:
+    def identity(self) -> ScannedCluster:
         """The cluster that is scanned."""
         cluster = self.cluster
-        return ClusterIdentity(**{**cluster, "roots": tuple(cluster["roots"])})
+        return ScannedCluster(**{**cluster, "roots": tuple(cluster["roots"])})
 
 
 def header_of(folder: ScanFolder) -> ScanHeader:

@@ -2,8 +2,6 @@
 
 It is a file of its own, so that a release that knows nothing of it reads the checkpoint as before; afterwards the file
 is still true. A checkpoint without it, as of 0.1.0, is taken for that of the settings' cluster.
-
-A node's creation time is no part of it, since Pulsar makes all nodes again when it moves its metadata to another store.
 """
 
 from __future__ import annotations
@@ -19,10 +17,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bookwarden.clusters.bookkeeper.members import read_instance
 from bookwarden.clusters.pulsar.rest.topic_positions import read_positions
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError, SparkError
+from bookwarden.ledgers.cluster_identity import ClusterIdentity
 from bookwarden.pipelines.folders import Folder
 from bookwarden.switching.offline.record import MoveNode
 from bookwarden.switching.registry_node import RegistryNode
@@ -38,29 +38,17 @@ _GLOBAL: Final = "global"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointIdentity:
-    """The facts that part a Pulsar cluster and its deletion topics from others; what is empty is not known."""
+class CheckpointIdentity(ClusterIdentity):
+    """The identity of a checkpoint: that of its Pulsar cluster, and the facts that part its topics from others."""
 
-    #: Names of the Pulsar clusters in its metadata: itself, and those that it replicates with.
-    clusters: frozenset[str] = frozenset()
-    owner: str = ""  #: Owner mark of its registry of bookie clusters.
-    #: INSTANCEIDs of its BookKeepers: of the settings, of registered ones, and of those that ledgers moved between.
-    instances: frozenset[str] = frozenset()
     #: The first ledger of each partition; a topic's later ones have larger ids.
     first_ledgers: Mapping[str, int] = field(default_factory=dict)
 
-    def difference(self, found: CheckpointIdentity) -> str | None:
+    def difference(self, found: ClusterIdentity) -> str | None:
         """Return what shows that `found` is not what this was recorded of; None where nothing does."""
-        if self.owner and found.owner:
-            if self.owner != found.owner:
-                return f"it holds the registry's owner {self.owner}, and that of the settings' cluster is {found.owner}"
-        elif self.clusters and found.clusters and self.clusters.isdisjoint(found.clusters):
-            return f"it holds Pulsar cluster {_listed(self.clusters)}, and the settings name {_listed(found.clusters)}"
-        elif self.instances and found.instances and self.instances.isdisjoint(found.instances):
-            return (
-                f"it holds BookKeeper instance {_listed(self.instances)}, and the settings' cluster has, or had, "
-                f"{_listed(found.instances)}"
-            )
+        difference = ClusterIdentity.difference(self, found)
+        if difference is not None or not isinstance(found, CheckpointIdentity):
+            return difference
         for topic, first in sorted(self.first_ledgers.items()):
             now = found.first_ledgers.get(topic, first)
             if now < first:
@@ -220,7 +208,7 @@ def require_own(file: IdentityFile, found: CheckpointIdentity, setting: str) -> 
         if file.has_checkpoint():
             logger.warning(
                 "%s does not say whose checkpoint it is, as those of 0.1.0 do not: it is taken for that of %s",
-                *(file.folder, _described(found)),
+                *(file.folder, found.text),
             )
         file.write(found.serialize())
         return
@@ -250,8 +238,8 @@ def identity_of(settings: Settings, metadata: MetadataContext) -> CheckpointIden
     place, store = bookkeeper_place_of(settings.metadata_store), metadata.store
     registry = RegistryNode(store, settings.metadata_store.urls[0]).read()
     move = MoveNode(store).read()
-    instance = metadata.bookkeeper_store.get(f"{place.ledgers_root}/INSTANCEID")
-    instances = set() if instance is None else {instance.value.decode(errors="backslashreplace").strip()}
+    instance = read_instance(metadata.bookkeeper_store, place.ledgers_root)
+    instances = {instance} if instance else set()
     if registry is not None:
         instances |= {cluster.instance.strip() for cluster in registry.registry.clusters.values()}
     if move is not None:
@@ -268,14 +256,3 @@ def first_ledgers(metadata: MetadataContext, *topics: str) -> dict[str, int]:
     """Read the first ledger of each partition of these topics; raises PulsarError."""
     partitions = [partition for topic in topics for partition in Topics(metadata.admin).partitions(topic)]
     return {partition: read_positions(metadata.admin, partition).earliest.ledger_id for partition in partitions}
-
-
-def _described(identity: CheckpointIdentity) -> str:
-    told = [f"Pulsar cluster {_listed(identity.clusters)}"] if identity.clusters else []
-    told += [f"owner {identity.owner}"] if identity.owner else []
-    told += [f"BookKeeper instance {_listed(identity.instances)}"] if identity.instances else []
-    return ", ".join(told) or "the cluster that the settings name"
-
-
-def _listed(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names))
