@@ -13,7 +13,7 @@ import click
 
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted, moment
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import confirm, confirm_unproven, yes_option
 from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
@@ -33,6 +33,7 @@ Examples:
 How long it can be undone, and what to do next: docs/undo.md."""
 
 _TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%Y-%m-%d"]
+_UNKNOWN_BOOKKEEPER = "unknown-bookkeeper"
 # Beyond this number, whole ledgers are only counted for people.
 _SHOWN = 100
 _DONE = (UndoOutcome.RESTORED, UndoOutcome.NOTHING_TO_DO, UndoOutcome.WOULD_RESTORE)
@@ -52,6 +53,13 @@ _NEXT = (
 @click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
 @click.option("--discard-partial", is_flag=True, help="Take that of ledgers away again that are lost only in part.")
 @click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
+@click.option(
+    "--accept",
+    "accepted",
+    type=click.Choice([_UNKNOWN_BOOKKEEPER]),
+    multiple=True,
+    help="Put back also what is not known to have been deleted from this BookKeeper, as what 0.1.0 deleted.",
+)
 @while_migrating_option
 @yes_option
 @pass_invocation
@@ -64,6 +72,7 @@ def undo(
     since: datetime | None,
     discard_partial: bool,
     dry_run: bool,
+    accepted: tuple[str, ...],
     yes: bool,
 ) -> None:
     """Put back what the sweep deleted.
@@ -82,23 +91,38 @@ def undo(
         deletions = SelectedDeletions(context.journal, selection)
         if not len(deletions):
             raise NotFoundError(_not_found(invocation.settings.sweep, context.journal.hosts(), damage))
+        unknown = context.undo.count_unknown(deletions)
+        unproven = [_unknown_bookkeeper(unknown, len(deletions), context.bookkeeper)] if unknown else []
+        if unknown:
+            context.require_ledgers()
         if not dry_run:
+            for fact in unproven:
+                option = f"--accept {_UNKNOWN_BOOKKEEPER}"
+                confirm_unproven(fact, accepted=_UNKNOWN_BOOKKEEPER in accepted, option=option, yes=yes)
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
         rows: list[UndoRow] = []
         settled = False
         try:
-            for some in context.undo.preview(deletions) if dry_run else context.undo.run(deletions):
+            undo = context.undo
+            for some in undo.preview(deletions) if dry_run else undo.run(deletions, accept_unknown=True):
                 rows += some
                 invocation.say(f"{len(rows):,} of {counted(len(deletions), 'ledger')}")
             settled = True
         finally:
             # Rows settled before an error are shown as well; another undo settles the rest.
             if rows or settled:
-                unseen = _unseen(invocation.settings.sweep)
+                unseen = [*_unseen(invocation.settings.sweep), *unproven]
                 invocation.write(_describe(context.name, rows, list(damage), unseen, dry_run=dry_run))
     left = [row for row in rows if row.outcome not in _DONE]
     if left and not dry_run:
         raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
+
+
+def _unknown_bookkeeper(unknown: int, ledgers: int, bookkeeper: str) -> str:
+    return (
+        f"{unknown:,} of {counted(ledgers, 'ledger')} were journaled without the INSTANCEID of their BookKeeper, as "
+        f"0.1.0 did, so it is not known whether they were deleted from the one that the settings name, {bookkeeper}"
+    )
 
 
 def _selection(run: str | None, ledgers: tuple[int, ...], since: datetime | None) -> Selection | None:

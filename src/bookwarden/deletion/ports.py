@@ -71,6 +71,12 @@ class BookieClusters(Protocol):
     def active(self) -> ActiveCluster | None:
         """Return the active one; None where none is registered. StoreError when they are not known."""
 
+    def instances(self) -> Mapping[str, str]:
+        """Return the INSTANCEID of each registered cluster by name, and by "" that of the settings' or the first one.
+
+        An id is empty where there is none. StoreError when they are not known.
+        """
+
     def owner(self) -> str | None:
         """Return the owner mark of the registry; None where no cluster is registered. StoreError when not known."""
 
@@ -86,6 +92,10 @@ class NoBookieClusters:
 
     def require_epoch(self, epoch: int) -> None:
         """Do nothing."""
+
+    def instances(self) -> Mapping[str, str]:
+        """Return none."""
+        return {}
 
     def owner(self) -> str | None:
         """Return none."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 from bookwarden.errors import FormatError, RefusedError, RegistryChangedError, StoreUnavailableError
+from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Condition,
@@ -220,6 +221,19 @@ class BookieClusters:
             return {}
         return {"": placed.first.catalog, **{place.name: place.catalog for place in placed.places}}
 
+    def instances(self) -> dict[str, str]:
+        """Return the INSTANCEID of each registered cluster by name, and by "" that of ledgers from before the registry.
+
+        Where no cluster is registered, that is the BookKeeper's that the settings name, read now; empty if it has none.
+        Raises as `placed`, and FormatError where it is no text.
+        """
+        placed = self.placed()
+        if placed is None:
+            node = self._settled.store.get(f"{self._settled.ledgers_root}/{INSTANCE_NODE}")
+            return {"": instance_id_in(None if node is None else node.value)}
+        found = {place.name: place.cluster.instance.strip() for place in placed.places}
+        return {"": found[placed.first.name], **found}
+
     def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
         """Return store and ledgers root of each registered cluster; raises as `placed`."""
         placed = self.placed()
@@ -306,7 +320,7 @@ class BookieClusters:
 
     def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
         """Raise RefusedError where another cluster, or none, is at the place of this one."""
-        path = f"{cluster.ledgers_root}/INSTANCEID"
+        path = f"{cluster.ledgers_root}/{INSTANCE_NODE}"
         store.sync()
         node = store.get(path)
         if node is None or node.value != cluster.instance.encode():

@@ -15,6 +15,7 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.clusters.pulsar.roots.proof import require_some_ledger
 from bookwarden.config import DeletionSettings, Settings
 from bookwarden.deletion.journal.reading import JournalDamage
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
@@ -34,6 +35,7 @@ from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of, decoder_of
+from bookwarden.wiring.stores import bookkeeper_place_of
 
 
 def policy_of(deletion: DeletionSettings) -> DeletionPolicy:
@@ -103,6 +105,11 @@ class UndoContext(Resources):
                 metadata.undone,
                 undo_of,
             )
+            place = bookkeeper_place_of(settings.metadata_store)
+            #: The BookKeeper that the settings name, for people.
+            self.bookkeeper = f"{place.ledgers_root} in {place.url}"
+            #: Raises ConfigError where that has no ledger at all, and the metadata roots name some.
+            self.require_ledgers = partial(require_some_ledger, metadata.stores, metadata.bookkeeper_store, place)
 
 
 class SweepContext(Resources):

@@ -18,6 +18,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.pb import managed_ledger_pb2
 
 # Nobody listens on this port.
 BOOKIE = "127.0.0.1:1"
@@ -35,18 +36,20 @@ class Line:
         name = secrets.token_hex(4)
         self.store = shared_memory_store(name)
         monkeypatch.setattr(self.store, "close", lambda: None)
-        self.store.create("/ledgers", b"")
+        self.store.create("/ledgers/INSTANCEID", b"i-1", make_parents=True)
         self.folder = folder
         self.options = ["--set", f"metadata_store.urls=['memory:{name}']", "--set", f"sweep.journal={folder}"]
 
     def __call__(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli, [*self.options, *arguments])
 
-    def delete(self, ledger_id: int, metadata: LedgerMetadata, run: str = "q/1", at: int = 1_000) -> None:
+    def delete(
+        self, ledger_id: int, metadata: LedgerMetadata, run: str = "q/1", at: int = 1_000, instance: str = "i-1"
+    ) -> None:
         raw = encode_ledger_metadata(metadata)
         journal = FileJournal(self.folder)
         path = f"/ledgers/00/0000/L{ledger_id:04d}"
-        journal.append([JournalEntry(ledger_id, "t/n/persistent/a", path, 0, 1, raw, run, at)])
+        journal.append([JournalEntry(ledger_id, "t/n/persistent/a", path, 0, 1, raw, run, at, "", instance)])
         journal.close()
 
     def exists(self, ledger_id: int) -> bool:
@@ -161,3 +164,41 @@ def test_what_is_not_found_is_told_with_the_folder_and_whose_files_are_in_it(lin
     missing = line("undo", "--ledger", "7", "--yes")
     assert f"the journal {line.folder} on {socket.gethostname()} has no such deletion" in missing.stderr
     assert f"its files were written on {socket.gethostname()}" in missing.stderr
+
+
+def test_what_another_bookkeeper_lost_is_refused_with_both_ids(line: Line) -> None:
+    line.delete(1, EMPTY)
+    line.delete(2, EMPTY, instance="i-2")
+    for arguments in (("--dry-run",), ("--yes",), ("--yes", "--accept", "unknown-bookkeeper")):
+        refused = line("undo", "--run", "q", *arguments)
+        assert (refused.exit_code, line.exists(1), line.exists(2)) == (5, False, False)
+        assert "INSTANCEID i-2, and the one that the settings name has i-1" in refused.stderr
+
+
+def with_a_topic(line: Line) -> None:
+    """Have a topic list a closed ledger."""
+    info = managed_ledger_pb2.ManagedLedgerInfo()
+    info.ledgerInfo.add(ledgerId=5, entries=1, size=1, timestamp=1)
+    line.store.create("/managed-ledgers/t/n/persistent/a", info.SerializeToString(), make_parents=True)
+
+
+def test_what_0_1_0_deleted_is_not_put_back_without_a_word(line: Line) -> None:
+    line.delete(1, EMPTY)
+    line.delete(2, EMPTY, instance="")
+    with_a_topic(line)
+    line.store.create("/ledgers/00/0000/L0009", encode_ledger_metadata(EMPTY), make_parents=True)
+    refused = line("undo", "--run", "q", "--yes")
+    assert (refused.exit_code, line.exists(1), line.exists(2)) == (5, False, False)
+    assert "1 of 2 ledgers were journaled without the INSTANCEID of their BookKeeper" in refused.stderr
+    assert "add --accept unknown-bookkeeper" in refused.stderr
+    assert "1 of 2 ledgers were journaled without" in " ".join(line("undo", "--run", "q", "--dry-run").stdout.split())
+    done = line("undo", "--run", "q", "--yes", "--accept", "unknown-bookkeeper")
+    assert (done.exit_code, line.exists(1), line.exists(2)) == (0, True, True)
+
+
+def test_a_bookkeeper_without_a_ledger_is_certainly_not_that_of_what_0_1_0_deleted(line: Line) -> None:
+    line.delete(2, EMPTY, instance="")
+    with_a_topic(line)
+    refused = line("undo", "--run", "q", "--yes", "--accept", "unknown-bookkeeper")
+    assert (refused.exit_code, line.exists(2)) == (3, False)
+    assert "has no ledger at all" in refused.stderr

@@ -20,6 +20,7 @@ from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.promoted import Promotions
+from bookwarden.switching.registry import REGISTRY_PATH
 from servers.population import Population
 from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
@@ -30,6 +31,7 @@ class PlacedJournal(Recorder):
     """The journal and the outbox; the journal's places too."""
 
     places: list[tuple[int, str, str]] = field(default_factory=list)
+    instances: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -37,6 +39,7 @@ class PlacedJournal(Recorder):
     def append(self, entries: Sequence[JournalEntry]) -> None:
         super().append(entries)
         self.places += [(entry.ledger_id, entry.bookie_cluster, entry.path.split("/")[1]) for entry in entries]
+        self.instances += [entry.instance for entry in entries]
 
 
 class Site(TwoBookieClusters):
@@ -100,6 +103,21 @@ def test_a_ledger_goes_wherever_it_is_and_each_place_is_journaled(site: Site) ->
         (4, "a", "ledgers"),
         (4, "b", "bookies-b"),
     ]
+    assert site.recorder.instances == [
+        "instance-a",
+        "instance-b",
+        "instance-b",
+        "instance-a",
+        "instance-a",
+        "instance-b",
+    ]
+
+
+def test_without_a_registry_the_record_names_the_bookkeeper_of_the_settings(site: Site) -> None:
+    site.store.delete_many([(REGISTRY_PATH, 0)])
+    site.ledger("a", 1)
+    assert site.outcomes(mark(1)) == [Outcome.DELETED]
+    assert (site.recorder.places, site.recorder.instances) == ([(1, "", "ledgers")], ["instance-a"])
 
 
 def test_a_mark_that_names_a_cluster_is_kept_to_it(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from bookwarden.deletion.ports import RestoringCatalog
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
-from bookwarden.errors import StoreUnavailableError
+from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from unit.deletion.test_undo import GONE, Site
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
@@ -32,7 +33,8 @@ class PlacedSite(Site):
     def deleted_in(self, cluster: str, ledger_id: int, **changes: object) -> JournalEntry:
         """Journal a deletion in a cluster; by "" one from before there was a registry."""
         path = ledger_path(ROOTS[cluster or "a"], ledger_id)
-        fields: dict[str, object] = {"ledger_id": ledger_id, "path": path, "bookie_cluster": cluster, **changes}
+        placed = {"ledger_id": ledger_id, "path": path, "bookie_cluster": cluster}
+        fields: dict[str, object] = {**placed, "instance": f"instance-{cluster or 'a'}", **changes}
         return self.deleted(**fields)
 
     def in_places(self, journal: FileJournal) -> UndoInPlaces:
@@ -42,11 +44,12 @@ class PlacedSite(Site):
         two = self.two
         return UndoInPlaces(undo_of(two.catalog, self.undone), two.clusters, two.catalog, self.undone, undo_of)
 
-    def rows(self, *, preview: bool = False) -> list[UndoRow]:
+    def rows(self, *, preview: bool = False, accept_unknown: bool = False) -> list[UndoRow]:
         journal = FileJournal(self.folder)
         try:
             undo, deletions = self.in_places(journal), self.selected(Selection())
-            return [row for rows in (undo.preview if preview else undo.run)(deletions) for row in rows]
+            made = undo.preview(deletions) if preview else undo.run(deletions, accept_unknown=accept_unknown)
+            return [row for rows in made for row in rows]
         finally:
             journal.close()
 
@@ -124,13 +127,61 @@ def test_without_a_registry_and_while_it_is_not_known(site: PlacedSite) -> None:
     assert (row.outcome, row.reason) == (UndoOutcome.RESTORED, "")
 
 
+@pytest.mark.parametrize("preview", [False, True])
+def test_what_another_bookkeeper_lost_is_put_back_nowhere(site: PlacedSite, preview: bool) -> None:
+    """The path of a ledger is the same in every BookKeeper, so it tells nothing."""
+    site.deleted_in("a", 7)
+    site.deleted_in("b", 8, instance="instance-x")
+    told = (
+        "1 of these ledgers, such as 8, .* INSTANCEID instance-x, and the bookie cluster 'b' .* has instance-b: nothing"
+    )
+    with pytest.raises(RefusedError, match=told):
+        site.rows(preview=preview)
+    assert (site.two.places_of(7), site.two.places_of(8)) == ("", "")
+    assert site.steps() == []
+    assert site.undone.read_many([7, 8]) == {}
+
+
+@pytest.mark.parametrize("cluster", ["", "a"])
+@pytest.mark.parametrize("there", ["instance-b", ""])
+def test_without_a_registry_the_bookkeeper_of_the_settings_counts(site: PlacedSite, there: str, cluster: str) -> None:
+    site.deleted_in(cluster, 7)
+    for path in ("/ledgers/INSTANCEID", "/bookwarden/bookie-clusters"):
+        site.store.delete_many([(path, 0)])
+    if there:
+        site.store.create("/ledgers/INSTANCEID", there.encode())
+    site.two.clusters.look_again()
+    with pytest.raises(RefusedError, match=f"instance-a, and the one that the settings name has {there or 'none'}"):
+        site.rows()
+    assert site.two.places_of(7) == ""
+
+
+def test_a_bookkeeper_that_is_not_known_must_be_accepted(site: PlacedSite) -> None:
+    site.deleted_in("a", 7)
+    site.deleted_in("b", 8, instance="")
+    assert {row.outcome for row in site.rows(preview=True)} == {UndoOutcome.WOULD_RESTORE}
+    with pytest.raises(RefusedError, match="1 ledgers may have been deleted from another BookKeeper"):
+        site.rows()
+    assert (site.two.places_of(7), site.two.places_of(8)) == ("", "")
+    assert {row.outcome for row in site.rows(accept_unknown=True)} == {UndoOutcome.RESTORED}
+
+
+def test_the_last_deletion_of_a_ledger_says_which_bookkeeper_it_was_in(site: PlacedSite) -> None:
+    site.deleted_in("a", 7, instance="")
+    site.deleted_in("a", 7, journaled_at=3_000)
+    assert [row.outcome for row in site.rows()] == [UndoOutcome.RESTORED]
+
+
 def test_records_without_a_cluster_are_written_as_ever() -> None:
     entry = JournalEntry(7, "t/n/persistent/a", "/p", 3, 1, b"raw", "q/1", 2)
     assert b"bookie_cluster" not in entry.encode()
+    assert b"instance" not in entry.encode()
     placed = JournalEntry(7, "t/n/persistent/a", "/p", 3, 1, b"raw", "q/1", 2, "b")
     for record in (
         entry,
         placed,
+        replace(placed, instance="i-1"),
+        replace(entry, instance="i-1"),
         UndoRecord(7, "q/1", "u", UndoStep.LOST, 2, "b"),
         UndoRecord(7, "q", "u", UndoStep.LOST, 2),
     ):

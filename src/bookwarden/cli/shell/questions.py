@@ -21,3 +21,16 @@ def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:
         raise RefusedError(f"{question} Nobody is there to answer: add --yes to do it, or {look} to look only")
     if not click.confirm(question, err=True):
         raise RefusedError("not confirmed: nothing was done")
+
+
+def confirm_unproven(fact: str, *, accepted: bool, option: str, yes: bool) -> None:
+    """Ask whether to go on though ``fact`` is not proven, unless it was ``accepted`` by the option.
+
+    RefusedError, which names the option, where nobody is there to answer, or `yes` says not to ask.
+    """
+    if accepted:
+        return
+    if yes or not sys.stdin.isatty():
+        raise RefusedError(f"{fact}: if you know that all is right, add {option}")
+    if not click.confirm(f"{fact}. Do it nevertheless?", err=True):
+        raise RefusedError("not confirmed: nothing was done")

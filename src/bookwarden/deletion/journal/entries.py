@@ -59,6 +59,9 @@ class JournalEntry:
     run: str  #: As ``<query>/<batch>``.
     journaled_at: int  #: In ms since the epoch.
     bookie_cluster: str = ""  #: That it is deleted in; empty, and not written, where none is registered.
+    #: INSTANCEID of the BookKeeper that it is deleted from; empty, and not written, where that has none. Unknown for
+    #: records of 0.1.0.
+    instance: str = ""
 
     def encode(self) -> bytes:
         """Render the entry as one line."""
@@ -67,12 +70,13 @@ class JournalEntry:
         return _line(
             f'{{"ledger_id":{self.ledger_id},"holder":{_quoted(self.holder)},"path":{_quoted(self.path)},'
             f'"version":{self.version},"created_ms":{self.created_ms},"raw":"{raw}","run":{_quoted(self.run)},'
-            f'"journaled_at":{self.journaled_at}{self._told_cluster}}}'
+            f'"journaled_at":{self.journaled_at}{self._told_place}}}'
         )
 
     @property
-    def _told_cluster(self) -> str:
-        return f',"bookie_cluster":{_quoted(self.bookie_cluster)}' if self.bookie_cluster else ""
+    def _told_place(self) -> str:
+        cluster = f',"bookie_cluster":{_quoted(self.bookie_cluster)}' if self.bookie_cluster else ""
+        return f'{cluster},"instance":{_quoted(self.instance)}' if self.instance else cluster
 
     @classmethod
     def decode(cls, line: bytes) -> JournalEntry | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -201,6 +201,16 @@ class Deletion:
     undone: UndoStep | None
 
 
+@dataclass(frozen=True, slots=True)
+class DeletionOrigin:
+    """The BookKeeper that ledgers were deleted from, as their records name it."""
+
+    bookie_cluster: str  #: Empty where none was registered.
+    instance: str  #: Its INSTANCEID; empty where that is not known.
+    ledgers: int
+    example: int  #: The id of one of them.
+
+
 class SelectedDeletions:
     """The selected ledgers, each with its last deletion in the journal; iterating reads the journal.
 
@@ -216,6 +226,16 @@ class SelectedDeletions:
 
     def __len__(self) -> int:
         return len(self._last)
+
+    def origins(self) -> list[DeletionOrigin]:
+        """List the BookKeepers that they were deleted from."""
+        found: dict[tuple[str, str], DeletionOrigin] = {}
+        for deletion in self:
+            entry = deletion.entry
+            key = entry.bookie_cluster, entry.instance
+            known = found.get(key, DeletionOrigin(*key, 0, entry.ledger_id))
+            found[key] = replace(known, ledgers=known.ledgers + 1)
+        return list(found.values())
 
     def __iter__(self) -> Iterator[Deletion]:
         left = dict(self._last)

@@ -374,12 +374,14 @@ class Sweep:
         doomed: dict[_Place, StoredLedger] = {}
         entries: list[JournalEntry] = []
         conditions: list[Conditions] = []
+        instances = self._clusters.instances() if any(d.action is Action.DELETE for _, d in decided) else {}
         for (message, decision), demands in zip(decided, demanded, strict=True):
             for ledger in _doomed(message, decision, readings):
                 place = (ledger.ledger_id, ledger.bookie_cluster)
                 if place not in doomed:
                     doomed[place] = ledger
-                    entries.append(_journal_entry(ledger, message, run, int(self._clock() * 1000)))
+                    instance = instances.get(ledger.bookie_cluster, "")
+                    entries.append(_journal_entry(ledger, message, run, int(self._clock() * 1000), instance))
                     conditions.append(demands)
         if not doomed:
             return list(decided), frozenset()
@@ -500,7 +502,7 @@ def _slices(some: Sequence[_T], size: int) -> Iterable[Sequence[_T]]:
     return (some[start : start + size] for start in range(0, len(some), size))
 
 
-def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms: int) -> JournalEntry:
+def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms: int, instance: str) -> JournalEntry:
     return JournalEntry(
         ledger_id=ledger.ledger_id,
         holder=str(_mark(message).holder()),
@@ -511,6 +513,7 @@ def _journal_entry(ledger: StoredLedger, message: ReceivedMark, run: str, now_ms
         run=run,
         journaled_at=now_ms,
         bookie_cluster=ledger.bookie_cluster,
+        instance=instance,
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Protocol
 
-from bookwarden.deletion.journal.reading import Deletion
+from bookwarden.deletion.journal.reading import Deletion, SelectedDeletions
 from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import LedgerCatalog, RestoringCatalog
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
+from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger, UnreadableLedger
 from bookwarden.ledgers.undone import UndoneLedger
 
@@ -24,9 +25,12 @@ class NamedCatalogs(Protocol):
         Raises StoreError when they are not known.
         """
 
+    def instances(self) -> Mapping[str, str]:
+        """Return their INSTANCEIDs, as `BookieClusters.instances` does."""
+
 
 class UndoInPlaces:
-    """Restores deletions, those of one bookie cluster after those of another.
+    """Restores deletions, those of one bookie cluster after those of another, each into the BookKeeper that it was in.
 
     ``alone`` is the undo where no cluster is registered; ``undo_of`` makes that of one cluster. ``everywhere`` has the
     ledgers of all clusters.
@@ -45,12 +49,43 @@ class UndoInPlaces:
         self._undone = _UndoneAnywhere(undone, everywhere)
         self._undo_of = undo_of
 
-    def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Restore the deletions as `Undo.run` does."""
+    def count_unknown(self, deletions: SelectedDeletions) -> int:
+        """Count the ledgers of which it is not known whether they were deleted from the BookKeeper that is there.
+
+        Raises RefusedError where one was deleted from another.
+        """
+        is_registered, instances = bool(self._clusters.catalogs()), self._clusters.instances()
+        unknown = 0
+        for origin in deletions.origins():
+            # Without a registry all are put back into the same one.
+            there = instances.get(origin.bookie_cluster if is_registered else "")
+            if there is None:
+                continue
+            if not origin.instance:
+                unknown += origin.ledgers
+            elif origin.instance != there:
+                raise RefusedError(
+                    f"{origin.ledgers:,} of these ledgers, such as {origin.example}, were deleted from the BookKeeper "
+                    f"with the INSTANCEID {origin.instance}, and {_of_settings(origin.bookie_cluster, is_registered)} "
+                    f"{f'has {there}' if there else 'has none'}: nothing is put back. Undo them with the settings of "
+                    "that BookKeeper (metadata_store.bookkeeper_url, ledgers_root), and those of this one apart"
+                )
+        return unknown
+
+    def run(self, deletions: SelectedDeletions, *, accept_unknown: bool = False) -> Iterator[list[UndoRow]]:
+        """Restore the deletions as `Undo.run` does.
+
+        Raises RefusedError, before anything is written, where `count_unknown` does, and unless ``accept_unknown`` where
+        it counts any.
+        """
+        unknown = self.count_unknown(deletions)
+        if unknown and not accept_unknown:
+            raise RefusedError(f"{unknown:,} ledgers may have been deleted from another BookKeeper")
         return self._each(deletions, Undo.run)
 
-    def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Yield the result that an undo of each ledger would have now; write nothing."""
+    def preview(self, deletions: SelectedDeletions) -> Iterator[list[UndoRow]]:
+        """Yield the result that an undo of each ledger would have now; write nothing. Raises as `count_unknown`."""
+        self.count_unknown(deletions)
         return self._each(deletions, Undo.preview)
 
     def _each(
@@ -108,6 +143,12 @@ def _of_no_cluster(deletion: Deletion, names: Collection[str]) -> UndoRow:
     obstacle = f"it was deleted in the bookie cluster {entry.bookie_cluster!r}, and there are {there}"
     case = UndoCase(deletion, UnreadableLedger(entry.ledger_id, obstacle), None, obstacle)
     return conclusion(case, {}, {}, ())
+
+
+def _of_settings(bookie_cluster: str, is_registered: bool) -> str:
+    if is_registered and bookie_cluster:
+        return f"the bookie cluster {bookie_cluster!r} that is registered"
+    return "the one that the settings name"
 
 
 def _told(name: str, reason: str) -> str:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
 from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, named_by, shared_ledger
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 
@@ -148,6 +150,22 @@ class RootsProof:
             yield (
                 f"metadata_store.urls has {len(self.stores)} roots, and these know the clusters {', '.join(names)}: "
                 "check that none of the others uses this BookKeeper"
+            )
+
+
+def require_some_ledger(stores: Mapping[str, MetadataStore], bookkeeper: MetadataStore, place: BookKeeperPlace) -> None:
+    """Raise ConfigError if a root, by its URL in ``stores``, names ledgers, and the BookKeeper at this place has none.
+
+    This asks less than `RootsProof`, so that it holds after most ledgers were deleted that are still named.
+    """
+    if largest_ledger_id(bookkeeper, place.ledgers_root, 0, MAX_LEDGER_ID + 1) is not None:
+        return
+    for url, store in stores.items():
+        closed = [named for named in sample_root(store).ledgers if named.entries]
+        if closed:
+            raise ConfigError(
+                f"the BookKeeper at {place.url}, {place.ledgers_root}, has no ledger at all, and {url} names some, such"
+                f" as {_told(closed[0])}: it is another one. Check metadata_store.bookkeeper_url and ledgers_root"
             )
 
 
