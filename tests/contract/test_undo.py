@@ -8,10 +8,12 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
+from bookwarden.deletion.undo.rows import UndoOutcome
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from contract.test_metadata_store import FACTORIES, Pair
-from unit.deletion.test_undo import GONE, SILENT, Site
+from unit.deletion.test_undo import CLOSED, GONE, SILENT, Site
 
 LEDGERS = range(7, 10)
 WHOLE, PART, NONE = LEDGERS
@@ -66,3 +68,21 @@ def test_what_was_written_since_it_was_put_back_stays(store: MetadataStore, site
     reading = BookKeeperCatalog(store).read_many([NONE])[0]
     assert isinstance(reading, StoredLedger)
     BookKeeperCatalog(store).delete_many([reading])
+
+
+def test_what_a_sweep_is_about_to_delete_stays_once_undo_has_said_so(store: MetadataStore, tmp_path: Path) -> None:
+    site, catalog = Site(tmp_path, store), BookKeeperCatalog(store)
+    if store.get("/ledgers") is None:
+        store.create("/ledgers", b"")
+    path = ledger_path("/ledgers", 17)
+    store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
+    (doomed,) = catalog.read_many([17])
+    assert isinstance(doomed, StoredLedger)
+    site.deleted(ledger_id=17, path=path, version=doomed.version, created_ms=doomed.created_ms)
+    assert [row.outcome for row in site.undo()] == [UndoOutcome.NOTHING_TO_DO]
+    assert catalog.delete_many([doomed]) == [DeleteResult.LOST_RACE]
+    assert [row.outcome for row in site.undo()] == [UndoOutcome.NOTHING_TO_DO]
+    (now,) = catalog.read_many([17])
+    assert isinstance(now, StoredLedger)
+    assert (now.raw, now.created_ms) == (doomed.raw, doomed.created_ms)
+    catalog.delete_many([now])

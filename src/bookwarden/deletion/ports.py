@@ -23,6 +23,7 @@ from bookwarden.ledgers.metadata import (
     LedgerMetadata,
     LedgerReading,
     RegistrySnapshot,
+    Restoration,
     StoredLedger,
 )
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
@@ -165,10 +166,10 @@ class RestoringCatalog(LedgerCatalog, Protocol):
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
         """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
 
-    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none.
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Create each node that has no version, and replace the others if they have theirs; return which were written.
 
-        Raises StoreError when the store does not answer; some may have been created then.
+        Raises StoreError when the store does not answer; some may have been written then.
         """
 
 

@@ -72,6 +72,15 @@ class StoredLedger(NamedTuple):
         return (self._replace(elsewhere=()), *self.elsewhere) if self.elsewhere else (self,)
 
 
+class Restoration(NamedTuple):
+    """A ledger's metadata to be put back, or to be written once more over what is as it was."""
+
+    ledger_id: int
+    path: str  #: Of the node.
+    raw: bytes  #: The value of the node.
+    version: int | None = None  #: Of the node that is replaced; None where there must be none.
+
+
 @dataclass(frozen=True, slots=True)
 class AbsentLedger:
     """The store has no metadata for this ledger."""

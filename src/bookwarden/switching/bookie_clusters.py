@@ -21,6 +21,7 @@ from bookwarden.ledgers.metadata import (
     DeleteResult,
     LedgerReading,
     RegistrySnapshot,
+    Restoration,
     StoredLedger,
 )
 from bookwarden.metastore.interface import MetadataStore
@@ -42,8 +43,8 @@ class ClusterCatalog(Protocol):
     def paths_of(self, ledger_id: int) -> tuple[str, ...]:
         """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
 
-    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none."""
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Write the nodes, as `BookKeeperCatalog.restore_many` does."""
 
 
 @dataclass(frozen=True)

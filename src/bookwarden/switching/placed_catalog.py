@@ -14,6 +14,7 @@ from bookwarden.ledgers.metadata import (
     Conditions,
     DeleteResult,
     LedgerReading,
+    Restoration,
     StoredLedger,
     UnreadableLedger,
 )
@@ -83,9 +84,9 @@ class PlacedCatalog:
         """List the nodes at which the ledger's metadata may be in the cluster that the settings name."""
         return self._alone.paths_of(ledger_id)
 
-    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none, in the cluster that the settings name."""
-        self._alone.restore_many(ledgers)
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Write the nodes in the cluster that the settings name, as its catalog does."""
+        return self._alone.restore_many(ledgers)
 
 
 def _together(ledger_id: int, readings: Sequence[tuple[Place, LedgerReading]], placed: Placed) -> LedgerReading:

@@ -18,7 +18,7 @@ from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.deletion.undo.survival import entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.holdings import Holding, Presence
-from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Restoration, Segment, StoredLedger
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
@@ -253,11 +253,18 @@ def test_a_ledger_that_was_never_deleted_is_left_alone_and_no_bookie_is_asked(si
     found = site.store.get(PATH)
     assert found is not None
     site.deleted(version=0, created_ms=found.created_ms)
+    (before,) = BookKeeperCatalog(site.store).read_many([7])
+    assert isinstance(before, StoredLedger)
     site.usual = GONE
+    assert [row.outcome for row in site.preview()] == [UndoOutcome.NOTHING_TO_DO]
+    assert site.undone.read_many([7]) == {}
     (row,) = site.undo()
     assert row.outcome is UndoOutcome.NOTHING_TO_DO
     assert site.asked == []
     assert site.raw() == raw
+    assert list(site.undone.read_many([7])) == [7]
+    # A delete by what was read before fails.
+    assert BookKeeperCatalog(site.store).delete_many([before]) == [DeleteResult.LOST_RACE]
 
 
 @pytest.mark.parametrize(
@@ -413,7 +420,7 @@ def test_a_path_that_is_not_the_ledgers_is_never_created() -> None:
     store = MemoryStore()
     store.create("/ledgers", b"")
     with pytest.raises(FormatError, match="not where"):
-        BookKeeperCatalog(store).restore_many([(7, PATH, b""), (8, "/ledgers/x", b"")])
+        BookKeeperCatalog(store).restore_many([Restoration(7, PATH, b""), Restoration(8, "/ledgers/x", b"")])
     assert store.get(PATH) is None
 
 

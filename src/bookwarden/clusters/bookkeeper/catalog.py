@@ -13,6 +13,7 @@ from bookwarden.ledgers.metadata import (
     Conditions,
     DeleteResult,
     LedgerReading,
+    Restoration,
     StoredLedger,
     UnreadableLedger,
 )
@@ -88,18 +89,21 @@ class BookKeeperCatalog:
         except FormatError:
             return ()
 
-    def restore_many(self, ledgers: Sequence[tuple[int, str, bytes]]) -> None:
-        """Create the node of each (id, path, raw metadata) that has none.
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Create each node that has no version, with its parents, and replace the others if they have theirs.
 
-        Missing parents are created. Raises FormatError for a path that is not the ledger's,
-        before anything is created, and StoreError when the store does not answer.
+        Returns which were written, in the order asked: a node that was replaced has another version, so no delete by
+        the former one succeeds. Raises FormatError for a path that is not the ledger's, before anything is written,
+        and StoreError when the store does not answer.
         """
-        for ledger_id, path, _ in ledgers:
-            if path not in self.paths_of(ledger_id):
-                raise FormatError(f"{path} is not where the metadata of ledger {ledger_id} is kept")
-        for trouble in self._store.write_many([Write(path, raw, None) for _, path, raw in ledgers]):
-            if trouble is not None:
-                _LOG.info("%s", trouble)
+        for ledger in ledgers:
+            if ledger.path not in self.paths_of(ledger.ledger_id):
+                raise FormatError(f"{ledger.path} is not where the metadata of ledger {ledger.ledger_id} is kept")
+        errors = self._store.write_many([Write(ledger.path, ledger.raw, ledger.version) for ledger in ledgers])
+        for error in errors:
+            if error is not None:
+                _LOG.info("%s", error)
+        return [error is None for error in errors]
 
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:
         if self._layouts is None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
@@ -386,7 +386,13 @@ class Sweep:
         if not doomed:
             return list(decided), frozenset()
         self._journal.append(entries)
-        results = dict(zip(doomed, self._catalog.delete_many(list(doomed.values()), conditions), strict=True))
+        # An undo may have begun meanwhile. One that begins from here on has the delete fail by its version.
+        decided = keep_undone(decided, readings, self._undone)
+        left = {_mark(message).ledger_id for message, decision in decided if decision.action is Action.DELETE}
+        kept = [ledger_id in left for ledger_id, _ in doomed]
+        doomed = {place: ledger for place, ledger in doomed.items() if place[0] in left}
+        deleted = self._catalog.delete_many(list(doomed.values()), list(compress(conditions, kept)))
+        results = dict(zip(doomed, deleted, strict=True))
         not_done = frozenset(ledger_id for (ledger_id, _), result in results.items() if result in _NOT_DONE)
         return [self._after_delete(message, decision, readings, results) for message, decision in decided], not_done
 

@@ -28,6 +28,7 @@ from bookwarden.ledgers.metadata import (
     LedgerMetadata,
     LedgerReading,
     LedgerState,
+    Restoration,
     StoredLedger,
     UnreadableLedger,
 )
@@ -35,6 +36,8 @@ from bookwarden.ledgers.undone import UndoneLedger
 
 logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 500
+# Of metadata that changes each time.
+_TRIES: Final = 5
 
 _STEPS = {
     UndoOutcome.RESTORED: UndoStep.RESTORED,
@@ -99,15 +102,32 @@ class Undo:
             yield [preview(case, surveys) for case in cases]
 
     def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
-        """Put back the metadata of ledgers that have none now and can be restored; return their ids."""
+        """Put back the metadata of ledgers that have none now and can be restored; return their ids.
+
+        A sweep may be about to delete others: one that reads their records from now on keeps them, and one that has
+        read them before deletes by the version that it read. So metadata that is there as it was is written once more.
+        """
         self._migrations.await_writes()
-        cases = self._examine(deletions)
-        self._note([case for case in cases if case.metadata is not None and not case.was_never_deleted])
-        absent = [case.deletion for case in cases if case.is_absent]
-        if absent:
+        cases = [case for case in self._examine(deletions) if case.metadata is not None]
+        self._note(cases)
+        put_back: set[int] = set()
+        for _ in range(_TRIES):
+            # Looked at after the records were written: what is absent now was deleted before.
+            cases = self._examine([case.deletion for case in cases])
+            absent = [case.deletion for case in cases if case.is_absent]
+            there = [(case, found) for case in cases if (found := case.never_deleted) is not None]
             self._record([(deletion, UndoStep.BEGUN) for deletion in absent])
-            self._catalog.restore_many([(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent])
-        return {deletion.entry.ledger_id for deletion in absent}
+            written = self._catalog.restore_many(
+                [Restoration(d.entry.ledger_id, d.entry.path, d.entry.raw) for d in absent]
+                + [Restoration(case.ledger_id, found.path, found.raw, found.version) for case, found in there]
+            )
+            put_back.update(deletion.entry.ledger_id for deletion in absent)
+            # What was written or deleted meanwhile.
+            done = written[len(absent) :]
+            cases = [case for (case, _), is_written in zip(there, done, strict=True) if not is_written]
+            if not cases:
+                break
+        return put_back
 
     def _conclude(self, deletions: Sequence[Deletion], put_back: Collection[int]) -> list[UndoRow]:
         """Ask the bookies about the ledgers, and return each one's result; ``put_back`` are those just put back.
@@ -151,7 +171,7 @@ class Undo:
         asked: list[tuple[int, LedgerMetadata, int]] = []
         answers: dict[int, list[tuple[int, Mapping[str, Holding]]]] = {}
         for case in cases:
-            if case.metadata is not None and not case.was_never_deleted:
+            if case.metadata is not None and case.never_deleted is None:
                 answers[case.ledger_id] = []
                 asked += [(case.ledger_id, case.metadata, entry_id) for entry_id in entries_to_ask(case.metadata)]
         for (ledger_id, _, entry_id), holdings in zip(asked, self._bookies.holdings(asked), strict=True):

@@ -75,13 +75,15 @@ class UndoCase:
         return None if self.metadata is None else self.metadata.ctime_ms
 
     @property
-    def was_never_deleted(self) -> bool:
-        """Whether its node is still the journaled one, which the delete did not reach."""
+    def never_deleted(self) -> StoredLedger | None:
+        """The ledger as it is, where its node is still the one that was journaled; None where it was deleted.
+
+        An undo may have written the node since, but did not make it.
+        """
         entry, reading = self.deletion.entry, self.reading
-        return isinstance(reading, StoredLedger) and (reading.version, reading.created_ms) == (
-            entry.version,
-            entry.created_ms,
-        )
+        if self.obstacle is not None or not isinstance(reading, StoredLedger):
+            return None
+        return reading if reading.created_ms == entry.created_ms and reading.version >= entry.version else None
 
 
 def conclusion(
@@ -93,7 +95,7 @@ def conclusion(
         text = "its metadata could not be put back, or was deleted again since: is a mark of it still in flight?"
         return _row(case, UndoOutcome.NOT_RESTORABLE, text)
     if survival is None:
-        return _untouched(case)
+        return _untouched(case, "; the sweep keeps it from now on")
     if survival.lost:
         text = _AFTER_TAKING_AWAY[gone.get(case.ledger_id)]
         return _row(case, UndoOutcome.LOST, f"{survival}; {text}", survival)
@@ -114,10 +116,11 @@ def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
     return _row(case, outcome, _told(case, survival, ()), survival)
 
 
-def _untouched(case: UndoCase) -> UndoRow:
+def _untouched(case: UndoCase, consequence: str = "") -> UndoRow:
     if case.obstacle is not None:
         return _row(case, UndoOutcome.NOT_RESTORABLE, case.obstacle)
-    return _row(case, UndoOutcome.NOTHING_TO_DO, "its metadata is there as it was: it was never deleted")
+    text = f"its metadata is there as it was: it was never deleted{consequence}"
+    return _row(case, UndoOutcome.NOTHING_TO_DO, text)
 
 
 def _told(case: UndoCase, survival: Survival, put_back: Collection[int]) -> str:
