@@ -108,6 +108,10 @@ class StoreUnavailableError(StoreError):
     """The metadata store could not be reached, or its session ended; nothing was changed."""
 
 
+class NoBookieError(StoreUnavailableError):
+    """BookKeeper is not in service: its metadata has no bookie registered."""
+
+
 class StoreMigratingError(StoreUnavailableError):
     """The metadata is being moved to another store, so nothing is written for now; nothing was changed."""
 

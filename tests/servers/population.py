@@ -23,6 +23,11 @@ ROOT = "/ledgers"
 OLD_MS = 1_600_000_000_000
 
 
+def register_bookie(store: MetadataStore, root: str = ROOT) -> None:
+    """Register a bookie as one that runs does, so that BookKeeper counts as in service."""
+    store.create(f"{root}/available/127.0.0.1:3181", b"", make_parents=True)
+
+
 class Population:
     """What a test puts into a store; `store` may be any implementation."""
 
@@ -31,6 +36,8 @@ class Population:
         for root in (ROOT, "/managed-ledgers", "/schemas"):
             if store.get(root) is None:
                 store.create(root, b"")
+        if store.get(f"{ROOT}/available") is None:
+            register_bookie(store)
 
     def ledger(self, ledger_id: int, holder: Holder | None, *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger, tagged for the holder, or with no tags; return its path."""

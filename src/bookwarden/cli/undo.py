@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +17,7 @@ from bookwarden.cli.shell.questions import confirm, confirm_unproven, yes_option
 from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
-from bookwarden.errors import BookwardenError, NotFoundError
+from bookwarden.errors import BookwardenError, NoBookieError, NotFoundError
 from bookwarden.wiring.deletion import UndoContext
 from bookwarden.wiring.journal import journal_reader_of
 
@@ -33,7 +33,7 @@ Examples:
 How long it can be undone, and what to do next: docs/undo.md."""
 
 _TIMES = ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%SZ", "%Y-%m-%d"]
-_UNKNOWN_BOOKKEEPER = "unknown-bookkeeper"
+_UNKNOWN_BOOKKEEPER, _NO_BOOKIES = "unknown-bookkeeper", "no-bookies"
 # Beyond this number, whole ledgers are only counted for people.
 _SHOWN = 100
 _DONE = (UndoOutcome.RESTORED, UndoOutcome.NOTHING_TO_DO, UndoOutcome.WOULD_RESTORE)
@@ -56,9 +56,10 @@ _NEXT = (
 @click.option(
     "--accept",
     "accepted",
-    type=click.Choice([_UNKNOWN_BOOKKEEPER]),
+    type=click.Choice([_UNKNOWN_BOOKKEEPER, _NO_BOOKIES]),
     multiple=True,
-    help="Put back also what is not known to have been deleted from this BookKeeper, as what 0.1.0 deleted.",
+    help="Put back though it is not known whether it was deleted from this BookKeeper, or though no bookie is "
+    "registered there. May be repeated.",
 )
 @while_migrating_option
 @yes_option
@@ -91,14 +92,10 @@ def undo(
         deletions = SelectedDeletions(context.journal, selection)
         if not len(deletions):
             raise NotFoundError(_not_found(invocation.settings.sweep, context.journal.hosts(), damage))
-        unknown = context.undo.count_unknown(deletions)
-        unproven = [_unknown_bookkeeper(unknown, len(deletions), context.bookkeeper)] if unknown else []
-        if unknown:
-            context.require_ledgers()
+        unproven = dict(_unproven(context, deletions, at_once=dry_run or _NO_BOOKIES in accepted))
         if not dry_run:
-            for fact in unproven:
-                option = f"--accept {_UNKNOWN_BOOKKEEPER}"
-                confirm_unproven(fact, accepted=_UNKNOWN_BOOKKEEPER in accepted, option=option, yes=yes)
+            for name, fact in unproven.items():
+                confirm_unproven(fact, accepted=name in accepted, option=f"--accept {name}", yes=yes)
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
         rows: list[UndoRow] = []
         settled = False
@@ -111,18 +108,32 @@ def undo(
         finally:
             # Rows settled before an error are shown as well; another undo settles the rest.
             if rows or settled:
-                unseen = [*_unseen(invocation.settings.sweep), *unproven]
+                unseen = [*_unseen(invocation.settings.sweep), *unproven.values()]
                 invocation.write(_describe(context.name, rows, list(damage), unseen, dry_run=dry_run))
     left = [row for row in rows if row.outcome not in _DONE]
     if left and not dry_run:
         raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
 
 
-def _unknown_bookkeeper(unknown: int, ledgers: int, bookkeeper: str) -> str:
-    return (
-        f"{unknown:,} of {counted(ledgers, 'ledger')} were journaled without the INSTANCEID of their BookKeeper, as "
-        f"0.1.0 did, so it is not known whether they were deleted from the one that the settings name, {bookkeeper}"
-    )
+def _unproven(context: UndoContext, deletions: SelectedDeletions, *, at_once: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is not proven of the BookKeeper of the settings, each with the name to accept it by.
+
+    Raises RefusedError or ConfigError where it is certainly another.
+    """
+    unknown = context.undo.count_unknown(deletions)
+    if unknown:
+        context.require_ledgers()
+        yield (
+            _UNKNOWN_BOOKKEEPER,
+            f"{unknown:,} of {counted(len(deletions), 'ledger')} were journaled without the INSTANCEID of their "
+            "BookKeeper, as 0.1.0 did, so it is not known whether they were deleted from the one that the settings name"
+            f", {context.bookkeeper}",
+        )
+    try:
+        bookies = context.running_bookies
+        (bookies.require if at_once else bookies.require_soon)()
+    except NoBookieError as error:
+        yield _NO_BOOKIES, f"{error}; undo would write into a copy, or bookies that are down cannot be asked"
 
 
 def _selection(run: str | None, ledgers: tuple[int, ...], since: datetime | None) -> Selection | None:

@@ -260,6 +260,11 @@ class BookieClusters:
             return self._settled.store, self._settled.ledgers_root
         return self.roots_by_name()[placed.registry.active]
 
+    def name_of_new_ledgers(self) -> str:
+        """Return the name of the same, for people."""
+        placed = self.placed()
+        return self._settled.text if placed is None else f"bookie cluster {placed.registry.active}"
+
     def counter(self) -> tuple[MetadataStore, str] | None:
         """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""
         placed = self.placed()

@@ -105,6 +105,8 @@ class UndoContext(Resources):
                 metadata.undone,
                 undo_of,
             )
+            #: Of the cluster that takes new ledgers.
+            self.running_bookies = metadata.running_bookies
             place = bookkeeper_place_of(settings.metadata_store)
             #: The BookKeeper that the settings name, for people.
             self.bookkeeper = f"{place.ledgers_root} in {place.url}"
@@ -172,4 +174,5 @@ class SweepContext(Resources):
                 why_letters_are_lost=partial(
                     Topics(metadata.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
                 ),
+                require_bookies=metadata.running_bookies.require,
             )

@@ -10,6 +10,7 @@ from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.offload.stores import OffloadStores
@@ -90,6 +91,9 @@ class MetadataContext(Resources):
                 other_roots=list(self.stores)[1:],
                 prefix=seen_from_ledgers[0],
             )
+            clusters = self.bookie_clusters
+            #: Those of the cluster that takes new ledgers. One that is only read, and has none any more, stops nothing.
+            self.running_bookies = RunningBookies(clusters.of_new_ledgers, clusters.name_of_new_ledgers)
             self.promotions = Promotions(self.store, seen_from_ledgers[0])
             self.catalog = PlacedCatalog(alone, self.bookie_clusters)
             self.bookkeeper_store = bookkeeper

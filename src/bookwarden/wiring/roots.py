@@ -13,11 +13,12 @@ from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
 
 def roots_proof_of(
-    settings: MetadataStoreSettings, metadata: MetadataContext, *, one_bookie_cluster: bool = False
+    settings: MetadataStoreSettings, metadata: MetadataContext, *, of_snapshot: bool = False
 ) -> RootsProof:
     """Make the proof over the stores of ``metadata``, which is of the same settings.
 
-    With ``one_bookie_cluster`` it also refuses where several are registered.
+    ``of_snapshot`` says that the stores are one: then it also refuses where several bookie clusters are registered, and
+    asks for no running bookies.
     """
     clusters = metadata.bookie_clusters
     return RootsProof(
@@ -27,7 +28,8 @@ def roots_proof_of(
         lambda url: open_single_store(settings, url),
         separate=settings.separate_roots,
         allow_unseen=settings.allow_unseen_roots,
-        require_first=clusters.require_one if one_bookie_cluster else clusters.look_again,
+        require_first=clusters.require_one if of_snapshot else clusters.look_again,
+        require_bookies=(lambda: None) if of_snapshot else metadata.running_bookies.require_soon,
     )
 
 

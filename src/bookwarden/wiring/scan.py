@@ -68,7 +68,7 @@ class ScanContext(Resources):
             self.cluster = cluster_of(
                 settings.metadata_store,
                 store,
-                roots_proof_of(source.metadata_store, self.metadata, one_bookie_cluster=snapshot is not None),
+                roots_proof_of(source.metadata_store, self.metadata, of_snapshot=snapshot is not None),
                 self.metadata.bookie_clusters.identity,
             )
             roots = self.metadata.stores

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.errors import StoreMigratingError
@@ -19,6 +20,7 @@ from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
+from servers.population import register_bookie
 
 # Nobody listens on this port.
 BOOKIE = "127.0.0.1:1"
@@ -37,6 +39,7 @@ class Line:
         self.store = shared_memory_store(name)
         monkeypatch.setattr(self.store, "close", lambda: None)
         self.store.create("/ledgers/INSTANCEID", b"i-1", make_parents=True)
+        register_bookie(self.store)
         self.folder = folder
         self.options = ["--set", f"metadata_store.urls=['memory:{name}']", "--set", f"sweep.journal={folder}"]
 
@@ -202,3 +205,17 @@ def test_a_bookkeeper_without_a_ledger_is_certainly_not_that_of_what_0_1_0_delet
     refused = line("undo", "--run", "q", "--yes", "--accept", "unknown-bookkeeper")
     assert (refused.exit_code, line.exists(2)) == (3, False)
     assert "has no ledger at all" in refused.stderr
+
+
+def test_where_no_bookie_is_registered_it_must_be_accepted(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookies that were stopped so that they collect no garbage look like a copy of their metadata."""
+    monkeypatch.setattr(RunningBookies, "require_soon", RunningBookies.require)
+    line.delete(1, EMPTY)
+    line.store.delete_many([("/ledgers/available/127.0.0.1:3181", 0)])
+    refused = line("undo", "--run", "q", "--yes")
+    assert (refused.exit_code, line.exists(1)) == (5, False)
+    assert "no bookie is registered in /ledgers/available" in refused.stderr
+    assert "add --accept no-bookies" in refused.stderr
+    assert "no bookie is registered" in " ".join(line("undo", "--run", "q", "--dry-run").stdout.split())
+    done = line("undo", "--run", "q", "--yes", "--accept", "no-bookies")
+    assert (done.exit_code, line.exists(1)) == (0, True)

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.members import Members, read_instance, read_members
+from bookwarden.clusters.bookkeeper.members import Members, RunningBookies, read_instance, read_members
 from bookwarden.clusters.pulsar.metadata.bookie_placement import (
     Map,
     Placement,
     read_bookie_map,
     read_placements,
 )
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, NoBookieError
 from bookwarden.metastore.memory import MemoryStore
 
 PERSISTENCE = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
@@ -78,3 +78,37 @@ def test_bookies_that_run_and_those_that_are_known() -> None:
     )
     assert read_members(store, "/r") == Members(frozenset({"b1"}), frozenset({"b2"}), frozenset({"b1", "b3"}))
     assert (read_instance(store, "/r"), read_instance(store, "/other")) == ("5e1f", "")
+
+
+def running(store: MemoryStore, pauses: list[float] | None = None, register: bytes = b"") -> RunningBookies:
+    """Return what looks for bookies; with ``register`` one is registered by that name in the second pause."""
+    waited = [] if pauses is None else pauses
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if register and len(waited) == 2:
+            store.create(f"/r/available/{register.decode()}", b"", make_parents=True)
+
+    await_s = 1000.0 if register else 0.0
+    return RunningBookies(lambda: (store, "/r"), lambda: "zk:a, /r", await_s=await_s, pause=pause)
+
+
+@pytest.mark.parametrize("paths", [[], ["/r/available"], ["/r/available/readonly"], ["/r/cookies/b1"]])
+def test_a_bookkeeper_without_a_registered_bookie_is_not_in_service(paths: list[str]) -> None:
+    bookies = running(store_of(dict.fromkeys(paths, b"")))
+    for ask in (bookies.require, bookies.require_soon):
+        with pytest.raises(
+            NoBookieError, match="no bookie is registered in /r/available of zk:a, /r: BookKeeper is not"
+        ):
+            ask()
+
+
+@pytest.mark.parametrize("path", ["/r/available/b1", "/r/available/readonly/b1"])
+def test_one_bookie_that_is_only_read_is_enough(path: str) -> None:
+    running(store_of({path: b""})).require()
+
+
+def test_a_bookie_that_is_started_again_is_waited_for() -> None:
+    pauses: list[float] = []
+    running(store_of({"/r/available": b""}), pauses, b"b1").require_soon()
+    assert len(pauses) == 2

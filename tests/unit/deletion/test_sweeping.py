@@ -15,7 +15,7 @@ from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.ports import LastEntryReader
-from bookwarden.errors import PulsarUnavailableError, StoreError, StoreUnavailableError
+from bookwarden.errors import NoBookieError, PulsarUnavailableError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.ledgers.names import decode_local_name
@@ -304,6 +304,35 @@ def test_an_outage_is_waited_for_and_what_was_read_before_it_is_read_again() -> 
     world.store.before_delete = fail_once
     assert world.outcomes(mark(1)) == [Outcome.STILL_REFERENCED]
     assert len(world.pauses) == 1
+
+
+def test_while_no_bookie_is_registered_no_mark_is_settled_and_no_retry_is_spent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The metadata may be a copy, in which what is newer is not there."""
+    world = World(max_unreachable=1000)
+    path = world.population.ledger(1, DATA)
+    looks = iter([NoBookieError("no bookie is registered"), NoBookieError("no bookie is registered"), None])
+
+    def require_bookies() -> None:
+        error = next(looks, None)
+        if error is not None:
+            assert (world.recorder.journaled, world.recorder.retried, world.recorder.waiting) == ([], [], [])
+            raise error
+
+    world.sweep_object = world.swept_by(require_bookies=require_bookies)
+    assert world.outcomes(mark(1), mark(2)) == [Outcome.DELETED, Outcome.ALREADY_GONE]
+    assert len(world.pauses) == 2
+    assert caplog.text.count("no bookie is registered") == 2
+    assert world.store.get(path) is None
+    # Where that lasts the batch is not done, and comes again.
+    world = World(max_unreachable=0)
+    world.population.ledger(1, DATA)
+    looks = iter([NoBookieError("no bookie is registered")])
+    world.sweep_object = world.swept_by(require_bookies=require_bookies)
+    with pytest.raises(NoBookieError):
+        world.outcomes(mark(1), mark(2))
+    assert (world.recorder.journaled, world.recorder.retried, world.recorder.given_up) == ([], [], [])
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("away"), StoreError("wrong root")])

@@ -13,22 +13,33 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.pulsar.roots import proof
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
 from bookwarden.config import load_settings
-from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreAccessError, StoreUnavailableError
+from bookwarden.errors import (
+    ConfigError,
+    FormatError,
+    NoBookieError,
+    RefusedError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.scan import ScanContext
 from servers.population import Population
+from unit.deletion.test_sweeping import mark
 
 TOPIC = ManagedLedgerHolder("shop/orders/persistent/t")
 
@@ -73,6 +84,10 @@ class Ensembles:
 
     def population(self, url: str) -> Population:
         return Population(self.open(None, url))
+
+    def remove(self, url: str, path: str) -> None:
+        ensemble, chroot = split_chroot(url)
+        assert self._made[ensemble].delete_many([(chroot + path, 0)]) == [DeleteResult.DELETED]
 
 
 @pytest.fixture
@@ -280,6 +295,41 @@ def test_no_scan_begins_and_nothing_is_explained_in_another_bookkeeper(ensembles
     options = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
     explained = CliRunner().invoke(cli, [*options, "ledger", "explain", "5"])
     assert (explained.exit_code, "they do not belong together" in explained.stderr) == (3, True)
+
+
+def test_a_bookkeeper_without_a_bookie_is_not_in_service(
+    ensembles: Ensembles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a copy of its metadata, whose ledgers are all there: only the registrations of its bookies are not."""
+    monkeypatch.setattr(RunningBookies, "require_soon", RunningBookies.require)
+    ensembles.population("zk:a:1/blue").names(TOPIC, [5], closed=True)
+    ensembles.population("zk:a:1/blue").ledger(5, TOPIC)
+    assert prove("zk:a:1/blue") == []
+    ensembles.remove("zk:a:1/blue", "/ledgers/available/127.0.0.1:3181")
+    missing = "no bookie is registered in /ledgers/available of zk:a:1/blue, /ledgers: BookKeeper is not in service"
+    with pytest.raises(NoBookieError, match=missing):
+        prove("zk:a:1/blue", waits=[False, False])
+    overrides = {"metadata_store.urls": "['zk:a:1/blue']", "orphans.folder": str(tmp_path)}
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+    with pytest.raises(NoBookieError, match=missing):
+        OrphanScan(spark, load_settings(overrides=overrides)).begin()
+    assert list(tmp_path.iterdir()) == []
+    options = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
+    explained = CliRunner().invoke(cli, [*options, "ledger", "explain", "5"])
+    assert (explained.exit_code, missing in explained.stderr) == (7, True)
+    sweeping = {"sweep.max_unreachable_seconds": "0.001", "sweep.journal": str(tmp_path)}
+    with (
+        SweepContext(load_settings(overrides={**overrides, **sweeping})) as context,
+        pytest.raises(NoBookieError, match=missing),
+    ):
+        list(context.sweep.process([mark(5)], "run/0"))
+    # The bookies of a snapshot need not run any more.
+    file = f"zk-snapshot:{tmp_path}/snapshot.1"
+    ensembles.population(f"{file}#/blue").names(TOPIC, [5], closed=True)
+    ensembles.population(f"{file}#/blue").ledger(5, TOPIC)
+    ensembles.remove(f"{file}#/blue", "/ledgers/available/127.0.0.1:3181")
+    with ScanContext(load_settings(overrides=overrides), file) as context:
+        assert context.cluster.prove_roots() == []
 
 
 def test_a_new_cluster_without_ledgers_may_be_swept(ensembles: Ensembles) -> None:

@@ -8,12 +8,13 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.errors import RefusedError, StoreUnavailableError
+from bookwarden.errors import NoBookieError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.registry import REGISTRY_PATH
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
+from servers.population import register_bookie
 from unit.switching.two_bookie_clusters import COPY, ELSEWHERE_URL, REGISTRY, TwoBookieClusters
 
 
@@ -55,7 +56,7 @@ def test_what_can_be_done_with_one_cluster_only_refuses_where_several_are_regist
 ) -> None:
     site = TwoBookieClusters(metadata.store)
     site.register()
-    proof = roots_proof_of(settings.metadata_store, metadata, one_bookie_cluster=True)
+    proof = roots_proof_of(settings.metadata_store, metadata, of_snapshot=True)
     with pytest.raises(RefusedError, match="bookie clusters a, b are registered"):
         proof.require_all_roots()
 
@@ -81,3 +82,16 @@ def test_the_stores_that_registered_clusters_have_of_their_own_are_read_anew(met
     metadata.store.put(REGISTRY_PATH, b"{", node.version)
     with pytest.raises(StoreUnavailableError, match="where ledgers are is not known"):
         clusters.own_store_urls()
+
+
+def test_the_active_cluster_must_have_a_bookie_and_one_that_is_only_read_need_not(metadata: MetadataContext) -> None:
+    site = TwoBookieClusters(metadata.store)
+    register_bookie(metadata.store, "/ledgers")
+    metadata.running_bookies.require()
+    site.register()
+    metadata.bookie_clusters.look_again()
+    with pytest.raises(NoBookieError, match=r"no bookie is registered in /bookies-b/available of bookie cluster b:"):
+        metadata.running_bookies.require()
+    register_bookie(metadata.store, "/bookies-b")
+    metadata.store.delete_many([("/ledgers/available/127.0.0.1:3181", 0)])
+    metadata.running_bookies.require()

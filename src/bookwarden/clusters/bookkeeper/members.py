@@ -6,11 +6,17 @@ new ledgers, ``available/readonly`` for each that does not, ``cookies`` one for 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from bookwarden.errors import NoBookieError
 from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.unavailable_stores import retry_while_unavailable
 
+# A single bookie that is started again is without a registration for so long at most, by a wide margin.
+AWAITED_SECONDS: Final = 30.0
 _READ_ONLY: Final = "readonly"
 
 
@@ -27,6 +33,43 @@ def read_members(store: MetadataStore, root: str) -> Members:
     available = f"{root}/available"
     writable, read_only, known = store.list_many([available, f"{available}/{_READ_ONLY}", f"{root}/cookies"])
     return Members(frozenset(writable) - {_READ_ONLY}, frozenset(read_only), frozenset(known))
+
+
+class RunningBookies:
+    """The bookies of the cluster that takes new ledgers.
+
+    ``find`` returns its store and ledgers root, ``name`` how it is called. Where none is registered its metadata is a
+    copy, such as a restored one, or the whole cluster is down: then what is not there proves nothing.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], tuple[MetadataStore, str]],
+        name: Callable[[], str],
+        *,
+        await_s: float = AWAITED_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._find = find
+        self._name = name
+        self._await_s = await_s
+        self._pause = pause
+
+    def require(self) -> None:
+        """Raise NoBookieError where none is registered now, StoreError when the store does not answer."""
+        store, root = self._find()
+        available = f"{root}/available"
+        writable, read_only = store.list_many([available, f"{available}/{_READ_ONLY}"])
+        if not read_only and not frozenset(writable) - {_READ_ONLY}:
+            raise NoBookieError(
+                f"no bookie is registered in {available} of {self._name()}: BookKeeper is not in service there. If this"
+                " is the right place (metadata_store.bookkeeper_url, ledgers_root) and no copy of it, start its bookies"
+                ", and restart those that run, since a bookie can lose its registration"
+            )
+
+    def require_soon(self) -> None:
+        """Raise as `require`, but only when that is so for a while: one may be starting again."""
+        retry_while_unavailable(self.require, self._await_s, self._pause)
 
 
 def read_instance(store: MetadataStore, root: str) -> str:

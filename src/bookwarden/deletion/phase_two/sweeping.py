@@ -146,6 +146,7 @@ class Sweep:
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
         why_letters_are_lost: Callable[[], str | None] = lambda: None,
+        require_bookies: Callable[[], object] = lambda: None,
     ) -> None:
         self._catalog = catalog
         self._references = references
@@ -167,6 +168,7 @@ class Sweep:
         self._pause = pause
         self._clock = clock
         self._why_letters_are_lost = why_letters_are_lost
+        self._require_bookies = require_bookies
         self._epoch: int | None = None
         self._copies = CopyDeletions(stores, journal, policy, clock, verify_owner=verify_owner, dry_run=dry_run)
         self._left_behind = LeftBehind(stores, references, policy)
@@ -286,6 +288,7 @@ class Sweep:
         if not self._dry_run:
             self._migrations.await_writes()
         self._require_epoch()
+        self._require_bookies()
         sound = [(holder, message) for holder, message in step if holder is not None]
         readings = self._read(sound)
         ledgers: defaultdict[Holder, list[int]] = defaultdict(list)

@@ -54,6 +54,8 @@ class RootsProof:
     allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
     #: Called before the roots are searched; raises RefusedError where that would not tell enough.
     require_first: Callable[[], object] = lambda: None
+    #: Raises NoBookieError where that BookKeeper is not in service; a snapshot's cannot tell.
+    require_bookies: Callable[[], object] = lambda: None
 
     def require(self) -> list[str]:
         """Require that the roots belong to the BookKeeper, and are all that do; the notes of `require_all_roots`.
@@ -90,7 +92,8 @@ class RootsProof:
         """Raise ConfigError if a root names ledgers, and too few of those looked up are in the BookKeeper.
 
         None of them is in an empty BookKeeper or another's. In one that was restored from a backup, or copied, the
-        newest ledgers of most topics are missing. StoreError where a root, or BookKeeper's store, does not answer.
+        newest ledgers of most topics are missing. StoreError where a root, or BookKeeper's store, does not answer;
+        NoBookieError where no bookie is registered.
         """
         for url, store in self.stores.items():
             sample = sample_root(store).ledgers
@@ -105,6 +108,7 @@ class RootsProof:
                 )
             self._require_newest(url, store, sample, looked_up)
             _LOG.info("%d of %d ledgers that %s names were found", len(looked_up.found), looked_up.ledgers, url)
+        self.require_bookies()
 
     def _require_newest(
         self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: LookedUp
