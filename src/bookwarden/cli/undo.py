@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timezone
+from itertools import chain, islice
 from pathlib import Path
+from typing import Final
 
 import click
 
 from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
-from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.output import Cells, Column, Document, Note, Part, Stream, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, confirm_unproven, yes_option
 from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
@@ -97,22 +99,59 @@ def undo(
             for name, fact in unproven.items():
                 confirm_unproven(fact, accepted=name in accepted, option=f"--accept {name}", yes=yes)
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
-        rows: list[UndoRow] = []
-        settled = False
+        made = context.undo.preview(deletions) if dry_run else context.undo.run(deletions, accept_unknown=True)
+        # Where nothing is settled nothing is written.
+        answers = _Answers(next(made, []), made, invocation, len(deletions))
+        unseen = [*_unseen(invocation.settings.sweep), *unproven.values()]
+        rows: Iterable[UndoRow] = answers if invocation.output == "json" else _worth_a_look(answers)
+
+        def end() -> tuple[Mapping[str, object], tuple[Part, ...]]:
+            return _describe_end(context.name, answers.counts, list(damage), unseen, dry_run=dry_run)
+
+        invocation.write_stream(Stream("ledgers", rows, _CELLS, end, empty="None of them needs a look."))
+    if answers.error is not None:
+        raise answers.error
+    if answers.left and not dry_run:
+        raise BookwardenError(
+            f"{counted(answers.left, 'ledger')} of {answers.counts.total():,} cannot be called restored"
+        )
+
+
+class _Answers:
+    """The rows of an undo, counted as they come; an error ends them, since those before it are to be shown."""
+
+    def __init__(
+        self, first: list[UndoRow], others: Iterator[list[UndoRow]], invocation: Invocation, ledgers: int
+    ) -> None:
+        self._batches = chain([first], others)
+        self._invocation = invocation
+        self._ledgers = ledgers
+        self.counts: Counter[str] = Counter()
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[UndoRow]:
         try:
-            undo = context.undo
-            for some in undo.preview(deletions) if dry_run else undo.run(deletions, accept_unknown=True):
-                rows += some
-                invocation.say(f"{len(rows):,} of {counted(len(deletions), 'ledger')}")
-            settled = True
-        finally:
-            # Rows settled before an error are shown as well; another undo settles the rest.
-            if rows or settled:
-                unseen = [*_unseen(invocation.settings.sweep), *unproven.values()]
-                invocation.write(_describe(context.name, rows, list(damage), unseen, dry_run=dry_run))
-    left = [row for row in rows if row.outcome not in _DONE]
-    if left and not dry_run:
-        raise BookwardenError(f"{counted(len(left), 'ledger')} of {len(rows):,} cannot be called restored")
+            for rows in self._batches:
+                self.counts.update(row.outcome.value for row in rows)
+                self._invocation.say(f"{self.counts.total():,} of {counted(self._ledgers, 'ledger')}")
+                yield from rows
+        except (BookwardenError, KeyboardInterrupt) as error:
+            self.error = error
+
+    @property
+    def left(self) -> int:
+        """How many of them are not done."""
+        return self.counts.total() - sum(self.counts[outcome.value] for outcome in _DONE)
+
+
+def _worth_a_look(rows: Iterable[UndoRow]) -> Iterator[UndoRow]:
+    """Yield all rows where they are few, and of many those that are not done or not whole."""
+    source = iter(rows)
+    first = list(islice(source, _SHOWN + 1))
+    if len(first) <= _SHOWN:
+        yield from first
+        return
+    yield from (row for row in chain(first, source) if row.outcome not in _DONE or row.held < row.copies)
 
 
 def _unproven(context: UndoContext, deletions: SelectedDeletions, *, at_once: bool) -> Iterator[tuple[str, str]]:
@@ -188,37 +227,26 @@ def _list(invocation: Invocation, limit: int) -> None:
     invocation.write(Document(data, tuple(parts)))
 
 
-def _describe(
-    name: str, rows: list[UndoRow], damage: list[JournalDamage], unseen: list[str], *, dry_run: bool
-) -> Document:
-    counts = Counter(row.outcome.value for row in rows)
+def _describe_end(
+    name: str, counts: Counter[str], damage: list[JournalDamage], unseen: list[str], *, dry_run: bool
+) -> tuple[Mapping[str, object], tuple[Part, ...]]:
     summary = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items())) or "nothing"
-    shown = rows if len(rows) <= _SHOWN else [row for row in rows if row.outcome not in _DONE or row.held < row.copies]
-    columns = (
-        Column("ledger", right=True),
-        Column("outcome"),
-        Column("copies", right=True),
-        Column("holder", whole=False),
-        Column("reason", whole=False),
-    )
-    cells = tuple(
-        (str(row.ledger_id), row.outcome.value, _copies(row), row.holder or "-", row.reason or "-") for row in shown
-    )
-    parts: list[Part] = [Table(columns, cells, empty="")] if cells else []
-    parts += [Note(text) for text in [*map(str, damage), *unseen]]
+    parts: list[Part] = [Note(text) for text in [*map(str, damage), *unseen]]
     parts.append(Note(f"Dry run: {summary}. Nothing was changed." if dry_run else f"Undone: {summary}."))
     if counts[UndoOutcome.RESTORED.value] and not dry_run:
         parts.append(Note(_NEXT))
-    data = {
-        "undo": name,
-        "dry_run": dry_run,
-        "counts": dict(counts),
-        "ledgers": rows,
-        "unseen": unseen,
-        "damaged": damage,
-    }
-    return Document(data, tuple(parts))
+    data = {"undo": name, "dry_run": dry_run, "counts": dict(counts), "unseen": unseen, "damaged": damage}
+    return data, tuple(parts)
 
 
 def _copies(row: UndoRow) -> str:
     return f"{row.held} of {row.copies}" if row.copies else "-"
+
+
+_CELLS: Final[Cells[UndoRow]] = {
+    Column("ledger", right=True): lambda row: str(row.ledger_id),
+    Column("outcome"): lambda row: row.outcome.value,
+    Column("copies", right=True): _copies,
+    Column("holder", whole=False): lambda row: row.holder or "-",
+    Column("reason", whole=False): lambda row: row.reason or "-",
+}

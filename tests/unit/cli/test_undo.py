@@ -6,6 +6,7 @@ import json
 import secrets
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,9 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.errors import StoreMigratingError
+from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.rows import UndoRow
+from bookwarden.errors import StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.memory import shared_memory_store
@@ -219,3 +222,30 @@ def test_where_no_bookie_is_registered_it_must_be_accepted(line: Line, monkeypat
     assert "no bookie is registered" in " ".join(line("undo", "--run", "q", "--dry-run").stdout.split())
     done = line("undo", "--run", "q", "--yes", "--accept", "no-bookies")
     assert (done.exit_code, line.exists(1)) == (0, True)
+
+
+def test_answers_are_written_as_they_come(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were settled before an error are shown, and no more than a batch is kept of them."""
+    for ledger_id in range(1200):
+        line.delete(ledger_id, EMPTY)
+    conclude, batches = Undo._conclude, iter([None, None, StoreUnavailableError("away")])
+
+    def failing(*arguments: Any) -> list[UndoRow]:
+        error = next(batches)
+        if error is not None:
+            raise error
+        return conclude(*arguments)
+
+    monkeypatch.setattr(Undo, "_conclude", failing)
+    done = line("-o", "json", "undo", "--run", "q", "--yes")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["counts"], len(found["ledgers"])) == (7, {"restored": 1000}, 1000)
+    assert json.loads(done.stderr)["error"] == "away"
+
+
+def test_of_many_those_that_are_not_done_are_shown_with_every_batch(line: Line) -> None:
+    for ledger_id in range(1100):
+        line.delete(ledger_id, EMPTY if ledger_id % 100 else CLOSED)
+    shown = line("undo", "--run", "q", "--yes").stdout
+    assert shown.count("unverified") == 11 + 1
+    assert "1,089 restored, 11 unverified" in shown

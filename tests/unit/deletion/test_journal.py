@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import subprocess
 import sys
+import tracemalloc
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from bookwarden.deletion.journal.entries import (
 )
 from bookwarden.deletion.journal.reading import (
     Deletion,
+    DeletionOrigin,
     JournalDamage,
     JournalFolder,
     JournalReader,
@@ -398,6 +402,58 @@ for _ in range(3):
 journal.append([replace(entry, ledger_id=9)])
 journal.close()
 """
+
+
+class ManyRecords(JournalReader):
+    """A journal of so many deletions, each undone, of which none is kept."""
+
+    def __init__(self, ledgers: int) -> None:
+        self._ledgers = ledgers
+
+    def __iter__(self) -> Iterator[JournalRecord]:
+        for ledger_id in range(self._ledgers):
+            yield replace(ENTRY, ledger_id=10**12 + ledger_id, instance="i-1")
+        for ledger_id in range(self._ledgers):
+            yield UndoRecord(10**12 + ledger_id, ENTRY.run, "undo-1", UndoStep.UNVERIFIED, ENTRY.journaled_at + 1)
+
+
+def test_of_a_million_selected_ledgers_some_bytes_are_kept_of_each() -> None:
+    ledgers = 50_000
+    tracemalloc.start()
+    try:
+        found = SelectedDeletions(ManyRecords(ledgers), Selection())
+        assert sum(deletion.undone is UndoStep.UNVERIFIED for deletion in found) == ledgers == len(found)
+        assert found.origins() == [DeletionOrigin("", "i-1", ledgers, 10**12)]
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 50 * ledgers
+    assert peak < 140 * ledgers
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_records_of_several_processes_may_come_in_any_order(order: Sequence[int]) -> None:
+    """Their files overlap in time."""
+    first, last = replace(ENTRY, journaled_at=10), replace(ENTRY, journaled_at=30, instance="i-2")
+    restored = UndoRecord(ENTRY.ledger_id, ENTRY.run, "u", UndoStep.RESTORED, 20)
+    begun = UndoRecord(ENTRY.ledger_id, ENTRY.run, "u", UndoStep.BEGUN, 40)
+    records: list[JournalRecord] = [(first, restored, last, begun)[at] for at in order]
+    found = SelectedDeletions(Listed(records), Selection())
+    assert [(deletion.entry, deletion.undone) for deletion in found] == [(last, UndoStep.BEGUN)]
+    assert [origin.instance for origin in found.origins()] == ["i-2"]
+    earlier = replace(restored, journaled_at=5)
+    found = SelectedDeletions(Listed([first, restored, earlier]), Selection())
+    assert [one.undone for one in found] == [UndoStep.RESTORED]
+
+
+class Listed(JournalReader):
+    """A journal of these records."""
+
+    def __init__(self, records: Sequence[JournalRecord]) -> None:
+        self._listed = records
+
+    def __iter__(self) -> Iterator[JournalRecord]:
+        return iter(self._listed)
 
 
 def test_a_full_disk_is_an_error_and_what_was_written_before_is_kept(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Reading the journal: its runs, all its records, and the deletions of a run.
 
-Files are read line by line, so memory does not grow with them; only the ledger ids of a selection are kept.
+Files are read line by line, so memory does not grow with them; of a selection, ids and times alone are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,7 +30,11 @@ from bookwarden.errors import FormatError, StoreError
 
 # More than any store accepts as a ledger's metadata, in base64.
 _MAX_LINE: Final = 16 * 1024 * 1024
-_Place = tuple[int, str]  # A ledger id, and the name of a bookie cluster.
+_STEPS: Final = tuple(UndoStep)
+# Before any time in milliseconds.
+_NEVER: Final = -1
+# Of a ledger whose record went with its file.
+_NOT_READ: Final = 0
 
 
 class Lines(Protocol):
@@ -216,59 +224,95 @@ class SelectedDeletions:
 
     In each bookie cluster a ledger has a last deletion of its own. One that was deleted again later, by a run that is
     not selected, comes with that later deletion: its earlier metadata is out of date.
-    Later additions to the journal are not seen.
+    Later additions to the journal are not seen. Some 35 bytes are kept of a ledger.
     """
 
     def __init__(self, reader: JournalReader, selection: Selection) -> None:
         self._reader = reader
-        entries = (record for record in reader if isinstance(record, JournalEntry))
-        self._last = _last_of(reader, {_place_of(entry) for entry in entries if selection.takes(entry)})
+        selected: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
+        for record in reader:
+            if isinstance(record, JournalEntry) and selection.takes(record):
+                selected[record.bookie_cluster].append(record.ledger_id)
+        self._clusters = {cluster: _LastDeletions(ledger_ids) for cluster, ledger_ids in selected.items()}
+        for record in reader:
+            if not isinstance(record, CopyEntry) and record.bookie_cluster in self._clusters:
+                self._clusters[record.bookie_cluster].take(record)
 
     def __len__(self) -> int:
-        return len(self._last)
+        return sum(map(len, self._clusters.values()))
 
     def origins(self) -> list[DeletionOrigin]:
         """List the BookKeepers that they were deleted from."""
-        found: dict[tuple[str, str], DeletionOrigin] = {}
-        for deletion in self:
-            entry = deletion.entry
-            key = entry.bookie_cluster, entry.instance
-            known = found.get(key, DeletionOrigin(*key, 0, entry.ledger_id))
-            found[key] = replace(known, ledgers=known.ledgers + 1)
-        return list(found.values())
+        return [
+            DeletionOrigin(cluster, *of_instance)
+            for cluster, last in self._clusters.items()
+            for of_instance in last.instances()
+        ]
 
     def __iter__(self) -> Iterator[Deletion]:
-        left = dict(self._last)
+        found = {cluster: bytearray(len(last)) for cluster, last in self._clusters.items()}
         for record in self._reader:
-            if isinstance(record, JournalEntry):
-                at, undone = left.get(_place_of(record), (None, None))
-                if record.journaled_at == at:
-                    del left[_place_of(record)]
-                    yield Deletion(record, undone)
+            if not isinstance(record, JournalEntry) or record.bookie_cluster not in self._clusters:
+                continue
+            last = self._clusters[record.bookie_cluster]
+            at = last.index_of(record.ledger_id)
+            if at is not None and last.is_last(at, record) and not found[record.bookie_cluster][at]:
+                found[record.bookie_cluster][at] = True
+                yield Deletion(record, last.undone(at))
 
 
-def _place_of(record: JournalEntry | UndoRecord) -> _Place:
-    return record.ledger_id, record.bookie_cluster
+class _LastDeletions:
+    """The last deletion of each ledger of one bookie cluster, and the steps of undos since, in arrays by ledger id."""
 
+    def __init__(self, ledger_ids: Iterable[int]) -> None:
+        self._ids = array("q", (ledger_id for ledger_id, _ in groupby(sorted(ledger_ids))))
+        none = array("q", [_NEVER]) * len(self._ids)
+        self._deleted_at, self._restored_at, self._step_at = none, none[:], none[:]
+        self._step = bytearray(len(self._ids))
+        self._instance = array("I", [_NOT_READ]) * len(self._ids)
+        self._instances: list[str | None] = [None]
 
-def _last_of(reader: JournalReader, places: Collection[_Place]) -> dict[_Place, tuple[int, UndoStep | None]]:
-    """Return the time of each ledger's last deletion, and the last step of an undo since."""
-    deleted: dict[_Place, int] = {}
-    steps: dict[_Place, list[tuple[int, UndoStep]]] = {}
-    for record in reader:
-        if isinstance(record, CopyEntry) or _place_of(record) not in places:
-            continue
-        place = _place_of(record)
-        if isinstance(record, UndoRecord):
-            steps.setdefault(place, []).append((record.journaled_at, record.step))
-        else:
-            deleted[place] = max(record.journaled_at, deleted.get(place, 0))
-    return {place: (at, _step_since(at, steps.get(place, ()))) for place, at in deleted.items()}
+    def __len__(self) -> int:
+        return len(self._ids)
 
+    def index_of(self, ledger_id: int) -> int | None:
+        """Return where a ledger is; None if it is not among these."""
+        at = bisect_left(self._ids, ledger_id)
+        return at if at < len(self._ids) and self._ids[at] == ledger_id else None
 
-def _step_since(deleted_at: int, steps: Collection[tuple[int, UndoStep]]) -> UndoStep | None:
-    found = [step for at, step in sorted(steps, key=lambda step: step[0]) if at >= deleted_at]
-    if UndoStep.RESTORED in found:
-        # No later step overrides it: the ledger may be in use since.
-        return UndoStep.RESTORED
-    return found[-1] if found else None
+    def take(self, record: JournalEntry | UndoRecord) -> None:
+        """Take a record, in any order: files of several processes overlap."""
+        at = self.index_of(record.ledger_id)
+        if at is None:
+            return
+        if isinstance(record, JournalEntry):
+            if record.journaled_at >= self._deleted_at[at]:
+                self._deleted_at[at] = record.journaled_at
+                self._instance[at] = self._number_of(record.instance)
+        elif record.step is UndoStep.RESTORED:
+            self._restored_at[at] = max(record.journaled_at, self._restored_at[at])
+        elif record.journaled_at >= self._step_at[at]:
+            self._step_at[at], self._step[at] = record.journaled_at, _STEPS.index(record.step)
+
+    def is_last(self, at: int, entry: JournalEntry) -> bool:
+        """Return whether the entry is of the ledger's last deletion."""
+        return entry.journaled_at == self._deleted_at[at]
+
+    def undone(self, at: int) -> UndoStep | None:
+        """Return the last step of an undo since; None without one."""
+        if self._restored_at[at] >= self._deleted_at[at]:
+            # No later step overrides it: the ledger may be in use since.
+            return UndoStep.RESTORED
+        return _STEPS[self._step[at]] if self._step_at[at] >= self._deleted_at[at] else None
+
+    def instances(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each INSTANCEID with the number of ledgers, and the id of one of them."""
+        for number, ledgers in sorted(Counter(self._instance).items()):
+            instance = self._instances[number]
+            if instance is not None:
+                yield instance, ledgers, self._ids[self._instance.index(number)]
+
+    def _number_of(self, instance: str) -> int:
+        if instance not in self._instances:
+            self._instances.append(instance)
+        return self._instances.index(instance)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -88,11 +90,12 @@ class Undo:
         During a migration of the metadata it waits before it writes, and raises StoreMigratingError after as long as a
         write waits; StoreError when the store or the journal does not answer. Both may be tried again.
         """
-        put_back: set[int] = set()
+        put_back = array("q")
         for batch in _batches(deletions):
-            put_back |= self._put_back(batch)
+            put_back.extend(self._put_back(batch))
+        put_back = array("q", sorted(put_back))
         for batch in _batches(deletions):
-            yield self._conclude(batch, put_back)
+            yield self._conclude(batch, _among(put_back, batch))
 
     def preview(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
         """Yield the result that an undo of each ledger would have now; write nothing."""
@@ -221,6 +224,12 @@ class Undo:
         ]
         if records:
             self._journal.append(records)
+
+
+def _among(ledger_ids: array[int], deletions: Iterable[Deletion]) -> set[int]:
+    """Return the ledgers of these deletions that are among the sorted ids."""
+    wanted = (deletion.entry.ledger_id for deletion in deletions)
+    return {one for one in wanted if (at := bisect_left(ledger_ids, one)) < len(ledger_ids) and ledger_ids[at] == one}
 
 
 def _batches(deletions: Iterable[Deletion]) -> Iterator[list[Deletion]]:

@@ -89,17 +89,17 @@ class UndoInPlaces:
         return self._each(deletions, Undo.preview)
 
     def _each(
-        self, deletions: Iterable[Deletion], act: Callable[[Undo, Iterable[Deletion]], Iterator[list[UndoRow]]]
+        self, deletions: SelectedDeletions, act: Callable[[Undo, Iterable[Deletion]], Iterator[list[UndoRow]]]
     ) -> Iterator[list[UndoRow]]:
         catalogs = self._clusters.catalogs()
         if not catalogs:
             yield from act(self._alone, deletions)
             return
-        for name in sorted({deletion.entry.bookie_cluster for deletion in deletions}):
+        for name in sorted({origin.bookie_cluster for origin in deletions.origins()}):
             some = _OfCluster(deletions, name)
             catalog = catalogs.get(name)
             if catalog is None:
-                yield [_of_no_cluster(deletion, catalogs) for deletion in some]
+                yield from ([_of_no_cluster(deletion, catalogs)] for deletion in some)
                 continue
             for rows in act(self._undo_of(catalog, self._undone), some):
                 yield [replace(row, reason=_told(name, row.reason)) for row in rows]
