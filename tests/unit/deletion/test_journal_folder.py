@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -43,6 +44,23 @@ def test_a_clock_of_the_machine_that_jumps_deletes_nothing(tmp_path: Path, monke
         journal.append([ENTRY])
         journal.close()
     assert {f"{number}.jsonl" for number in range(3)} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_machine_whose_clock_is_behind_loses_no_file_to_another(tmp_path: Path) -> None:
+    """The time of its files is a year ago, while it writes them."""
+    now = 100 * 86_400.0
+    journals = [FileJournal(tmp_path, keep_days=30, clock=lambda: now) for _ in range(3)]
+    for journal in journals:
+        journal.append([ENTRY])
+        for file in tmp_path.glob("*.jsonl"):
+            os.utime(file, (0, 0))
+    assert len(list(tmp_path.glob("*.jsonl"))) == 3
+    # They are kept for their days and one more, in which they may have been written to.
+    late = FileJournal(tmp_path, keep_days=30, clock=lambda: now + 31 * 86_400 + 1)
+    late.append([ENTRY])
+    for journal in [*journals, late]:
+        journal.close()
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
 def test_days_are_whole_ones_since_a_younger_file_may_be_written_to() -> None:

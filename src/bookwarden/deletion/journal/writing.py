@@ -6,6 +6,7 @@ share a folder never write to the same one, even as the same process id in conta
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import json
 import logging
@@ -31,6 +32,7 @@ MAX_FILE_BYTES: Final = 128 * 1024 * 1024
 _OF_DRIVER: Final = ".driver"
 # Ids of processes come again, in containers above all.
 _THIS_PROCESS: Final = uuid.uuid4().hex
+_STAMP: Final = "%Y%m%dT%H%M%S"
 _NAME: Final = re.compile(r"[0-9T.]+-(?P<host>.+)-[0-9]+-[0-9a-f]+\.jsonl")
 
 
@@ -125,9 +127,10 @@ class FileJournal:
             return
         try:
             others = [path for path in self._folder.glob(f"*{SUFFIX}") if path != self._path]
-            by_age = sorted((path.stat().st_mtime, path) for path in others)
-            for modified, path in by_age[:-1]:
-                if modified < now - self._keep_days * 86_400:
+            # The time of a file is by its writer's clock, or its file server's, which may be a year behind.
+            by_age = sorted((max(path.stat().st_mtime, _written_until(path.name)), path) for path in others)
+            for written, path in by_age[:-1]:
+                if written < now - self._keep_days * 86_400:
                     path.unlink(missing_ok=True)
                     logger.info("journal file %s is older than %g days and was deleted", path, self._keep_days)
         except OSError as error:
@@ -204,7 +207,7 @@ class ObjectJournal:
 
 def file_name(now: float) -> str:
     """Make a name that is unique among all processes."""
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f".{int(now * 1e6) % 1_000_000:06d}"
+    stamp = time.strftime(_STAMP, time.gmtime(now)) + f".{int(now * 1e6) % 1_000_000:06d}"
     return f"{stamp}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}{SUFFIX}"
 
 
@@ -212,6 +215,14 @@ def host_in(name: str) -> str | None:
     """Return the host in a file's name; None for a name of another form."""
     match = _NAME.fullmatch(name)
     return None if match is None else match["host"]
+
+
+def _written_until(name: str) -> float:
+    """Return a day after the time in a file's name, when a new one is begun; 0 for a name of another form."""
+    try:
+        return calendar.timegm(time.strptime(name.partition(".")[0], _STAMP)) + 86_400
+    except ValueError:
+        return 0.0
 
 
 def header(run: str, now: float) -> bytes:
