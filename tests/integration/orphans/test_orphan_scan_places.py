@@ -21,6 +21,7 @@ from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.scan import OrphanApplyContext
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.population import register_bookie
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
@@ -47,6 +48,7 @@ def test_a_scan_lists_every_cluster_and_a_plan_is_of_all_of_them(spark: SparkSes
     site.overrides |= {"orphans.max_share": "1", "orphans.seen_apart_hours": "0"}
     two.registry = two.changed("a", instance="0f1e-2d3c")
     two.register()
+    register_bookie(site.store, "/bookies-b")
     topic = site.topic(TOPIC, [1, 2])
     two.ledger("b", 2, holder=topic, **COPY, **IN_B)
     two.ledger("b", 3, holder=topic, **IN_B)
