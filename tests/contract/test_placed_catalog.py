@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, StoredLedger
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, Restoration, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.registry import REGISTRY_PATH
@@ -34,7 +34,7 @@ def test_ledgers_in_two_clusters_are_swept_and_put_back(store: MetadataStore) ->
         assert [site.places_of(ledger_id) for ledger_id in (601, 602, 603)] == [""] * 3
         catalogs = site.clusters.catalogs()
         for place in found[2].places:
-            catalogs[place.bookie_cluster].restore_many([(603, place.path, place.raw)])
+            catalogs[place.bookie_cluster].restore_many([Restoration(603, place.path, place.raw)])
         assert site.places_of(603) == "ab"
         (again,) = site.catalog.read_many([603])
         assert isinstance(again, StoredLedger)
