@@ -201,7 +201,8 @@ class CursorRolloverAborted(Maker):
 
     The node is updated after the new ledger has its first entry; if the update fails, the broker tries once to delete
     the ledger, and only logs it if that fails too (ManagedCursorImpl.createNewMetadataLedger, switchToNewLedger). A
-    broker that dies in between does not try at all.
+    broker that dies in between does not try at all. Until the cursor is as far again, the new ledger may as well be the
+    one that a damaged node has lost.
     """
 
     cause = Cause.CURSOR_ROLLOVER
@@ -221,6 +222,15 @@ class CursorRolloverAborted(Maker):
             return len(self.grounds.stored_of(self.cursor)) > 1
 
         eventually(rolled, 60)
+
+    def settle(self) -> None:
+        def passed() -> bool:
+            with suppress(PulsarError):
+                self.grounds.admin.post(f"{self.admin_path}/subscription/{SUBSCRIPTION}/skip_all")
+                return True
+            return False
+
+        eventually(passed, 60)
 
     @property
     def holders(self) -> tuple[Holder, ...]:
@@ -330,6 +340,7 @@ class SchemaVersionNotRecorded(SchemaMaker):
 
     The broker deletes the ledger only if somebody else has updated the node meanwhile; after any other failure the
     ledger stays, and the client that tries again makes a further one (BookkeeperSchemaStorage.updateSchemaLocator).
+    Only that one shows that no node has lost the first.
     """
 
     def prepare(self) -> None:
@@ -341,6 +352,15 @@ class SchemaVersionNotRecorded(SchemaMaker):
         refusals.updates_of(f"/schemas/{self.schema.schema_id}")
         with pytest.raises(PulsarError):
             self.register("one", "two")
+
+    def settle(self) -> None:
+        def registered() -> bool:
+            with suppress(PulsarError):
+                self.register("one", "two")
+                return True
+            return False
+
+        eventually(registered, 60)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans
@@ -384,6 +404,12 @@ class BucketNotRecorded(BucketMaker):
         refusals.updates_of(self.cursor_path)
         self.delay()
         eventually(lambda: self.grounds.stored_of(self.bucket), 60)
+        self._lost = len(self.grounds.stored_of(self.bucket))
+
+    def settle(self) -> None:
+        with closing(self.grounds.client()) as client:
+            self.subscribe(client)
+            eventually(lambda: len(self.grounds.stored_of(self.bucket)) >= 2 * self._lost, 60)
 
 
 # Compaction last: it must be under way when the broker dies.

@@ -93,14 +93,14 @@ class ScannedSite:
 
 @contextmanager
 def broker_telling_the_time(ahead_seconds: float = 0.0) -> Iterator[str]:
-    """Answer every request with an empty list, and with the time of a clock that is so far ahead; give the URL."""
+    """Answer with an empty list, and with the time of a clock that is so far ahead; give the URL. It has no topics."""
 
     class Answering(BaseHTTPRequestHandler):
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string((time.time() if timestamp is None else timestamp) + ahead_seconds)
 
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(404 if "/persistent/" in self.path else 200)
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"[]")
