@@ -39,10 +39,12 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
     if dry_run:
         settings = settings.model_copy(update={"follow": settings.follow.model_copy(update={"dry_run": True})})
     require_spark()
-    # From here on it may run for months: each batch is logged.
-    invocation.set_up_logging(logging.INFO)
+    # It may wait for a broker.
+    invocation.set_up_logging(logging.WARNING)
     if not settings.follow.dry_run:
         unless_away(partial(require_marking, settings), waits=not once)
+    # From here on it may run for months: each batch is logged.
+    invocation.set_up_logging(logging.INFO)
     end = _follow(settings, once)
     looked = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(end.counts.items())) or "nothing was due"
     text = f"{counted(end.nodes, 'node')} followed; of what was dropped: {looked}; {end.pending:,} to be looked at."

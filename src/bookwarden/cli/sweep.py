@@ -47,13 +47,15 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
     settings = invocation.settings
     if not dry_run:
         require_spark()
-        # From here on it may run for months: each batch is logged.
-        invocation.set_up_logging(logging.INFO)
+        # It may wait for a store or a broker.
+        invocation.set_up_logging(logging.WARNING)
     with MetadataContext(settings) as metadata:
         unless_away(partial(require_sweeping, settings, metadata), waits=not (once or dry_run))
     if dry_run:
         invocation.write_stream(_described(_preview(settings)))
         return
+    # From here on it may run for months: each batch is logged.
+    invocation.set_up_logging(logging.INFO)
     end = _sweep(settings, once)
     summary = _summary(end.counts) or "nothing was due"
     text = f"Everything that was due is done: {summary}." if end.drained else f"Stopped: {summary}."
