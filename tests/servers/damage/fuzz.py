@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from bookwarden.clusters.pulsar.references import unnamed_use
 from bookwarden.config import Settings
+from bookwarden.errors import StoreError, StoreWedgedError
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import FIRST_READ, RECONSUME_TIMES, ReceivedMark
@@ -33,6 +34,7 @@ from servers.damage.truth import LiveMark, Truth
 from servers.damage.variants import Damage, Exemption, Variant, exemption_of, make_variants
 from servers.deletion_site import DeletionSite
 from servers.object_store import OFFLOAD_BUCKET
+from servers.waiting import eventually
 
 _RETRIES: Final = 2
 _HANGS_S: Final = 120
@@ -179,6 +181,7 @@ class Losses:
     given_up: Counter[tuple[str, str]] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     written_by_others: int = 0
+    wedged: int = 0
     longest_s: float = 0.0
 
     @property
@@ -202,6 +205,7 @@ class Losses:
             yield f"  not counted: {self.exempt[exemption]} lost by {exemption.value}"
         yield f"crashed {self.crashed}, hung {self.hung}, longest sweep {self.longest_s:.1f} s"
         yield f"nodes that a broker wrote while they were damaged: {self.written_by_others}"
+        yield f"restarts of an Oxia that took no more writes: {self.wedged}"
         yield "outcomes: " + ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.most_common())
         for (how_long, outcome), count in sorted(self.given_up.items()):
             yield f"given up though all is live, {how_long}: {count} {outcome}"
@@ -229,13 +233,37 @@ class Fuzz:
             self._control("before the damage")
             begun = time.monotonic()
             for number, variant in enumerate(variants, 1):
-                self.play(variant)
+                self._play_in_spite_of_oxia(variant)
                 if number % 100 == 0 or number == len(variants):
                     self._progress(number, len(variants), begun)
             self._control("after the damage")
         finally:
             for sweep in self._sweeps.values():
                 sweep.close()
+
+    def _play_in_spite_of_oxia(self, variant: Variant) -> None:
+        """Play a variant; where an Oxia takes no more writes (docs/oxia.md), restart it and leave the variant out."""
+        try:
+            self.play(variant)
+        except StoreWedgedError as error:
+            self.losses.wedged += 1
+            self._site.say(f"Oxia is restarted, and a variant left out: {error}")
+            self._site.cluster.oxia.restart()
+            healthy = {path: self.truth.nodes[path].value for path, _ in variant.writes}
+            eventually(lambda: self._is_written(healthy), _HANGS_S, pause=1.0)
+            marks = self.truth.live_marks(*healthy)
+            gone = self._gone(marks)
+            if gone:
+                told = [f"{marks[number]}, found gone after the restart" for number in gone]
+                self._add(variant, marks, {name: set(gone) for name in self._sweeps}, told)
+            self._open_sweeps()
+
+    def _is_written(self, values: Mapping[str, bytes]) -> bool:
+        try:
+            self._write(list(values.items()))
+        except StoreError:
+            return False
+        return True
 
     def play(self, variant: Variant) -> None:
         """Write the damaged values, sweep, repair, and tell what went."""
@@ -280,6 +308,8 @@ class Fuzz:
         begun = time.monotonic()
         try:
             return self._sweeps[name].sweep(marks)
+        except StoreWedgedError:
+            raise
         except HungError as error:
             self.losses.hung += 1
             self._site.say(f"HUNG, swept {name}: {error}; {variant}")
