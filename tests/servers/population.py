@@ -16,7 +16,7 @@ from bookwarden.ledgers.kinds import (
 )
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore, Write
-from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
 
 ROOT = "/ledgers"
@@ -42,6 +42,13 @@ class Population:
     def ledger(self, ledger_id: int, holder: Holder | None, *, ctime_ms: int | None = OLD_MS) -> str:
         """Create the metadata of a closed ledger, tagged for the holder, or with no tags; return its path."""
         return self.tagged_ledger(ledger_id, tags_of(holder), ctime_ms=ctime_ms)
+
+    def empty_ledger(self, ledger_id: int, holder: Holder) -> str:
+        """Create the metadata of a closed ledger without an entry, so that no bookie is asked for one."""
+        path = ledger_path(ROOT, ledger_id)
+        metadata = decode_ledger_metadata(closed_ledger(tags_of(holder)))._replace(length=0, last_entry_id=-1)
+        self.store.create(path, encode_ledger_metadata(metadata), make_parents=True)
+        return path
 
     def ledgers(self, holders: Mapping[int, Holder]) -> dict[int, str]:
         """Do what `ledger` does for many, by their ids; return their paths."""

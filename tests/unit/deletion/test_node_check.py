@@ -18,7 +18,6 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import waiving
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import closed_ledger, tags_of
 from servers.recorded_entries import RecordedEntries, position_entry, schema_entry
@@ -51,15 +50,6 @@ def write(world: World, path: str, value: bytes) -> None:
     node = world.store.get(path)
     assert node is not None
     world.store.put(path, value, node.version)
-
-
-def emptied(world: World, ledger_id: int) -> None:
-    """Make a closed ledger without an entry."""
-    path = world.population.ledger(ledger_id, DATA)
-    node = world.store.get(path)
-    assert node is not None
-    metadata = decode_ledger_metadata(node.value)._replace(length=0, last_entry_id=-1)
-    world.store.put(path, encode_ledger_metadata(metadata), node.version)
 
 
 def reason(world: World) -> str:
@@ -138,7 +128,7 @@ def test_an_empty_ledger_above_the_list_of_a_loaded_topic_is_kept() -> None:
     world.population.ledger(40, DATA)
     write(world, f"/managed-ledgers/{DATA.name}", listing((2, 12), (40, 0)))
     opened(world, 30)
-    emptied(world, 31)
+    world.population.empty_ledger(31, DATA)
     assert world.outcomes(mark(30), mark(31)) == [Outcome.RETRY, Outcome.DELETED]
     owners.clear()
     write(world, f"/managed-ledgers/{DATA.name}", listing((2, 10), (4, 0)))
