@@ -145,7 +145,8 @@ def test_nothing_of_a_cluster_that_the_settings_do_not_name_is_planned_marked_or
     # Nothing of a topic that both have, where B's ledgers lie inside A's list: B's cursor is held back with them.
     assert not [one for one in candidates if f"{NAMESPACE}/persistent/{BOTH[0]}" in one.holder]
     assert wrong.summary.total(LedgerClass.INSIDE_LIST)[0] >= len(BOTH)
-    assert wrong.summary.total(LedgerClass.UNKNOWN_REFERENCES)[0] == 1
+    # So is what a node of ours may have lost, for all that can be told of a ledger of B.
+    assert wrong.summary.total(LedgerClass.UNKNOWN_REFERENCES)[0] >= 1
     allowed = [one.name for one in wrong.plan.emptied]
     for execute in (False, True):
         with (
