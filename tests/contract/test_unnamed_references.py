@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.pulsar.metadata.ownership import bundle_hash
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, read_shadows
@@ -56,7 +57,7 @@ class Brokers:
             raise self._error
 
 
-class Entries:
+class Entries(DecodedEntries):
     """The last entry of the compaction cursor's ledger 90."""
 
     def __init__(

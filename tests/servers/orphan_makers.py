@@ -97,6 +97,22 @@ class Maker(ABC):
         """Let the subscription pass messages; the cursor's ledger gets one entry."""
         self.grounds.admin.post(f"{self.admin_path}/subscription/{SUBSCRIPTION}/skip/{count}")
 
+    def pass_all_by(self) -> None:
+        """Let the subscription pass all messages, also while the broker is still coming back."""
+        until_taken(lambda: self.grounds.admin.post(f"{self.admin_path}/subscription/{SUBSCRIPTION}/skip_all"))
+
+
+def until_taken(ask: Callable[[], object]) -> None:
+    """Ask a broker that has just come back until it does what it is asked for."""
+
+    def taken() -> bool:
+        with suppress(PulsarError):
+            ask()
+            return True
+        return False
+
+    eventually(taken, 60)
+
 
 class TrimCutShort(Maker):
     """A broker dies between a trim's update of the metadata and its deletes in BookKeeper.
@@ -225,13 +241,7 @@ class CursorRolloverAborted(Maker):
         eventually(rolled, 60)
 
     def settle(self) -> None:
-        def passed() -> bool:
-            with suppress(PulsarError):
-                self.grounds.admin.post(f"{self.admin_path}/subscription/{SUBSCRIPTION}/skip_all")
-                return True
-            return False
-
-        eventually(passed, 60)
+        self.pass_all_by()
 
     @property
     def holders(self) -> tuple[Holder, ...]:
@@ -355,13 +365,7 @@ class SchemaVersionNotRecorded(SchemaMaker):
             self.register("one", "two")
 
     def settle(self) -> None:
-        def registered() -> bool:
-            with suppress(PulsarError):
-                self.register("one", "two")
-                return True
-            return False
-
-        eventually(registered, 60)
+        until_taken(lambda: self.register("one", "two"))
 
     def check(self, orphans: frozenset[int]) -> None:
         assert orphans
@@ -412,13 +416,7 @@ class BucketNotRecorded(BucketMaker):
         # Into the ledger that the broker made when it loaded the topic: the cursor is past those of the buckets then.
         self.grounds.send(self.topic, 1, first=self.readable.stop - 1)
 
-        def passed() -> bool:
-            with suppress(PulsarError):
-                self.grounds.admin.post(f"{self.admin_path}/subscription/{SUBSCRIPTION}/skip_all")
-                return True
-            return False
-
-        eventually(passed, 60)
+        self.pass_all_by()
 
 
 # Compaction last: it must be under way when the broker dies.

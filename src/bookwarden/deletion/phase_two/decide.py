@@ -12,6 +12,7 @@ from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.shared_doubts import SharedDoubt
@@ -335,8 +336,8 @@ def _perhaps_the_only_copy(
     """
     if not isinstance(reading, AbsentLedger) or not references.names(mark.ledger_id):
         return None
-    copies = [listed.offload for listed in references.with_copies if listed.ledger_id == mark.ledger_id]
-    if any(copy is not None and copy.complete and copy.uuid != uuid and copy.uuid.int for copy in copies):
+    finished = [one for one in references.with_copies if one.ledger_id == mark.ledger_id and is_offloaded(one)]
+    if any(one.offload is not None and one.offload.uuid != uuid for one in finished):
         return None
     return retry(
         f"{mark.holder()} names the ledger, which BookKeeper has no more, and no other finished copy of it: this one "

@@ -18,7 +18,6 @@ from bookwarden.ledgers.live_references import LiveReferences, UnnamedUse
 from bookwarden.ledgers.managed_ledger import CursorInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wire.cursor import decode_position_info
 
 _NO_BROKER = "there is no broker to ask"
 
@@ -137,10 +136,10 @@ class UnnamedUses:
         """Return the compacted ledger in the last entry of the cursor's ledger, if the cursor has one."""
         if cursor is None or cursor.cursors_ledger_id is None or self._entries is None:
             return frozenset()
-        entry = self._entries.last_entry(cursor.cursors_ledger_id)
-        if entry is None:
+        position = self._entries.position(cursor.cursors_ledger_id)
+        if position is None:
             raise FormatError(f"the compaction cursor's ledger {cursor.cursors_ledger_id} has no entry")
-        compacted = decode_position_info(entry).compacted_ledger_id
+        compacted = position.compacted_ledger_id
         return frozenset() if compacted is None else frozenset({compacted})
 
     def _knows_subscription(self, root: int, topic: str, cursor: str) -> bool:
