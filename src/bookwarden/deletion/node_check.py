@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import HolderNode
@@ -33,6 +33,7 @@ from bookwarden.ledgers.node_doubts import (
     UnnamedLedger,
     check_list,
     doubt_about_bucket,
+    doubt_about_compacted,
     doubt_about_cursor,
     doubt_about_locator,
     doubt_about_position,
@@ -320,9 +321,9 @@ class _Look:
         )
 
     def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
-        """Doubt a cursor's node that is behind a newer ledger of the cursor, or that a bucket is still needed for."""
+        """Doubt a cursor's node that is behind a newer ledger of the cursor or of a compaction, or needs a bucket."""
         newer = isinstance(one.holder, CursorHolder) and is_newer_than_named(info, one.reading.ledger_id)
-        if not newer and not isinstance(one.holder, BucketHolder):
+        if not newer and not isinstance(one.holder, (BucketHolder, CompactedHolder)):
             return None
         recorded = []
         if info.mark_delete is not None:
@@ -330,6 +331,9 @@ class _Look:
         try:
             named = None if info.cursors_ledger_id is None else self._bookies.position(info.cursors_ledger_id)
             recorded += [] if named is None else [named]
+            if isinstance(one.holder, CompactedHolder):
+                in_use = info.compacted_ledger_id if named is None else named.compacted_ledger_id
+                return doubt_about_compacted(UnnamedLedger.of(one.reading), in_use)
             if newer:
                 return doubt_about_position(recorded, self._bookies.position(one.reading.ledger_id))
         except NotFoundError:

@@ -216,6 +216,20 @@ def doubt_about_position(recorded: Iterable[CursorPosition], last: CursorPositio
     )
 
 
+def doubt_about_compacted(ledger: UnnamedLedger, named: int | None) -> str | None:
+    """Return why a cursor's node may have named a compacted ledger; ``named`` is the one that is in use by it.
+
+    A compaction closes its ledger before the cursor names it, and the ledger of a later one has a larger id.
+    """
+    if not ledger.entries or (named is not None and ledger.ledger_id < named):
+        return None
+    newer = "that the topic was never compacted" if named is None else f"that compacted ledger {named} is in use"
+    return (
+        f"it says {newer}, and the compacted ledger {ledger.ledger_id} is complete and newer: the node may be an "
+        "earlier value of itself. The ledger goes once a later compaction has ended"
+    )
+
+
 def doubt_about_bucket(info: CursorInfo, custom: Mapping[str, bytes], recorded: Iterable[CursorPosition]) -> str | None:
     """Return why a cursor's node may have named a bucket; None also where the bucket has no key.
 

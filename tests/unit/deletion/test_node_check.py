@@ -13,7 +13,7 @@ from bookwarden.deletion.node_check import NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.errors import BookieUnavailableError, RefusedError
-from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
@@ -179,6 +179,36 @@ def test_a_bucket_that_its_cursor_lost_is_kept_until_the_cursor_is_past_it() -> 
     assert check.doubts_now([Suspect(holder, reading)], world.references) == [None]
     entries.entries[7] = BookieUnavailableError("silence")
     assert check.doubts_now([Suspect(holder, reading)], world.references) != [None]
+
+
+def test_a_compacted_ledger_is_kept_while_the_cursors_node_may_be_an_earlier_one() -> None:
+    holder, cursor = CompactedHolder(DATA.name), CursorHolder(DATA.name, "__compaction")
+    entries = RecordedEntries({})
+    world = World(entries=entries)
+    world.population.ledger(9, holder)
+    world.population.names(holder, [])
+    (reading,) = world.catalog.read_many([9])
+    check = NodeCheck(world.catalog, entries)
+
+    def doubt() -> NodeDoubt | None:
+        (found,) = check.doubts_now([Suspect(holder, reading)], world.references)
+        return found
+
+    found = doubt()
+    assert found is not None
+    assert found.path.endswith("/__compaction")
+    assert "that the topic was never compacted" in found.reason
+    for in_use, is_kept in ((8, True), (12, False)):
+        world.population.names(holder, [in_use])
+        assert (doubt() is not None) is is_kept
+    # What the node says is of before the cursor had a ledger.
+    world.population.ledger(7, cursor)
+    world.population.names(cursor, [7])
+    for in_use, is_kept in ((8, True), (12, False)):
+        entries.entries[7] = position_entry(3, 9, CompactedTopicLedger=in_use)
+        assert (doubt() is not None) is is_kept
+    entries.entries[7] = BookieUnavailableError("silence")
+    assert doubt() is not None
 
 
 def test_a_cursor_that_names_another_ones_ledger_keeps_its_own() -> None:

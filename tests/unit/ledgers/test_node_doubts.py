@@ -32,6 +32,7 @@ from bookwarden.ledgers.node_doubts import (
     UnnamedLedger,
     check_list,
     doubt_about_bucket,
+    doubt_about_compacted,
     doubt_about_cursor,
     doubt_about_locator,
     doubt_about_position,
@@ -193,6 +194,17 @@ def test_a_compacted_view_that_names_an_old_ledger_holds_nothing_back() -> None:
     assert doubt_about_cursor(holder, info, {9: stored(9, CompactedHolder(OTHER.name))}) is not None
     # While the cursor has a ledger what its node says of the view is of before.
     assert ledgers_of_cursor(holder, replace(info, cursors_ledger_id=7), ()) == {7}
+
+
+def test_a_complete_compacted_ledger_goes_only_once_a_later_one_is_in_use() -> None:
+    complete = UnnamedLedger(9, 10, 1000)
+    assert doubt_about_compacted(complete, 12) is None
+    for in_use, text in ((None, "that the topic was never compacted"), (8, "that compacted ledger 8 is in use")):
+        found = doubt_about_compacted(complete, in_use)
+        assert found is not None
+        assert text in found
+    # One that nobody closed was never in use.
+    assert doubt_about_compacted(UnnamedLedger(9, None, 0), None) is None
 
 
 def test_a_cursors_newer_ledger_goes_only_if_its_position_is_settled() -> None:
