@@ -12,6 +12,7 @@ from bookwarden.clusters.pulsar.references import nodes as reference_nodes
 from bookwarden.clusters.pulsar.references import shadows
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
+from bookwarden.deletion import node_check
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.references import NodeReferences, ReferenceIndex
@@ -42,6 +43,8 @@ def _listers(patch: pytest.MonkeyPatch) -> None:
 
 def _compaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnnamedUses, "of_compacted", lambda uses, holder, named, cursors: LiveReferences(named, True))
+    # The check of nodes keeps it too.
+    patch.setattr(node_check, "doubt_about_compacted", lambda ledger, named: None)
 
 
 def _buckets(patch: pytest.MonkeyPatch) -> None:

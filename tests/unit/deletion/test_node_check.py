@@ -13,7 +13,14 @@ from bookwarden.deletion.node_check import NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.errors import BookieUnavailableError, RefusedError
-from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.kinds import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
