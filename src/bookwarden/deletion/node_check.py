@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
+from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.holder import CursorsHolder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import HolderNode
@@ -322,8 +322,10 @@ class _Look:
 
     def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
         """Doubt a cursor's node that is behind a newer ledger of the cursor or of a compaction, or needs a bucket."""
-        newer = isinstance(one.holder, CursorHolder) and is_newer_than_named(info, one.reading.ledger_id)
-        if not newer and not isinstance(one.holder, (BucketHolder, CompactedHolder)):
+        is_cursors_own = isinstance(one.holder, CursorHolder)
+        if not isinstance(one.holder, CursorsHolder) or (
+            is_cursors_own and not is_newer_than_named(info, one.reading.ledger_id)
+        ):
             return None
         recorded = []
         if info.mark_delete is not None:
@@ -334,7 +336,7 @@ class _Look:
             if isinstance(one.holder, CompactedHolder):
                 in_use = info.compacted_ledger_id if named is None else named.compacted_ledger_id
                 return doubt_about_compacted(UnnamedLedger.of(one.reading), in_use)
-            if newer:
+            if is_cursors_own:
                 return doubt_about_position(recorded, self._bookies.position(one.reading.ledger_id))
         except NotFoundError:
             # Gone meanwhile: the delete, or the next look, finds that out.
