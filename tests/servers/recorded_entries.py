@@ -24,12 +24,9 @@ class RecordedEntries(DecodedEntries):
         return entry
 
 
-def position_entry(ledger_id: int, entry_id: int, **properties: int) -> bytes:
+def position_entry(ledger_id: int, entry_id: int) -> bytes:
     """Make an entry of a cursor's ledger."""
-    entry = managed_ledger_pb2.PositionInfo(ledgerId=ledger_id, entryId=entry_id)
-    for name, value in properties.items():
-        entry.properties.add(name=name, value=value)
-    return entry.SerializeToString()
+    return managed_ledger_pb2.PositionInfo(ledgerId=ledger_id, entryId=entry_id).SerializeToString()
 
 
 def schema_entry(version: int, earlier: Mapping[int, int]) -> bytes:

@@ -7,7 +7,7 @@ The rules are in `ledgers.node_doubts`. The sweep, `ledger explain`, the orphan 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ from bookwarden.ledgers.managed_ledger import (
     LedgerInfo,
     ManagedLedgerInfo,
     NodeInfo,
+    Position,
     SchemaEntryIndex,
     SchemaLocator,
 )
@@ -79,6 +80,12 @@ class BookieReads:
     def position(self, ledger_id: int) -> CursorPosition | None:
         """Return the last position in a cursor's ledger."""
         return self._ask(lambda entries, asked: entries.position(asked), ledger_id)
+
+    def compacted_to(self, custom: Mapping[str, bytes]) -> Position | None:
+        """Return the position that a compacted ledger reaches to."""
+        if self._entries is None:
+            raise BookieError(_NO_BOOKIES)
+        return self._entries.compacted_to(custom)
 
     def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
         """Return the versions in a schema's ledger."""
@@ -334,8 +341,9 @@ class _Look:
             named = None if info.cursors_ledger_id is None else self._bookies.position(info.cursors_ledger_id)
             recorded += [] if named is None else [named]
             if isinstance(one.holder, CompactedHolder):
-                in_use = info.compacted_ledger_id if named is None else named.compacted_ledger_id
-                return doubt_about_compacted(UnnamedLedger.of(one.reading), in_use)
+                custom = one.reading.metadata.custom if isinstance(one.reading, StoredLedger) else {}
+                reaches_to = self._bookies.compacted_to(custom)
+                return doubt_about_compacted(UnnamedLedger.of(one.reading), reaches_to, recorded)
             if is_cursors_own:
                 return doubt_about_position(recorded, self._bookies.position(one.reading.ledger_id))
         except NotFoundError:

@@ -196,6 +196,9 @@ class LastEntryReader(Protocol):
     def position(self, ledger_id: int) -> CursorPosition | None:
         """Return the last position in a cursor's ledger."""
 
+    def compacted_to(self, custom: Mapping[str, bytes]) -> Position | None:
+        """Return the position that a compacted ledger with this custom metadata reaches to; None if it has none."""
+
     def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
         """Return the versions in a schema's ledger."""
 

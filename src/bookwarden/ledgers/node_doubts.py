@@ -216,17 +216,21 @@ def doubt_about_position(recorded: Iterable[CursorPosition], last: CursorPositio
     )
 
 
-def doubt_about_compacted(ledger: UnnamedLedger, named: int | None) -> str | None:
-    """Return why a cursor's node may have named a compacted ledger; ``named`` is the one that is in use by it.
+def doubt_about_compacted(
+    ledger: UnnamedLedger, reaches_to: Position | None, recorded: Iterable[CursorPosition]
+) -> str | None:
+    """Return why a cursor's node may have named a compacted ledger; ``recorded`` are as for a position.
 
-    A compaction closes its ledger before the cursor names it, and the ledger of a later one has a larger id.
+    A compaction closes its ledger, and then moves the cursor to where the ledger ``reaches_to``. So one that is open,
+    or that the cursor has reached, and that is not named was never in use, or was replaced or dropped since.
     """
-    if not ledger.entries or (named is not None and ledger.ledger_id < named):
+    furthest = max((one.mark_delete for one in recorded), default=None)
+    if not ledger.entries or reaches_to is None or (furthest is not None and reaches_to <= furthest):
         return None
-    newer = "that the topic was never compacted" if named is None else f"that compacted ledger {named} is in use"
+    where = "no position" if furthest is None else _position(furthest)
     return (
-        f"it says {newer}, and the compacted ledger {ledger.ledger_id} is complete and newer: the node may be an "
-        "earlier value of itself. The ledger goes once a later compaction has ended"
+        f"the compacted ledger {ledger.ledger_id} is complete and reaches to {_position(reaches_to)}, and the cursor "
+        f"is at {where}: the node may be an earlier value of itself. The ledger goes once a later compaction has ended"
     )
 
 

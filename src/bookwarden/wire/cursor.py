@@ -13,10 +13,12 @@ from bookwarden.ledgers.managed_ledger import (
 )
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.pb import pulsar_api_pb2
 from bookwarden.wire.protobuf import parse, refuse_unknown, require
 
 _NODE = "cursor node"
 _ENTRY = "entry of a cursor's ledger"
+_MESSAGE_ID = "message id"
 _NO_LEDGER = -1
 _MAX_LEDGER_ID = 2**63 - 1
 
@@ -50,6 +52,14 @@ def decode_position_info(raw: bytes) -> CursorPosition:
     require(message, "entryId", _ENTRY)
     properties = _properties(message.properties, _ENTRY)
     return CursorPosition(Position(message.ledgerId, message.entryId), properties, _acknowledged(message))
+
+
+def decode_message_id(raw: bytes) -> Position:
+    """Decode the position in a message id; raises FormatError if it is none."""
+    message = parse(pulsar_api_pb2.MessageIdData(), raw, _MESSAGE_ID)
+    require(message, "ledgerId", _MESSAGE_ID)
+    require(message, "entryId", _MESSAGE_ID)
+    return Position(message.ledgerId, message.entryId)
 
 
 def _properties(entries: Collection[pb.LongProperty], what: str) -> dict[str, int]:

@@ -25,7 +25,7 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import waiving
-from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wire.pb import managed_ledger_pb2, pulsar_api_pb2
 from servers.population import closed_ledger, tags_of
 from servers.recorded_entries import RecordedEntries, position_entry, schema_entry
 from unit.deletion.test_sweeping import CURSOR, DATA, NOW, POLICY, SCHEMA, World, mark
@@ -192,30 +192,29 @@ def test_a_compacted_ledger_is_kept_while_the_cursors_node_may_be_an_earlier_one
     holder, cursor = CompactedHolder(DATA.name), CursorHolder(DATA.name, "__compaction")
     entries = RecordedEntries({})
     world = World(entries=entries)
-    world.population.ledger(9, holder)
+    reached = pulsar_api_pb2.MessageIdData(ledgerId=3, entryId=9).SerializeToString()
+    world.population.tagged_ledger(9, {**tags_of(holder), "pulsar/compactedTo": reached})
     world.population.names(holder, [])
     (reading,) = world.catalog.read_many([9])
-    check = NodeCheck(world.catalog, entries)
 
-    def doubt() -> NodeDoubt | None:
+    def doubt(check: NodeCheck) -> NodeDoubt | None:
         (found,) = check.doubts_now([Suspect(holder, reading)], world.references)
         return found
 
-    found = doubt()
+    check = NodeCheck(world.catalog, entries)
+    found = doubt(check)
     assert found is not None
     assert found.path.endswith("/__compaction")
-    assert "that the topic was never compacted" in found.reason
-    for in_use, is_kept in ((8, True), (12, False)):
-        world.population.names(holder, [in_use])
-        assert (doubt() is not None) is is_kept
+    assert "reaches to 3:9, and the cursor is at no position" in found.reason
+    assert doubt(NodeCheck(world.catalog)) is not None
     # What the node says is of before the cursor had a ledger.
     world.population.ledger(7, cursor)
     world.population.names(cursor, [7])
-    for in_use, is_kept in ((8, True), (12, False)):
-        entries.entries[7] = position_entry(3, 9, CompactedTopicLedger=in_use)
-        assert (doubt() is not None) is is_kept
+    for position, is_kept in (((3, 8), True), ((3, 9), False), ((4, 0), False)):
+        entries.entries[7] = position_entry(*position)
+        assert (doubt(check) is not None) is is_kept
     entries.entries[7] = BookieUnavailableError("silence")
-    assert doubt() is not None
+    assert doubt(check) is not None
 
 
 def test_a_cursor_that_names_another_ones_ledger_keeps_its_own() -> None:

@@ -196,15 +196,17 @@ def test_a_compacted_view_that_names_an_old_ledger_holds_nothing_back() -> None:
     assert ledgers_of_cursor(holder, replace(info, cursors_ledger_id=7), ()) == {7}
 
 
-def test_a_complete_compacted_ledger_goes_only_once_a_later_one_is_in_use() -> None:
+def test_a_complete_compacted_ledger_goes_only_once_the_cursor_has_reached_its_end() -> None:
     complete = UnnamedLedger(9, 10, 1000)
-    assert doubt_about_compacted(complete, 12) is None
-    for in_use, text in ((None, "that the topic was never compacted"), (8, "that compacted ledger 8 is in use")):
-        found = doubt_about_compacted(complete, in_use)
+    for recorded in ([at(5, 3)], [at(4, 0), at(6, 0)]):
+        assert doubt_about_compacted(complete, Position(5, 3), recorded) is None
+    for recorded, where in (([], "no position"), ([at(5, 2)], "5:2"), ([at(4, 9)], "4:9")):
+        found = doubt_about_compacted(complete, Position(5, 3), recorded)
         assert found is not None
-        assert text in found
-    # One that nobody closed was never in use.
-    assert doubt_about_compacted(UnnamedLedger(9, None, 0), None) is None
+        assert f"reaches to 5:3, and the cursor is at {where}" in found
+    # One that is open was never in use.
+    assert doubt_about_compacted(UnnamedLedger(9, None, 0), Position(5, 3), []) is None
+    assert doubt_about_compacted(complete, None, []) is None
 
 
 def test_a_cursors_newer_ledger_goes_only_if_its_position_is_settled() -> None:

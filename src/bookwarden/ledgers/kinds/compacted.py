@@ -13,6 +13,8 @@ from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
 from bookwarden.ledgers.names import TopicName
 
 COMPACTED_TOPIC = "pulsar/compactedTopic"
+#: Its value is the id of the last message that the compaction read, as protobuf MessageIdData.
+COMPACTED_TO = "pulsar/compactedTo"
 
 
 @dataclass(frozen=True, slots=True, order=True)

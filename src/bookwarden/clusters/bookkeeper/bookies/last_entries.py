@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.errors import EntryAbsentError, FormatError, NotFoundError
-from bookwarden.ledgers.managed_ledger import CursorPosition, SchemaEntryIndex
+from bookwarden.ledgers.kinds.compacted import COMPACTED_TO
+from bookwarden.ledgers.managed_ledger import CursorPosition, Position, SchemaEntryIndex
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, StoredLedger, UnreadableLedger
-from bookwarden.wire.cursor import decode_position_info
+from bookwarden.wire.cursor import decode_message_id, decode_position_info
 from bookwarden.wire.schema_locator import decode_schema_entry
 
 
@@ -27,6 +28,12 @@ class DecodedEntries(ABC):
         """Return the last position in a cursor's ledger; None if it has none. FormatError also for a broken entry."""
         entry = self.last_entry(ledger_id)
         return None if entry is None else decode_position_info(entry)
+
+    @staticmethod
+    def compacted_to(custom: Mapping[str, bytes]) -> Position | None:
+        """Return the position that a compacted ledger reaches to; None if it does not say. FormatError if broken."""
+        raw = custom.get(COMPACTED_TO)
+        return None if raw is None else decode_message_id(raw)
 
     def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
         """Return the versions in a schema's ledger; None if it has no entry. FormatError also for a broken entry."""
