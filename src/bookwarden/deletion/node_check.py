@@ -328,12 +328,13 @@ class _Look:
         )
 
     def _why_perhaps_ahead(self, one: Suspect, info: CursorInfo) -> str | None:
-        """Doubt a cursor's node that is behind a newer ledger of the cursor or of a compaction, or needs a bucket."""
+        """Doubt a cursor's node that is behind a newer ledger of its own or of a compaction, or may need a bucket."""
         is_cursors_own = isinstance(one.holder, CursorHolder)
         if not isinstance(one.holder, CursorsHolder) or (
             is_cursors_own and not is_newer_than_named(info, one.reading.ledger_id)
         ):
             return None
+        custom = one.reading.metadata.custom if isinstance(one.reading, StoredLedger) else {}
         recorded = []
         if info.mark_delete is not None:
             recorded.append(CursorPosition(info.mark_delete, acknowledged=info.acknowledged))
@@ -341,7 +342,6 @@ class _Look:
             named = None if info.cursors_ledger_id is None else self._bookies.position(info.cursors_ledger_id)
             recorded += [] if named is None else [named]
             if isinstance(one.holder, CompactedHolder):
-                custom = one.reading.metadata.custom if isinstance(one.reading, StoredLedger) else {}
                 reaches_to = self._bookies.compacted_to(custom)
                 return doubt_about_compacted(UnnamedLedger.of(one.reading), reaches_to, recorded)
             if is_cursors_own:
@@ -351,5 +351,4 @@ class _Look:
             return None
         except (BookieError, FormatError) as error:
             return f"it does not name this ledger, and how far the cursor is is not known: {error}"
-        metadata = one.reading.metadata if isinstance(one.reading, StoredLedger) else None
-        return None if metadata is None else doubt_about_bucket(info, metadata.custom, recorded)
+        return doubt_about_bucket(info, custom, recorded)

@@ -209,7 +209,7 @@ def doubt_about_position(recorded: Iterable[CursorPosition], last: CursorPositio
         what = "acknowledges messages behind"
     else:
         what = "is at"
-    where = "no position" if furthest is None else _position(furthest.mark_delete)
+    where = _position(None if furthest is None else furthest.mark_delete)
     return (
         f"the last entry of the ledger {what} {_position(last.mark_delete)}, and it and the ledger that it names have "
         f"{where}: it may be an earlier value of itself"
@@ -224,13 +224,13 @@ def doubt_about_compacted(
     A compaction closes its ledger, and then moves the cursor to where the ledger ``reaches_to``. So one that is open,
     or that the cursor has reached, and that is not named was never in use, or was replaced or dropped since.
     """
-    furthest = max((one.mark_delete for one in recorded), default=None)
+    furthest = _furthest(recorded)
     if not ledger.entries or reaches_to is None or (furthest is not None and reaches_to <= furthest):
         return None
-    where = "no position" if furthest is None else _position(furthest)
     return (
         f"the compacted ledger {ledger.ledger_id} is complete and reaches to {_position(reaches_to)}, and the cursor "
-        f"is at {where}: the node may be an earlier value of itself. The ledger goes once a later compaction has ended"
+        f"is at {_position(furthest)}: the node may be an earlier value of itself. The ledger goes once a later "
+        "compaction has ended"
     )
 
 
@@ -247,12 +247,12 @@ def doubt_about_bucket(info: CursorInfo, custom: Mapping[str, bytes], recorded: 
     for one in sorted(info.delayed_bucket_ranges):
         if one.first <= reached <= one.last:
             reached = one.last + 1
-    furthest = max((one.mark_delete for one in recorded), default=None)
+    furthest = _furthest(recorded)
     if reached > indexed.last or (furthest is not None and furthest.ledger_id > indexed.last):
         return None
     return (
         f"the bucket indexes the ledgers {indexed.first} to {indexed.last}, no bucket that it names does, and the "
-        f"cursor is not past them, but at {'no position' if furthest is None else _position(furthest)}"
+        f"cursor is not past them, but at {_position(furthest)}"
     )
 
 
@@ -312,8 +312,12 @@ def _not_read(reading: AbsentLedger | UnreadableLedger) -> str:
     return f"whose metadata cannot be read: {reading.reason}"
 
 
-def _position(position: Position) -> str:
-    return f"{position.ledger_id}:{position.entry_id}"
+def _furthest(recorded: Iterable[CursorPosition]) -> Position | None:
+    return max((one.mark_delete for one in recorded), default=None)
+
+
+def _position(position: Position | None) -> str:
+    return "no position" if position is None else f"{position.ledger_id}:{position.entry_id}"
 
 
 def _size_of(entry: LedgerInfo) -> str:

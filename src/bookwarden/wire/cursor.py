@@ -48,17 +48,18 @@ def decode_position_info(raw: bytes) -> CursorPosition:
     """Decode the last entry of a cursor's ledger; raises FormatError if it is malformed."""
     message = parse(pb.PositionInfo(), raw, _ENTRY)
     refuse_unknown(message, _ENTRY)
-    require(message, "ledgerId", _ENTRY)
-    require(message, "entryId", _ENTRY)
-    properties = _properties(message.properties, _ENTRY)
-    return CursorPosition(Position(message.ledgerId, message.entryId), properties, _acknowledged(message))
+    position = _position_in(message, _ENTRY)
+    return CursorPosition(position, _properties(message.properties, _ENTRY), _acknowledged(message))
 
 
 def decode_message_id(raw: bytes) -> Position:
     """Decode the position in a message id; raises FormatError if it is none."""
-    message = parse(pulsar_api_pb2.MessageIdData(), raw, _MESSAGE_ID)
-    require(message, "ledgerId", _MESSAGE_ID)
-    require(message, "entryId", _MESSAGE_ID)
+    return _position_in(parse(pulsar_api_pb2.MessageIdData(), raw, _MESSAGE_ID), _MESSAGE_ID)
+
+
+def _position_in(message: pb.PositionInfo | pulsar_api_pb2.MessageIdData, what: str) -> Position:
+    require(message, "ledgerId", what)
+    require(message, "entryId", what)
     return Position(message.ledgerId, message.entryId)
 
 
