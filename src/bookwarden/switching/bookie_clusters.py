@@ -7,7 +7,7 @@ ledgers are looked for never changes in the middle. A batch is bound to the regi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -24,7 +24,9 @@ from bookwarden.ledgers.metadata import (
     Restoration,
     StoredLedger,
 )
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.owners import is_ours, unknown_owner
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
@@ -194,6 +196,20 @@ class BookieClusters:
         """Return the owner mark of ledgers; None where no cluster is registered; raises as `placed`."""
         placed = self.placed()
         return None if placed is None else placed.registry.owner
+
+    def why_not_ours(self, name: str, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[CopyOutcome, str] | None:
+        """Return with which outcome, and why, a ledger of this cluster is not copied; None if it is ours.
+
+        Raises as `named`.
+        """
+        cluster, placed = self.named(name).cluster, self.placed()
+        if placed is None or is_ours(placed.registry, cluster, ledger_id, custom):
+            return None
+        if cluster.shared:
+            return CopyOutcome.LEFT_OUT, "it is another Pulsar cluster's"
+        unknown = unknown_owner(placed.registry, custom)
+        mark = "it has no owner mark" if unknown is None else f"its owner mark is {unknown}"
+        return CopyOutcome.FAILED, f"{mark}, so that brokers do not read it in {name}: find out who made it"
 
     def active(self) -> ActiveCluster | None:
         """Return the active cluster; None where none is registered; raises as `placed`."""

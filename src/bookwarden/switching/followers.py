@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bookwarden.errors import FormatError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.registry import FOLLOWERS_PATH
+
+#: In `Follower.understands`: ledgers without an owner mark are ours only below a cluster's ``unmarkedBelow``.
+UNMARKED_BELOW: Final = "unmarkedBelow"
+#: Likewise: a registered cluster's ``storeUrl`` may change.
+STORE_URL: Final = "storeUrl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class Follower:
     pid: int = 0  #: Of its process, likewise.
     jar: str = ""  #: The jar's version.
     unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
+    #: What of the registry its jar heeds that the jar of 0.1.0 did not know: `UNMARKED_BELOW`, `STORE_URL`.
+    understands: frozenset[str] = frozenset()
     told_ms: int = 0  #: When it last said so, by the store's clock.
 
 
@@ -67,7 +74,8 @@ def _parsed(node: Versioned) -> Follower:
         fields: Any = json.loads(node.value)
         epoch, pid = fields["epoch"], fields.get("pid", 0)
         instances, unreachable = fields["instances"], fields.get("unreachable", [])
-        texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable)
+        understands = fields.get("understands", [])
+        texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable, *understands)
         numbers = (type(one) is int for one in (epoch, pid))
         if not all(numbers) or not all(isinstance(one, str) for one in texts):
             raise TypeError("a field of another type")
@@ -83,5 +91,6 @@ def _parsed(node: Versioned) -> Follower:
         pid,
         jar,
         frozenset(unreachable),
+        frozenset(understands),
         node.modified_ms,
     )

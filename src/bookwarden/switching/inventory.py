@@ -18,13 +18,15 @@ from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.owners import is_marked
+from bookwarden.switching.owners import is_ours
 from bookwarden.switching.registry import BookieCluster, Registry
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
 OTHER = "other"
 #: For ledgers whose metadata cannot be understood.
 UNREADABLE = "unreadable"
+#: For ledgers that brokers do not take for ours, where no other Pulsar cluster should write.
+NOT_OURS = "not ours"
 #: For copies that are not proven, or of which a builder was stopped: brokers read none of them.
 UNFINISHED = "unfinished copy"
 # A topic that is unloaded closes these; of the others each is closed as soon as it is written.
@@ -106,7 +108,7 @@ def take_inventory(
                 if elsewhere:
                     held[cluster.name, UNREADABLE, None] += 1
                 continue
-            if cluster.shared and not is_marked(metadata.custom, registry.owner):
+            if not is_ours(registry, cluster, ledger_id, metadata.custom):
                 continue
             holder = identify_holder(metadata.custom)
             unfinished = is_unfinished(metadata)

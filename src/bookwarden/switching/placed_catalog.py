@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bookwarden.ledgers.custom_metadata import OWNER_KEY, is_unfinished, why_not_the_same
+from bookwarden.ledgers.custom_metadata import is_unfinished, why_not_the_same
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     Conditions,
@@ -19,22 +19,27 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.switching.bookie_clusters import BookieClusters, ClusterCatalog, Place, Placed
+from bookwarden.switching.owners import is_ours, unknown_owner
 
 _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
 
 
 class PlacedCatalog:
-    """Reads and deletes ledgers wherever they are; ``alone`` has them where no bookie cluster is registered."""
+    """Reads and deletes ledgers wherever they are; ``alone`` has them where no bookie cluster is registered.
 
-    def __init__(self, alone: ClusterCatalog, clusters: BookieClusters) -> None:
+    ``for_deletion``: an owner mark that the registry does not name is a doubt, also where brokers read such ledgers.
+    """
+
+    def __init__(self, alone: ClusterCatalog, clusters: BookieClusters, *, for_deletion: bool = False) -> None:
         self._alone = alone
         self._clusters = clusters
+        self._for_deletion = for_deletion
 
     def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
         """Read the metadata of each ledger in all clusters, in the order asked; never older than this call.
 
         A ledger comes as brokers read it, with the same in other clusters beside it; unfinished copies are among these
-        alone. In a shared cluster there are only ledgers of ours. What is not one ledger and its copies is unreadable.
+        alone. Ledgers that are not ours are not there. What is not one ledger and its copies is unreadable.
         """
         placed = self._clusters.placed()
         if placed is None:
@@ -42,7 +47,7 @@ class PlacedCatalog:
         ids = list(dict.fromkeys(ledger_ids))
         found = {place.name: place.catalog.read_many(ids) for place in placed.as_asked}
         by_id = {
-            ledger_id: _together(ledger_id, [(place, found[place.name][at]) for place in placed.places], placed)
+            ledger_id: self._together(ledger_id, [(place, found[place.name][at]) for place in placed.places], placed)
             for at, ledger_id in enumerate(ids)
         }
         return [by_id[ledger_id] for ledger_id in ledger_ids]
@@ -88,28 +93,32 @@ class PlacedCatalog:
         """Write the nodes in the cluster that the settings name, as its catalog does."""
         return self._alone.restore_many(ledgers)
 
-
-def _together(ledger_id: int, readings: Sequence[tuple[Place, LedgerReading]], placed: Placed) -> LedgerReading:
-    """Join what all clusters, in the order in which brokers read, have of a ledger."""
-    whole: list[StoredLedger] = []
-    unfinished: list[StoredLedger] = []
-    for place, reading in readings:
-        if isinstance(reading, UnreadableLedger):
-            return UnreadableLedger(ledger_id, f"in bookie cluster {place.name}: {reading.reason}")
-        if isinstance(reading, AbsentLedger):
-            continue
-        owner = reading.metadata.custom.get(OWNER_KEY)
-        if owner != placed.registry.owner.encode():
-            if place.cluster.shared:
+    def _together(
+        self, ledger_id: int, readings: Sequence[tuple[Place, LedgerReading]], placed: Placed
+    ) -> LedgerReading:
+        """Join what all clusters, in the order in which brokers read, have of a ledger."""
+        registry = placed.registry
+        whole: list[StoredLedger] = []
+        unfinished: list[StoredLedger] = []
+        for place, reading in readings:
+            if isinstance(reading, UnreadableLedger):
+                return UnreadableLedger(ledger_id, f"in bookie cluster {place.name}: {reading.reason}")
+            if isinstance(reading, AbsentLedger):
                 continue
-            if owner is not None:
-                told = owner.decode(errors="backslashreplace")
-                text = f"another Pulsar cluster, {told!r}, made it in bookie cluster {place.name}, which is not shared"
-                return UnreadableLedger(ledger_id, text)
-        found = reading._replace(bookie_cluster=place.name)
-        (unfinished if is_unfinished(found.metadata) else whole).append(found)
-    problem = why_not_the_same([*whole, *unfinished]) if whole else None
-    if problem is not None:
-        return UnreadableLedger(ledger_id, problem)
-    # Brokers do not read an unfinished copy either.
-    return whole[0]._replace(elsewhere=(*whole[1:], *unfinished)) if whole else AbsentLedger(ledger_id)
+            unknown = unknown_owner(registry, reading.metadata.custom)
+            if self._for_deletion and unknown is not None and not place.cluster.shared:
+                return UnreadableLedger(
+                    ledger_id,
+                    f"its owner mark in bookie cluster {place.name} is {unknown!r}, which the registry does not name: "
+                    "if it is of an earlier registry of this Pulsar cluster, `bookie-clusters upgrade --owner "
+                    f"{unknown}` says so",
+                )
+            if not is_ours(registry, place.cluster, ledger_id, reading.metadata.custom):
+                continue
+            found = reading._replace(bookie_cluster=place.name)
+            (unfinished if is_unfinished(found.metadata) else whole).append(found)
+        problem = why_not_the_same([*whole, *unfinished]) if whole else None
+        if problem is not None:
+            return UnreadableLedger(ledger_id, problem)
+        # Brokers do not read an unfinished copy either.
+        return whole[0]._replace(elsewhere=(*whole[1:], *unfinished)) if whole else AbsentLedger(ledger_id)

@@ -47,6 +47,8 @@ class BookieCluster:
     deprecated: bool = False  #: It must not become active again.
     #: Pulsar clusters with ledger ids of their own write there too: only ledgers with our owner mark are ours.
     shared: bool = False
+    #: Ledgers without an owner mark are ours if their id is below this one; None: all of them. Nothing if it is shared.
+    unmarked_below: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Registry:
     active: str  #: Name of the cluster that new ledgers go to.
     clusters: Mapping[str, BookieCluster]  #: By name.
     directive: Directive | None = None  #: None until the first switch.
+    #: Owners of earlier registries, and of a move without the jar, whose ledgers are ours too.
+    former_owners: tuple[str, ...] = ()
 
     def status_of(self, name: str) -> Status:
         """Return the status of the cluster of this name."""
@@ -127,6 +131,11 @@ def is_cluster_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def is_owner(text: str) -> bool:
+    """Return whether this may be the owner mark of a Pulsar cluster: eight hexadecimal digits."""
+    return _OWNER.fullmatch(text) is not None
+
+
 def serialize_registry(registry: Registry) -> bytes:
     """Return the value of the registry's node."""
     directive = registry.directive
@@ -134,6 +143,7 @@ def serialize_registry(registry: Registry) -> bytes:
         "format": FORMAT,
         "epoch": registry.epoch,
         "owner": registry.owner,
+        "formerOwners": list(registry.former_owners),
         "idRoot": registry.id_root,
         "active": registry.active,
         "clusters": {
@@ -146,6 +156,7 @@ def serialize_registry(registry: Registry) -> bytes:
                 "bootstrap": each.bootstrap,
                 "deprecated": each.deprecated,
                 "shared": each.shared,
+                "unmarkedBelow": each.unmarked_below,
             }
             for name, each in sorted(registry.clusters.items())
         },
@@ -180,6 +191,7 @@ def parse_registry(value: bytes) -> Registry:
             _text(fields, "active"),
             clusters,
             None if directive is None else _directive(_object(directive, "directive")),
+            _former_owners(fields),
         )
         _check(registry)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, FormatError) as error:
@@ -188,8 +200,9 @@ def parse_registry(value: bytes) -> Registry:
 
 
 def _check(registry: Registry) -> None:
-    if not _OWNER.fullmatch(registry.owner):
-        raise FormatError(f"owner {registry.owner!r} is not eight hexadecimal digits")
+    for owner in (registry.owner, *registry.former_owners):
+        if not is_owner(owner):
+            raise FormatError(f"owner {owner!r} is not eight hexadecimal digits")
     if registry.active not in registry.clusters:
         raise FormatError(f"the active cluster {registry.active!r} is not among the clusters")
     if registry.clusters[registry.active].deprecated:
@@ -218,7 +231,15 @@ def _cluster(name: str, value: object) -> BookieCluster:
         bootstrap=_flag(fields, "bootstrap"),
         deprecated=_flag(fields, "deprecated"),
         shared=_flag(fields, "shared"),
+        unmarked_below=None if fields.get("unmarkedBelow") is None else _whole(fields, "unmarkedBelow"),
     )
+
+
+def _former_owners(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    owners = fields.get("formerOwners", [])
+    if not isinstance(owners, list) or not all(isinstance(each, str) for each in owners):
+        raise FormatError("formerOwners is no list of texts")
+    return tuple(owners)
 
 
 def _directive(fields: Mapping[str, Any]) -> Directive:

@@ -14,7 +14,7 @@ from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.owners import may_be_ours
+from bookwarden.switching.owners import is_ours
 from bookwarden.switching.ports import ClusterMetadata, OpensCluster
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import looked
@@ -64,7 +64,7 @@ class Unregistration:
             )
         ours, foreign = [], 0
         for ledger_id, custom in metadata.custom_metadata():
-            if may_be_ours(custom, registry.owner, shared=cluster.shared):
+            if custom is None or is_ours(registry, cluster, ledger_id, custom):
                 ours.append(ledger_id)
             else:
                 foreign += 1

@@ -150,7 +150,7 @@ class SweepContext(Resources):
             self.decode = decoder_of(deletion, registry).decode
             self.admin = metadata.admin
             self.sweep = Sweep(
-                metadata.catalog,
+                metadata.deletion_catalog,
                 metadata.references,
                 journal,
                 outbox,

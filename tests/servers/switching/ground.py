@@ -42,6 +42,7 @@ def follower_value(registry: Registry, **fields: Any) -> bytes:
         "jar": "0.1.0",
         "instances": {name: each.instance for name, each in registry.clusters.items()},
         "unreachable": [],
+        "understands": ["unmarkedBelow", "storeUrl"],
     }
     return json.dumps({**told, **fields}).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -137,8 +137,14 @@ def test_a_ledger_that_does_not_say_whose_it_is_is_copied_for_the_one_that_names
 def test_on_a_shared_source_only_our_own_are_copied(ground: CopySite) -> None:
     ground.plant(7)
     source = ground.plant(8, custom={**ground.plant(9).custom, OWNER_KEY: OWNER.encode()})
-    assert ground.copy(7, only_owned=True).outcome is CopyOutcome.LEFT_OUT
-    assert ground.copy(8, only_owned=True).outcome is CopyOutcome.COPIED
+
+    def why_not_ours(ledger_id: int, custom: Mapping[str, bytes]) -> tuple[CopyOutcome, str] | None:
+        assert ledger_id in (7, 8)
+        return None if OWNER_KEY in custom else (CopyOutcome.LEFT_OUT, "a stranger's")
+
+    left = ground.copy(7, why_not_ours=why_not_ours)
+    assert (left.outcome, left.reason, left.holder) == (CopyOutcome.LEFT_OUT, "a stranger's", HOLDER)
+    assert ground.copy(8, why_not_ours=why_not_ours).outcome is CopyOutcome.COPIED
     ground.require_same(8, source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -10,7 +11,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.followers import STORE_URL, UNMARKED_BELOW, read_followers
 from bookwarden.switching.registry import FOLLOWERS_PATH
 from servers.switching.ground import follower_value, registry_of
 
@@ -44,6 +45,29 @@ def test_without_nodes_nobody_follows() -> None:
     store = store_of({}, {})
     assert read_followers(store) == []
     assert brokers_without_jar(store) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "understands"),
+    [
+        ({}, {UNMARKED_BELOW, STORE_URL}),
+        ({"understands": []}, set()),
+        ({"understands": ["unmarkedBelow"]}, {UNMARKED_BELOW}),
+    ],
+)
+def test_a_follower_says_what_its_jar_understands(fields: Mapping[str, object], understands: set[str]) -> None:
+    store = store_of({f"{FOLLOWERS_PATH}/1": follower_value(registry_of(epoch=3), **fields)}, {})
+    (follower,) = read_followers(store)
+    assert follower.follower is not None
+    assert follower.follower.understands == understands
+
+
+def test_the_jar_of_the_first_release_understands_nothing_of_it() -> None:
+    fields = json.loads(follower_value(registry_of(epoch=3)))
+    del fields["understands"]
+    (follower,) = read_followers(store_of({f"{FOLLOWERS_PATH}/1": json.dumps(fields).encode()}, {}))
+    assert follower.follower is not None
+    assert follower.follower.understands == frozenset()
 
 
 def test_a_broker_follows_if_a_follower_has_its_session() -> None:

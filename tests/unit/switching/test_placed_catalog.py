@@ -20,6 +20,7 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching.placed_catalog import PlacedCatalog
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 DELETED, LOST = DeleteResult.DELETED, DeleteResult.LOST_RACE
@@ -106,9 +107,44 @@ def test_in_a_shared_cluster_only_ledgers_with_our_mark_are_there(site: TwoBooki
     site.register()
     first, second, fourth = site.catalog.read_many([1, 2, 4])
     assert isinstance(first, StoredLedger)
-    assert isinstance(second, UnreadableLedger)
-    assert "another Pulsar cluster, '00000000', made it in bookie cluster b" in second.reason
+    assert isinstance(second, StoredLedger)
     assert isinstance(fourth, UnreadableLedger)
+
+
+def test_in_a_further_cluster_a_ledger_without_our_mark_is_not_there(site: TwoBookieClusters) -> None:
+    site.ledger("b", 1)
+    site.ledger("b", 2, **{OWNER_KEY: b"00000000"})
+    site.ledger("b", 3, **{OWNER_KEY: b"0badc0de"})
+    site.ledger("a", 4)
+    site.ledger("b", 4, holder=ManagedLedgerHolder("other/ns/persistent/t"))
+    site.ledger("a", 5, **{OWNER_KEY: b"00000000"})
+    site.register(replace(site.changed("b", unmarked_below=0), former_owners=("0badc0de",)))
+    assert site.catalog.read_many([1, 2]) == [AbsentLedger(1), AbsentLedger(2)]
+    assert [names(stored(site, ledger_id)) for ledger_id in (3, 4, 5)] == [["b"], ["a"], ["a"]]
+    site.register(replace(site.changed("b", unmarked_below=2), former_owners=("0badc0de",)))
+    assert names(stored(site, 1)) == ["b"]
+    assert names(stored(site, 4)) == ["a"]
+
+
+def test_for_a_deletion_an_owner_mark_that_the_registry_does_not_name_is_a_doubt(site: TwoBookieClusters) -> None:
+    deleting = PlacedCatalog(site.alone("a"), site.clusters, for_deletion=True)
+    site.ledger("a", 1, **{OWNER_KEY: b"00000000"})
+    site.ledger("b", 1, **{OWNER_KEY: OWNER.encode(), **COPY})
+    site.ledger("b", 2, **{OWNER_KEY: b"00000000"})
+    site.ledger("a", 3, **{OWNER_KEY: b"0badc0de"})
+    site.ledger("a", 4)
+    site.register(replace(site.changed("b", unmarked_below=0), former_owners=("0badc0de",)))
+    assert names(stored(site, 1)) == ["b", "a"]
+    first, second, third, fourth = deleting.read_many([1, 2, 3, 4])
+    for reading, name in ((first, "a"), (second, "b")):
+        assert isinstance(reading, UnreadableLedger)
+        assert f"its owner mark in bookie cluster {name} is '00000000', which the registry does not name" in (
+            reading.reason
+        )
+    assert isinstance(third, StoredLedger)
+    assert isinstance(fourth, StoredLedger)
+    site.register(site.changed("b", shared=True))
+    assert isinstance(deleting.read_many([2])[0], AbsentLedger)
 
 
 def test_what_is_not_one_ledger_and_its_copies_is_a_doubt(site: TwoBookieClusters) -> None:

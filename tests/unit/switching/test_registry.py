@@ -47,12 +47,13 @@ def registries(draw: st.DrawFn) -> Registry:
             bootstrap=draw(st.booleans()),
             deprecated=name != active and draw(st.booleans()),
             shared=draw(st.booleans()),
+            unmarked_below=draw(st.none() | NUMBERS),
         )
         for name, root in zip(names, roots, strict=True)
     }
     directive = draw(st.none() | st.builds(Directive, NAMES, NAMES, TEXTS, NUMBERS, NUMBERS))
-    owner = draw(st.from_regex(r"[0-9a-f]{8}", fullmatch=True))
-    return Registry(epoch, owner, draw(ROOTS), active, clusters, directive)
+    owner, *former = draw(st.lists(st.from_regex(r"[0-9a-f]{8}", fullmatch=True), min_size=1, max_size=3))
+    return Registry(epoch, owner, draw(ROOTS), active, clusters, directive, tuple(former))
 
 
 def switched() -> Registry:
@@ -69,6 +70,15 @@ def test_each_valid_sample_is_read(path: Path) -> None:
     registry = parse_registry(path.read_bytes())
     assert registry.status_of(registry.active) is Status.ACTIVE
     assert [registry.status_of(name) for name in registry.clusters].count(Status.ACTIVE) == 1
+
+
+def test_one_of_the_first_release_names_no_former_owner_and_closes_no_range() -> None:
+    registry = switched()
+    assert registry.former_owners == ()
+    assert {each.unmarked_below for each in registry.clusters.values()} == {None}
+    upgraded = parse_registry((SAMPLES / "valid" / "upgraded.json").read_bytes())
+    assert upgraded.former_owners == ("0badc0de", "1badc0de")
+    assert {name: each.unmarked_below for name, each in upgraded.clusters.items()} == {"a": None, "b": 0}
 
 
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)

@@ -75,9 +75,12 @@ def test_a_ledger_that_cannot_be_understood_may_be_ours(value: bytes, shared: bo
     refused(ground, "b", "such as 9")
 
 
-def test_ledgers_of_others_do_not_keep_it(ground: Ground) -> None:
-    ground.ledger(B, 5, "0badc0de")
-    assert ground.unregistration.plan("b").foreign == 1
+def test_what_brokers_read_keeps_it_whatever_its_mark(ground: Ground) -> None:
+    ground.ledger(A, 5, "0badc0de")
+    refused(switched(ground), "a", r"1 ledgers are there .*, such as 5; 1 of them")
+
+
+def test_ledgers_of_others_do_not_keep_it() -> None:
     shared = Ground()
     shared.register(first())
     shared.cluster(B, "instance-b")

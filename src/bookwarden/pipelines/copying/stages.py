@@ -189,13 +189,11 @@ class ListLedgers:
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")
         registry, route = placed.registry, self.copied.route
-        shared = registry.cluster(route.source).shared
         rest = iter(nodes)
         while part := list(islice(rest, _READ_AT_ONCE)):
             found = [
                 candidate_of(
-                    *(ledger_id, _decoded(value), registry.owner),
-                    shared=shared,
+                    *(ledger_id, _decoded(value), registry, route.source),
                     wanted=self.copied.scope.wanted,
                     holder_of=context.named_holders.holder_of,
                 )

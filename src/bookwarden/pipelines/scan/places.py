@@ -2,7 +2,7 @@
 
 A ledger is listed where its original is, or, where only copies are left, in the cluster that brokers read it from. A
 copy that is not finished is no ledger. In a shared cluster there are only ledgers with our owner mark; elsewhere those
-that have another's, or none although they were not there before the registry, are kept as a stranger's.
+with a mark that the registry does not name, or without one that brokers do not read, are kept as a stranger's.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.switching.bookie_clusters import Place, Placed
+from bookwarden.switching.owners import can_have_others, is_ours, unknown_owner
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.scan import ScanContext
 
@@ -87,11 +88,11 @@ class _Judged:
 
     def _judge(self, ledger_id: int, value: bytes, copies: list[int]) -> tuple[bool, str | None]:
         """Return whether it is listed, as far as it alone tells, and why it is not ours; note copies."""
-        shared, from_before = self._place.cluster.shared, self._place is self._placed.first
-        if not shared and from_before and _OF_OURS not in value:
+        registry, cluster = self._placed.registry, self._place.cluster
+        shared = cluster.shared
+        if not can_have_others(cluster) and _OF_OURS not in value:
             return True, None
-        owner = self._placed.registry.owner.encode()
-        if not shared and _OWNER_ENTRY + owner in value and COPY_KEY.encode() not in value:
+        if not shared and _OWNER_ENTRY + registry.owner.encode() in value and COPY_KEY.encode() not in value:
             return True, None
         try:
             custom = decode_ledger_metadata(value).custom
@@ -100,13 +101,12 @@ class _Judged:
             return not shared, None
         if COPY_KEY in custom:
             copies.append(ledger_id)
-        found = custom.get(OWNER_KEY)
-        if found == owner:
-            return True, None
-        if shared or (found is None and from_before):
-            return not shared, None
-        told = "no owner mark" if found is None else f"the owner mark {found.decode(errors='backslashreplace')}"
-        return True, f"it has {told} in bookie cluster {self._place.name}, and ours is {owner.decode()}"
+        ours, unknown = is_ours(registry, cluster, ledger_id, custom), unknown_owner(registry, custom)
+        # What brokers read is not all that may be deleted.
+        if shared or (ours and unknown is None):
+            return ours, None
+        mark = "no owner mark" if unknown is None else f"the owner mark {unknown}"
+        return True, f"it has {mark} in bookie cluster {cluster.name}, and ours is {registry.owner}"
 
 
 def _placed(context: ScanContext) -> Placed:

@@ -9,9 +9,10 @@ from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, n
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.inventory import OTHER, UNREADABLE
+from bookwarden.switching.inventory import NOT_OURS, OTHER, UNREADABLE
 from bookwarden.switching.moving.scope import Route
-from bookwarden.switching.owners import may_be_ours
+from bookwarden.switching.owners import is_ours
+from bookwarden.switching.registry import Registry
 
 
 class Candidate(NamedTuple):
@@ -22,32 +23,37 @@ class Candidate(NamedTuple):
     holder: Holder | None  #: None where nothing tells it.
     size: int  #: In bytes, of one copy of each entry; 0 while it is open.
     entries: int = 0  #: Of it; 0 while it is open.
-    outcome: CopyOutcome | None = None  #: COMPLETE or LEFT_OUT, and OPEN for one that is to be looked at again.
+    outcome: CopyOutcome | None = None  #: COMPLETE or LEFT_OUT; OPEN and FAILED for one that is to be looked at again.
 
 
 def candidate_of(
     ledger_id: int,
     metadata: LedgerMetadata | None,
-    owner: str,
+    registry: Registry,
+    source: str,
     *,
-    shared: bool,
     wanted: Callable[[Holder], bool],
     holder_of: Callable[[int], Holder | None] = lambda _: None,
 ) -> Candidate | None:
-    """Sort a ledger by its metadata on the source, None for what is not understood; None if it is not ours.
+    """Sort a ledger by its metadata on the source, None for what is not understood.
 
-    ``holder_of`` says whose a ledger is that does not say it.
+    None if it is another Pulsar cluster's in a shared source; elsewhere each ledger is sorted, and one of Pulsar's that
+    is not ours FAILED, since somebody may be wrong about it. ``holder_of`` says whose a ledger is that does not say it.
     """
+    shared = registry.cluster(source).shared
     if metadata is None:
         # Whoever it belongs to: that it cannot be copied has to be told.
         return None if shared else Candidate(ledger_id, UNREADABLE, None, 0)
-    if not may_be_ours(metadata.custom, owner, shared=shared):
+    ours = is_ours(registry, registry.cluster(source), ledger_id, metadata.custom)
+    if shared and not ours:
         return None
     holder = holder_of(ledger_id) if names_nobody(metadata.custom) else identify_holder(metadata.custom)
     size, entries = metadata.length, 1 + (-1 if metadata.last_entry_id is None else metadata.last_entry_id)
-    kind = OTHER if holder is None else holder.ledgers_label
+    kind = NOT_OURS if not ours else OTHER if holder is None else holder.ledgers_label
     if holder is None or is_unfinished(metadata) or not wanted(holder):
         return Candidate(ledger_id, kind, holder, size, entries, CopyOutcome.LEFT_OUT)
+    if not ours:
+        return Candidate(ledger_id, kind, holder, size, entries, CopyOutcome.FAILED)
     outcome = None if metadata.state is LedgerState.CLOSED else CopyOutcome.OPEN
     return Candidate(ledger_id, kind, holder, size, entries, outcome)
 

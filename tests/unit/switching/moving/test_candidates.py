@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
@@ -11,11 +13,18 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
 from bookwarden.switching.moving.scope import Route, Scope
+from bookwarden.switching.registry import BookieCluster, Registry
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 SCHEMA = SchemaHolder("t/ns/orders")
 DATA = ManagedLedgerHolder("t/ns/persistent/orders")
 CLOSED, OPEN = LedgerState.CLOSED, LedgerState.OPEN
+FORMER = "0badc0de"
+
+
+def registry_with(**fields: Any) -> Registry:
+    cluster = BookieCluster("a", "zk+hierarchical://h/ledgers", None, "/ledgers", "instance-a", 1, **fields)
+    return Registry(1, OWNER, "/ledgers", "a", {"a": cluster}, former_owners=(FORMER,))
 
 
 def metadata(state: LedgerState = CLOSED, holder: Holder | None = SCHEMA, **more: bytes) -> LedgerMetadata:
@@ -38,14 +47,33 @@ def metadata(state: LedgerState = CLOSED, holder: Holder | None = SCHEMA, **more
         (None, False, Candidate(7, "unreadable", None, 0)),
         # Another Pulsar cluster's.
         (metadata(), True, None),
-        (metadata(**{OWNER_KEY: b"00000000"}), False, None),
         (None, True, None),
+        # Whoever made it, brokers read it there.
+        (metadata(**{OWNER_KEY: b"00000000"}), False, Candidate(7, "schema", SCHEMA, 1000, 10)),
     ],
 )
 def test_a_ledger_is_sorted_by_its_metadata(
     found: LedgerMetadata | None, shared: bool, expected: Candidate | None
 ) -> None:
-    assert candidate_of(7, found, OWNER, shared=shared, wanted=Scope().wanted) == expected
+    registry = registry_with(shared=shared)
+    assert candidate_of(7, found, registry, "a", wanted=Scope().wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (metadata(), Candidate(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
+        (metadata(OPEN), Candidate(7, "not ours", SCHEMA, 0, 0, CopyOutcome.FAILED)),
+        (metadata(**{OWNER_KEY: b"00000000"}), Candidate(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
+        (metadata(**{OWNER_KEY: FORMER.encode()}), Candidate(7, "schema", SCHEMA, 1000, 10)),
+        # Of Functions, or outside what was asked for.
+        (metadata(holder=None), Candidate(7, "not ours", None, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=DATA), Candidate(7, "not ours", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (None, Candidate(7, "unreadable", None, 0)),
+    ],
+)
+def test_none_of_a_cluster_that_is_not_shared_is_left_out_silently(found: LedgerMetadata, expected: Candidate) -> None:
+    assert candidate_of(7, found, registry_with(unmarked_below=7), "a", wanted=Scope().wanted) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +88,7 @@ def test_a_ledger_that_does_not_say_whose_it_is_is_of_the_one_that_names_it(
     found: LedgerMetadata, holder: Holder | None
 ) -> None:
     told: dict[int, Holder] = {7: SCHEMA}
-    one = candidate_of(7, found, OWNER, shared=False, wanted=Scope().wanted, holder_of=told.get)
+    one = candidate_of(7, found, registry_with(), "a", wanted=Scope().wanted, holder_of=told.get)
     assert one is not None
     assert (one.holder, one.outcome) == (holder, None if holder else CopyOutcome.LEFT_OUT)
 

@@ -25,7 +25,7 @@ from bookwarden.errors import (
     EntryAbsentError,
     FormatError,
 )
-from bookwarden.ledgers.custom_metadata import OWNER_KEY, identify_holder, is_unfinished, names_nobody
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import (
@@ -49,6 +49,10 @@ _TRIES: Final = 3
 
 
 NO_LIMITS: Final = CopyLimits()
+
+
+#: Returns with which outcome, and why, a ledger of the source is not copied; None if it is ours.
+WhyNotOurs = Callable[[int, Mapping[str, bytes]], "tuple[CopyOutcome, str] | None"]
 
 
 class ReadsReferences(Protocol):
@@ -111,8 +115,9 @@ class LedgerCopier:
     """Copies ledgers, many at once; for one thread.
 
     ``bookies`` are those of both clusters, and ``placement`` chooses among the target's. ``owner`` is the owner mark of
-    this Pulsar cluster, None where no bookie clusters are registered; ``only_owned``: what the source has without that
-    mark is not ours. ``wanted`` says whose ledgers are copied, ``holder_of`` whose a ledger is that does not say it.
+    this Pulsar cluster, None where no bookie clusters are registered; ``why_not_ours`` tells of a ledger of the source
+    that is not ours what its outcome is, and why. ``wanted`` says whose ledgers are copied, ``holder_of`` whose a
+    ledger is that does not say it.
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class LedgerCopier:
         *,
         limits: CopyLimits = NO_LIMITS,
         owner: str | None = None,
-        only_owned: bool = False,
+        why_not_ours: WhyNotOurs = lambda _, __: None,
         wanted: Callable[[Holder], bool] = lambda _: True,
         holder_of: Callable[[int], Holder | None] = lambda _: None,
     ) -> None:
@@ -136,7 +141,7 @@ class LedgerCopier:
         self._references = references
         self._placement = placement
         self._owner = owner
-        self._only_owned = only_owned
+        self._why_not_ours = why_not_ours
         self._wanted = wanted
         self._holder_of = holder_of
         self._entries = EntryCopying(bookies, limits)
@@ -195,8 +200,9 @@ class LedgerCopier:
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="nothing tells whose it is")
         if not self._wanted(holder):
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder)
-        if self._only_owned and custom.get(OWNER_KEY) != (self._owner or "").encode():
-            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="it is another Pulsar cluster's")
+        strange = self._why_not_ours(ledger_id, custom)
+        if strange is not None:
+            return CopyResult(ledger_id, strange[0], holder, reason=strange[1])
         if is_unfinished(source.metadata):
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="it is an unfinished copy itself")
         if source.metadata.state is not LedgerState.CLOSED:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import ChoosesBookies, LedgerCopier, Place, ReadsReferences
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
 
 
@@ -18,10 +20,6 @@ class ClusterEntry(Protocol):
     @property
     def ledgers_root(self) -> str:
         """The root of its ledgers."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether other Pulsar clusters write there too."""
 
 
 class RegisteredPlace(Protocol):
@@ -44,6 +42,9 @@ class RegisteredClusters(Protocol):
 
     def owner(self) -> str | None:
         """Return the owner mark of ledgers."""
+
+    def why_not_ours(self, name: str, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[CopyOutcome, str] | None:
+        """Return with which outcome, and why, a ledger of this cluster is not copied; None if it is ours."""
 
 
 def copier_between(
@@ -71,7 +72,7 @@ def copier_between(
         placement_on(place),
         limits=limits,
         owner=clusters.owner(),
-        only_owned=source.cluster.shared,
+        why_not_ours=partial(clusters.why_not_ours, names[0]),
         wanted=wanted,
         holder_of=holder_of,
     )

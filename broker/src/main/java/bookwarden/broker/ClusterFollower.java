@@ -255,7 +255,7 @@ final class ClusterFollower {
         }
         for (Registry.Entry each : next.clusters().values()) {
             Registry.Entry known = before.clusters().get(each.name());
-            if (known != null && known.isSameRegistration(each) && !known.equals(each)) {
+            if (known != null && known.contradicts(each)) {
                 throw new RefusedException("cluster '" + each.name() + "' is another than in epoch " + before.epoch());
             }
         }

@@ -40,13 +40,18 @@ record ClusterView(Registry registry, BookieCluster active, List<BookieCluster> 
     }
 
     /** Return whether metadata that a cluster has is a ledger of ours, and no unfinished copy. */
-    boolean isThere(BookieCluster cluster, LedgerMetadata metadata) {
-        return LedgerMarks.isWhole(metadata) && isOurs(cluster, metadata);
+    boolean isThere(BookieCluster cluster, long ledger, LedgerMetadata metadata) {
+        return LedgerMarks.isWhole(metadata) && isOurs(cluster, ledger, metadata);
     }
 
-    /** Return whether it is of our Pulsar cluster; in a shared cluster only the owner mark tells. */
-    boolean isOurs(BookieCluster cluster, LedgerMetadata metadata) {
-        return !cluster.entry().shared() || LedgerMarks.isOwnedBy(metadata, registry.owner());
+    /** Return whether it is of our Pulsar cluster. */
+    boolean isOurs(BookieCluster cluster, long ledger, LedgerMetadata metadata) {
+        return registry.isOurs(cluster.name(), ledger, LedgerMarks.ownerOf(metadata));
+    }
+
+    /** Return whether a cluster may have ledgers that are not ours. */
+    boolean canHaveOthers(BookieCluster cluster) {
+        return registry.ownership().get(cluster.name()).canHaveOthers();
     }
 
     /** Return metadata of a cluster with a version that says where it is. */

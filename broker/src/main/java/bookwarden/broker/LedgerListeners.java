@@ -122,7 +122,7 @@ final class LedgerListeners {
     /** The ledger's metadata has changed in a cluster, or is gone from it if there is none. */
     private void changed(long ledger, BookieCluster cluster, Versioned<LedgerMetadata> metadata) {
         ClusterView view = manager.view();
-        if (metadata != null && view.isThere(cluster, metadata.getValue())) {
+        if (metadata != null && view.isThere(cluster, ledger, metadata.getValue())) {
             tell(ledger, view.place(cluster, metadata));
             return;
         }

@@ -23,9 +23,9 @@ final class LedgerMarks {
         return LedgerMetadataBuilder.from(metadata).withCustomMetadata(custom).build();
     }
 
-    /** Return whether a ledger in a shared cluster is this owner's; one without a mark is nobody's. */
-    static boolean isOwnedBy(LedgerMetadata metadata, String owner) {
-        return owner.equals(value(metadata, OWNER));
+    /** Return the owner mark of a ledger; null if it has none. */
+    static String ownerOf(LedgerMetadata metadata) {
+        return value(metadata, OWNER);
     }
 
     /**

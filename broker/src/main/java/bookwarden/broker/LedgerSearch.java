@@ -14,11 +14,12 @@ import org.apache.bookkeeper.versioning.Versioned;
  * too, and whichever has the ledger is right: an original is the truth wherever it is, and a copy is one of a closed
  * ledger. It is absent only if each cluster said so; if none has it, and one did not say, the search fails.
  *
+ * @param ledger the ledger's id
  * @param order the clusters, as they are asked
  * @param question asks one of them
  * @param patienceMillis one that is silent for longer is waited for no more than the next
  */
-record LedgerSearch(ClusterView view, List<BookieCluster> order,
+record LedgerSearch(ClusterView view, long ledger, List<BookieCluster> order,
                     Function<BookieCluster, CompletableFuture<Versioned<LedgerMetadata>>> question,
                     long patienceMillis) {
     /** A ledger's metadata with its version as the client gets it, and the cluster that has it. */
@@ -51,7 +52,7 @@ record LedgerSearch(ClusterView view, List<BookieCluster> order,
     private CompletableFuture<Optional<Found>> askOne(BookieCluster cluster) {
         return question.apply(cluster).handle((metadata, error) -> {
             if (error == null) {
-                return view.isThere(cluster, metadata.getValue())
+                return view.isThere(cluster, ledger, metadata.getValue())
                         ? Optional.of(new Found(cluster, view.place(cluster, metadata))) : Optional.empty();
             }
             BKException failure = Answers.translated(error);

@@ -38,21 +38,28 @@ final class RegistryFormat {
                     + ": this broker needs the jar of the bookwarden that wrote it");
         }
         Map<String, Registry.Entry> clusters = new LinkedHashMap<>();
+        Map<String, Registry.Ownership> ownership = new LinkedHashMap<>();
         for (Iterator<Map.Entry<String, JsonNode>> each = object(fields.get("clusters"), "clusters").fields();
                 each.hasNext();) {
             Map.Entry<String, JsonNode> field = each.next();
             clusters.put(field.getKey(), entry(field.getKey(), field.getValue()));
+            ownership.put(field.getKey(), ownership(field.getValue()));
         }
         checkDirective(fields.get("directive"));
-        Registry registry = new Registry(whole(fields, "epoch"), text(fields, "owner"), root(fields, "idRoot"),
-                text(fields, "active"), Map.copyOf(clusters));
+        Registry registry = new Registry(whole(fields, "epoch"), text(fields, "owner"),
+                formerOwners(fields), root(fields, "idRoot"), text(fields, "active"), Map.copyOf(clusters),
+                Map.copyOf(ownership));
         check(registry, fields.get("clusters"));
         return registry;
     }
 
     private static void check(Registry registry, JsonNode clusters) throws IOException {
-        if (!OWNER.matcher(registry.owner()).matches()) {
-            throw new IOException("owner '" + registry.owner() + "' is not eight hexadecimal digits");
+        Set<String> owners = new HashSet<>(registry.formerOwners());
+        owners.add(registry.owner());
+        for (String owner : owners) {
+            if (!OWNER.matcher(owner).matches()) {
+                throw new IOException("owner '" + owner + "' is not eight hexadecimal digits");
+            }
         }
         if (!registry.clusters().containsKey(registry.active())) {
             throw new IOException("the active cluster '" + registry.active() + "' is not among the clusters");
@@ -78,11 +85,32 @@ final class RegistryFormat {
         }
         JsonNode fields = object(value, "cluster '" + name + "'");
         text(fields, "metadataServiceUri");
-        flag(fields, "bootstrap");
         flag(fields, "deprecated");
         JsonNode storeUrl = fields.get("storeUrl");
         return new Registry.Entry(name, storeUrl == null || storeUrl.isNull() ? null : text(fields, "storeUrl"),
-                root(fields, "ledgersRoot"), text(fields, "instance"), whole(fields, "since"), flag(fields, "shared"));
+                root(fields, "ledgersRoot"), text(fields, "instance"), whole(fields, "since"));
+    }
+
+    /** Of an entry that was read already. */
+    private static Registry.Ownership ownership(JsonNode fields) throws IOException {
+        JsonNode below = fields.get("unmarkedBelow");
+        return new Registry.Ownership(flag(fields, "bootstrap"), flag(fields, "shared"),
+                below == null || below.isNull() ? null : whole(fields, "unmarkedBelow"));
+    }
+
+    private static Set<String> formerOwners(JsonNode fields) throws IOException {
+        Set<String> owners = new HashSet<>();
+        JsonNode value = fields.get("formerOwners");
+        if (value != null && !value.isArray()) {
+            throw new IOException("formerOwners is no list of texts");
+        }
+        for (JsonNode each : value == null ? List.<JsonNode>of() : value) {
+            if (!each.isTextual()) {
+                throw new IOException("formerOwners is no list of texts");
+            }
+            owners.add(each.textValue());
+        }
+        return Set.copyOf(owners);
     }
 
     /** The broker needs nothing of the order to switch, but a node with a broken one is a broken node. */

@@ -78,16 +78,17 @@ final class RoutingLedgerManager implements LedgerManager {
     /** Find the cluster that has a ledger. It is absent only if each said so twice, the second time past all memory. */
     CompletableFuture<LedgerSearch.Found> find(long ledger) {
         ClusterView view = follower.view();
-        return search(view, cluster -> cluster.read(ledger))
+        return search(view, ledger, cluster -> cluster.read(ledger))
                 .thenCompose(found -> found.isPresent() ? CompletableFuture.completedFuture(found)
-                        : search(view, cluster -> cluster.readNow(ledger)))
+                        : search(view, ledger, cluster -> cluster.readNow(ledger)))
                 .thenCompose(found -> found.map(CompletableFuture::completedFuture).orElseGet(
                         () -> Answers.failed(new BKException.BKNoSuchLedgerExistsOnMetadataServerException())));
     }
 
     private CompletableFuture<Optional<LedgerSearch.Found>> search(
-            ClusterView view, Function<BookieCluster, CompletableFuture<Versioned<LedgerMetadata>>> question) {
-        return new LedgerSearch(view, view.readingOrder(), question, follower.patienceMillis()).run();
+            ClusterView view, long ledger,
+            Function<BookieCluster, CompletableFuture<Versioned<LedgerMetadata>>> question) {
+        return new LedgerSearch(view, ledger, view.readingOrder(), question, follower.patienceMillis()).run();
     }
 
     private void settle(ClusterView view, BookieCluster cluster, Versioned<LedgerMetadata> written, Throwable error,
@@ -184,12 +185,12 @@ final class RoutingLedgerManager implements LedgerManager {
         });
     }
 
-    /** Remove a ledger from one cluster; false if it is not there. Another Pulsar cluster's counts as not there. */
+    /** Remove a ledger from one cluster; false if it is not there. One that is not ours counts as not there. */
     private CompletableFuture<Boolean> removeFromOne(ClusterView view, BookieCluster cluster, long ledger,
                                                      Version version) {
         CompletableFuture<Boolean> removed;
-        if (cluster.entry().shared()) {
-            removed = cluster.readNow(ledger).thenCompose(found -> view.isOurs(cluster, found.getValue())
+        if (view.canHaveOthers(cluster)) {
+            removed = cluster.readNow(ledger).thenCompose(found -> view.isOurs(cluster, ledger, found.getValue())
                     ? cluster.remove(ledger, version == Version.ANY ? found.getVersion() : version).thenApply(x -> true)
                     : CompletableFuture.completedFuture(false));
         } else {

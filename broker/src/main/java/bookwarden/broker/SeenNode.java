@@ -7,6 +7,7 @@ import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.util.Arrays;
 import java.util.EnumSet;
+import java.util.List;
 import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.ExecutionException;
@@ -26,6 +27,9 @@ final class SeenNode {
     private static final Logger LOG = LoggerFactory.getLogger(SeenNode.class);
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final EnumSet<CreateOption> EPHEMERAL = EnumSet.of(CreateOption.Ephemeral);
+
+    /** What of the registry this jar heeds that the jar of 0.1.0 did not know. */
+    private static final List<String> UNDERSTANDS = List.of("unmarkedBelow", "storeUrl");
 
     private final MetadataStoreExtended store;
     private final String folder;
@@ -88,6 +92,7 @@ final class SeenNode {
         }
         view.oldestFirst().stream().filter(BookieCluster::isFailing).map(BookieCluster::name)
                 .forEach(fields.putArray("unreachable")::add);
+        UNDERSTANDS.forEach(fields.putArray("understands")::add);
         return JSON.writeValueAsBytes(fields);
     }
 

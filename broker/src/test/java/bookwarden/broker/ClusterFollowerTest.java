@@ -77,6 +77,39 @@ class ClusterFollowerTest {
         assertEquals(b.instance(), said.get("instances").get("b").textValue());
         assertEquals(a.instance(), said.get("instances").get("a").textValue());
         assertEquals(0, said.get("unreachable").size());
+        assertEquals("[\"unmarkedBelow\",\"storeUrl\"]", said.get("understands").toString());
+    }
+
+    @Test
+    void whichLedgersAreOursMayChangeWithoutAnotherConnection() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = site.follow();
+        BookieCluster before = follower.view().oldestFirst().get(1);
+        site.unmarkedBelow.put("b", 7L);
+        site.register("a", "b");
+        site.await(follower, 3);
+        assertSame(before, follower.view().oldestFirst().get(1));
+        assertEquals(7L, follower.view().registry().ownership().get("b").unmarkedBelow());
+        ObjectNode shared = site.registry(4, "a", "b");
+        ((ObjectNode) shared.get("clusters").get("b")).put("shared", true).put("deprecated", true);
+        site.write(shared);
+        site.await(follower, 4);
+    }
+
+    @Test
+    void theAddressOfARegisteredClustersStoreMayChange() throws Exception {
+        site.register("a");
+        site.register("a", "b");
+        ClusterFollower follower = site.follow();
+        String before = b.storeUrl();
+        Site.Cluster moved = site.flaky("b", false, "b1:3181");
+        site.put(moved, "INSTANCEID", b.instance());
+        site.clusters.put("b", new Site.Cluster(moved.first(), moved.storeUrl(), b.root(), b.instance(), false));
+        site.register("a", "b");
+        site.await(follower, 3);
+        assertEquals(moved.storeUrl(), follower.view().oldestFirst().get(1).entry().storeUrl());
+        Site.until(() -> FlakyStore.sessions(before).size() == 0);
     }
 
     @Test
@@ -103,12 +136,12 @@ class ClusterFollowerTest {
         otherOwner.put("owner", "00000000");
         ObjectNode otherRoot = site.registry(3, "a", "b");
         ((ObjectNode) otherRoot.get("clusters").get("a")).put("ledgersRoot", "/elsewhere");
-        ObjectNode otherShare = site.registry(3, "a", "b");
-        ((ObjectNode) otherShare.get("clusters").get("a")).put("shared", true);
+        ObjectNode otherInstance = site.registry(3, "a", "b");
+        ((ObjectNode) otherInstance.get("clusters").get("a")).put("instance", "another");
         site.since.put("c", 3L);
         site.clusters.put("c", new Site.Cluster(site.own, null, "/bookies-c", "nobody", false));
         Object[] broken = {"{", site.registry(1, "a", "b"), site.registry(2, "a", "b"), otherIds, otherOwner,
-                otherRoot, otherShare, site.registry(3, "a", "b", "c"), site.registry(3, "c", "a", "b")};
+                otherRoot, otherInstance, site.registry(3, "a", "b", "c"), site.registry(3, "c", "a", "b")};
         for (Object each : broken) {
             site.write(each);
             awaitRefusal();

@@ -47,7 +47,7 @@ class LedgerSearchTest {
 
     private CompletableFuture<Optional<LedgerSearch.Found>> search() {
         Map<String, CompletableFuture<Versioned<LedgerMetadata>>> answers = Map.of("a", fromA, "b", fromB);
-        return new LedgerSearch(view, view.byReading(), cluster -> {
+        return new LedgerSearch(view, 1, view.byReading(), cluster -> {
             if (cluster.name().equals("a")) {
                 aWasAsked.complete(null);
             }

@@ -10,6 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Set;
 import java.util.stream.Stream;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -65,6 +66,18 @@ class RegistryFormatTest {
         Registry.Entry a = read.clusters().get("a");
         assertNull(a.storeUrl());
         assertEquals(new Registry.Entry("b", "zk:10.0.0.7:2181", "/bookies-b", "1b5e1c53-6b9b-4b5c-a7a5-0d1a6d8d4c12",
-                2, true), read.clusters().get("b"));
+                2), read.clusters().get("b"));
+        assertEquals(new Registry.Ownership(true, false, null), read.ownership().get("a"));
+        assertEquals(new Registry.Ownership(false, true, null), read.ownership().get("b"));
+        assertEquals(Set.of(), read.formerOwners());
+    }
+
+    @Test
+    void readsWhichLedgersAreOurs() throws IOException {
+        Registry read = RegistryFormat.parse(Files.readAllBytes(SAMPLES.resolve("valid/upgraded.json")));
+        assertEquals(Set.of("0badc0de", "1badc0de"), read.formerOwners());
+        assertEquals(0L, read.ownership().get("b").unmarkedBelow());
+        read = RegistryFormat.parse(Files.readAllBytes(SAMPLES.resolve("valid/closed_range.json")));
+        assertEquals(4294967296L, read.ownership().get("a").unmarkedBelow());
     }
 }

@@ -303,6 +303,73 @@ class RoutingTest {
         assertFalse(site.has(shared, 3));
     }
 
+    private static LedgerMetadata marked(long id, String owner, String... bookies) {
+        return closed(id, 9, 90, bookies).withCustomMetadata(Map.of(LedgerMarks.OWNER, owner.getBytes(UTF_8))).build();
+    }
+
+    /** Register the two again, b active, with what the registry says of ledgers without our mark. */
+    private void own(Long belowInA, Long belowInB) throws Exception {
+        site.bootstrap = "a";
+        site.formerOwners.add("0badc0de");
+        site.unmarkedBelow.put("a", belowInA);
+        site.unmarkedBelow.put("b", belowInB);
+        site.register("b", "a");
+        site.await(follower, site.epoch);
+    }
+
+    @Test
+    void aLedgerWithoutAMarkInAFurtherClusterIsNotReadAndNotRemoved() throws Exception {
+        own(null, 0L);
+        site.plant(a, closed(3, 9, 90, OF_A).build());
+        site.plant(b, closed(3, 99, 990, OF_B).build());
+        assertEquals("a", placeOf(3));
+        get(ledgers.removeLedgerMetadata(3, Version.ANY));
+        assertTrue(site.has(b, 3) && !site.has(a, 3));
+        assertEquals(ABSENT, errorOf(ledgers.readLedgerMetadata(3)));
+        assertEquals(ABSENT, errorOf(ledgers.removeLedgerMetadata(3, Version.ANY)));
+        assertEquals(BKException.Code.LedgerExistException,
+                errorOf(ledgers.createLedgerMetadata(3, ledger(3, OF_B).build())));
+    }
+
+    @Test
+    void whatWasMadeThereBeforeTheRangeWasClosedIsOurs() throws Exception {
+        own(null, 5L);
+        site.plant(b, closed(4, 9, 90, OF_B).build());
+        site.plant(b, closed(5, 9, 90, OF_B).build());
+        assertEquals("b", placeOf(4));
+        assertEquals(ABSENT, errorOf(ledgers.readLedgerMetadata(5)));
+        get(ledgers.removeLedgerMetadata(4, Version.ANY));
+        assertFalse(site.has(b, 4));
+    }
+
+    @Test
+    void theMarkOfAFormerOwnerIsOurs() throws Exception {
+        own(7L, 0L);
+        site.plant(b, marked(1, "0badc0de", OF_B));
+        site.plant(b, marked(2, Site.OWNER, OF_B));
+        assertEquals("b", placeOf(1));
+        assertEquals("b", placeOf(2));
+        get(ledgers.removeLedgerMetadata(1, Version.ANY));
+        assertFalse(site.has(b, 1));
+    }
+
+    @Test
+    void theMarkOfAStrangerIsReadInTheFirstClusterAlone() throws Exception {
+        own(7L, 0L);
+        site.plant(a, marked(9, "1badc0de", OF_A));
+        site.plant(b, marked(8, "1badc0de", OF_B));
+        assertEquals("a", placeOf(9));
+        assertEquals(ABSENT, errorOf(ledgers.readLedgerMetadata(8)));
+    }
+
+    @Test
+    void withARegistryOfTheFirstReleaseEveryLedgerOfAClusterThatIsNotSharedIsOurs() throws Exception {
+        site.plant(b, closed(4, 9, 90, OF_B).build());
+        site.plant(b, marked(8, "1badc0de", OF_B));
+        assertEquals("b", placeOf(4));
+        assertEquals("b", placeOf(8));
+    }
+
     @Test
     void aListenerHearsOfChangesWhereTheLedgerIsAndOfItsMove() throws Exception {
         List<Optional<Version>> heard = new ArrayList<>();

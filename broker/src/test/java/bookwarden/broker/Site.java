@@ -47,6 +47,10 @@ final class Site implements AutoCloseable {
     final Map<String, Long> since = new LinkedHashMap<>();
     private final List<ClusterFollower> followers = new ArrayList<>();
     private final List<AutoCloseable> opened = new ArrayList<>();
+    final List<String> formerOwners = new ArrayList<>();
+    /** Of clusters by name; those without are of a registry of 0.1.0. */
+    final Map<String, Long> unmarkedBelow = new LinkedHashMap<>();
+    String bootstrap = "";
     long epoch;
 
     Site() throws Exception {
@@ -100,12 +104,19 @@ final class Site implements AutoCloseable {
     ObjectNode registry(long number, String... names) {
         ObjectNode fields = JSON.createObjectNode();
         fields.put("format", 1).put("epoch", number).put("owner", OWNER).put("idRoot", "/ids").put("active", names[0]);
+        if (!formerOwners.isEmpty()) {
+            formerOwners.forEach(fields.putArray("formerOwners")::add);
+        }
         ObjectNode all = fields.putObject("clusters");
         for (String name : names) {
             Cluster each = clusters.get(name);
-            all.putObject(name).put("metadataServiceUri", "x").put("storeUrl", each.storeUrl)
+            ObjectNode entry = all.putObject(name);
+            entry.put("metadataServiceUri", "x").put("storeUrl", each.storeUrl)
                     .put("ledgersRoot", each.root).put("instance", each.instance).put("since", since.get(name))
-                    .put("bootstrap", false).put("deprecated", false).put("shared", each.shared);
+                    .put("bootstrap", name.equals(bootstrap)).put("deprecated", false).put("shared", each.shared);
+            if (unmarkedBelow.containsKey(name)) {
+                entry.put("unmarkedBelow", unmarkedBelow.get(name));
+            }
         }
         fields.putNull("directive");
         return fields;
