@@ -53,6 +53,9 @@ class Registering(_Body):
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it.")
     bootstrap: bool = Field(default=False, description="It is the one that brokers use now: the first of all.")
     shared: bool = Field(default=False, description="Others write there too: only ledgers with our mark are ours.")
+    owners: tuple[str, ...] = Field(
+        default=(), description="With bootstrap: owner marks of its ledgers, from earlier registries; the first stays."
+    )
     raise_ids: bool = Field(
         default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
     )
@@ -168,7 +171,8 @@ class _Endpoints(NamedTuple):
 
     def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=body.bootstrap, shared=body.shared)
+        place = place_of_uri(uri)
+        wanted = Wanted(name, uri, place, bootstrap=body.bootstrap, shared=body.shared, owners=body.owners)
         with SwitchingContext(self.settings) as context:
             plan = context.registration.plan(wanted)
             raised = plan.behind
@@ -188,7 +192,8 @@ class _Endpoints(NamedTuple):
             plan = context.unregistration.plan(name)
             if not dryRun:
                 context.unregistration.carry_out(plan)
-            return registry_data(plan.before.registry if dryRun else plan.after)
+            shown = registry_data(plan.before.registry if dryRun else plan.after)
+            return {**shown, "ledgersOfOthers": plan.foreign}
 
     def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:

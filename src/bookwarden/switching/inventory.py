@@ -109,6 +109,10 @@ def take_inventory(
                     held[cluster.name, UNREADABLE, None] += 1
                 continue
             if not is_ours(registry, cluster, ledger_id, metadata.custom):
+                if not cluster.shared:
+                    is_closed = metadata.state is LedgerState.CLOSED
+                    (closed if is_closed else open_)[cluster.name, NOT_OURS] += 1
+                    sizes[cluster.name, NOT_OURS] += metadata.length if is_closed else 0
                 continue
             holder = identify_holder(metadata.custom)
             unfinished = is_unfinished(metadata)

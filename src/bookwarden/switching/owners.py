@@ -23,11 +23,16 @@ def is_marked_as_ours(registry: Registry, custom: Mapping[str, bytes] | None) ->
     return any(is_marked(custom, owner) for owner in (registry.owner, *registry.former_owners))
 
 
-def unknown_owner(registry: Registry, custom: Mapping[str, bytes]) -> str | None:
-    """Return the owner mark of a ledger if the registry does not name it, for people; None for one without any."""
-    if OWNER_KEY not in custom or is_marked_as_ours(registry, custom):
+def owner_in(custom: Mapping[str, bytes] | None) -> str | None:
+    """Return the owner mark of a ledger, for people; None for one without any, and for a damaged one."""
+    if custom is None or OWNER_KEY not in custom:
         return None
     return custom[OWNER_KEY].decode(errors="backslashreplace")
+
+
+def unknown_owner(registry: Registry, custom: Mapping[str, bytes]) -> str | None:
+    """Return the owner mark of a ledger if the registry does not name it, for people; None for one without any."""
+    return None if is_marked_as_ours(registry, custom) else owner_in(custom)
 
 
 def is_ours(registry: Registry, cluster: BookieCluster, ledger_id: int, custom: Mapping[str, bytes] | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,10 +12,10 @@ from bookwarden.errors import RefusedError, StoreError
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.followers import read_followers
-from bookwarden.switching.owners import is_marked
+from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
+from bookwarden.switching.owners import is_marked_as_ours, owner_in
 from bookwarden.switching.ports import ClusterMetadata, IdGenerator, OpensCluster, Place
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name, is_owner
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 #: Where ledger ids are counted if the first cluster's metadata is not in Pulsar's own store.
@@ -33,6 +34,8 @@ class Wanted:
     place: Place  #: Parsed from it.
     bootstrap: bool = False  #: It is the one that brokers use now; nothing is registered yet.
     shared: bool = False  #: Others with ledger ids of their own write there too.
+    #: Owner marks that its ledgers have from earlier registries, with ``bootstrap``; the first stays the owner.
+    owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class Registration:
     open_cluster: OpensCluster  #: Opens a place, Pulsar's own store among them.
     generator: Callable[[str], IdGenerator]  #: Of ids below a root of Pulsar's own store.
     brokers_place: Place  #: The bookie cluster that brokers without a registry use, from the settings.
+    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+    #: Returns the owner mark of the copies of a move to the cluster of this INSTANCEID.
+    owner_of_move_to: Callable[[str], str | None]
 
     def plan(self, wanted: Wanted) -> RegistrationPlan:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
@@ -80,6 +86,7 @@ class Registration:
                     reasons.append(f"{candidate.ledgers_root} is where ledger ids are counted: give it another root")
         if reasons:
             raise _refused(wanted.name, reasons)
+        owners = self._owners(wanted, candidate, seen) if before is None else ()
         foreign = self._foreign(wanted, candidate, before)
         is_own = candidate.url == self.registry.url
         cluster = BookieCluster(
@@ -91,13 +98,23 @@ class Registration:
             since=1,
             bootstrap=wanted.bootstrap,
             shared=wanted.shared,
+            unmarked_below=None if wanted.bootstrap or wanted.shared else 0,
         )
-        after = _first(cluster) if before is None else before.registry.with_cluster(cluster)
+        after = _first(cluster, owners) if before is None else before.registry.with_cluster(cluster)
         generator = self.generator(after.id_root)
-        free, following = candidate.first_free_id(), generator.next_id()
+        closing = after.open_ranges()
+        free = max(
+            [candidate.first_free_id(), *(self._at(each).first_free_id() for each in closing if each != cluster)]
+        )
+        following = generator.next_id()
         leaps = free > following and generator.needs_leap(free)
+        after = after.with_ranges_closed(max(free, following))
         if leaps or (before is None and not is_own):
             self._require_no_stock_broker(wanted.name, leaps=leaps)
+        elif closing:
+            require_no_stock_broker(self.pulsar, f"bookie cluster {wanted.name!r} is not registered", closing)
+        if before is not None:
+            require_understanding(self.pulsar, f"bookie cluster {wanted.name!r} is not registered")
         return RegistrationPlan(
             before, after, after.clusters[wanted.name], seen.bookies, foreign, following, free, leaps
         )
@@ -121,6 +138,7 @@ class Registration:
                 f"bookie cluster {wanted.name!r} has ids up to {plan.free_id - 1}, and the next is {plan.next_id}: "
                 "somebody writes there. Nothing was registered; find out who, then try again"
             )
+        raise_own_counters(self.generator_at, self.registry, plan.after, max(plan.free_id, plan.next_id))
         if plan.before is None:
             self.registry.create(plan.after)
         else:
@@ -201,12 +219,38 @@ class Registration:
                 "belongs to one cluster. Decommission it in one of them"
             )
 
+    def _owners(self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
+        """Return the owner marks of ours that the first cluster has; RefusedError where it has others."""
+        moved = self.owner_of_move_to(seen.instance or "")
+        owners = tuple(dict.fromkeys([*wanted.owners, *([] if moved is None else [moved])]))
+        unknown: Counter[str] = Counter()
+        for _, custom in candidate.custom_metadata():
+            found = owner_in(custom)
+            if found is not None and found not in owners:
+                unknown[found] += 1
+        if unknown:
+            counts = ", ".join(f"{owner} ({number:,} ledgers)" for owner, number in unknown.most_common(_SHOWN))
+            raise _refused(
+                wanted.name,
+                [
+                    f"ledgers there have owner marks that were not named: {counts}. If they are of an earlier registry "
+                    "of this Pulsar cluster, name each with --owner, first the one that is to stay; if not, another "
+                    "Pulsar cluster writes there, and bookwarden would take its ledgers for ours"
+                ],
+            )
+        return owners
+
+    def _at(self, cluster: BookieCluster) -> ClusterMetadata:
+        return self.open_cluster(self.registry.place_of(cluster))
+
     def _foreign(self, wanted: Wanted, candidate: ClusterMetadata, before: StoredRegistry | None) -> int:
         """Count the ledgers that are not ours; RefusedError where there must not be any."""
         if before is None:
             return 0
-        owner = before.registry.owner
-        foreign = [ledger_id for ledger_id, custom in candidate.custom_metadata() if not is_marked(custom, owner)]
+        owner, registry = before.registry.owner, before.registry
+        foreign = [
+            ledger_id for ledger_id, custom in candidate.custom_metadata() if not is_marked_as_ours(registry, custom)
+        ]
         if foreign and not wanted.shared:
             raise _refused(
                 wanted.name,
@@ -238,9 +282,49 @@ class Registration:
         )
 
 
-def _first(cluster: BookieCluster) -> Registry:
+def require_understanding(pulsar: MetadataStore, refusal: str) -> None:
+    """Raise RefusedError while a broker lives whose jar takes each ledger without a mark for ours."""
+    old = [
+        broker.name
+        for broker in read_brokers(pulsar)
+        if broker.follower is not None and UNMARKED_BELOW not in broker.follower.understands
+    ]
+    if old:
+        raise RefusedError(
+            f"{refusal}: {_some(old)} with the jar of an earlier bookwarden, which takes every ledger without an owner "
+            "mark for ours. Install the jar of this one (`bookie-clusters jar`), and start these brokers again"
+        )
+
+
+def require_no_stock_broker(pulsar: MetadataStore, refusal: str, closing: Sequence[BookieCluster]) -> None:
+    """Raise RefusedError while a broker makes ledgers without a mark where such ledgers are not ours from now on."""
+    stock = [broker.name for broker in read_brokers(pulsar) if broker.follower is None]
+    if stock:
+        raise RefusedError(
+            f"{refusal}: {_some(stock)} without the jar, and makes ledgers without an owner mark in "
+            f"{', '.join(each.name for each in closing)}, which would not be read from now on: stop these brokers, try "
+            "again, start them with the jar"
+        )
+
+
+def raise_own_counters(
+    generator_at: Callable[[Place], IdGenerator], node: RegistryNode, registry: Registry, below: int
+) -> None:
+    """Raise the counter that each cluster has itself to this id, so that no client takes one that is ours by its id.
+
+    One that would have to leap is left as it is, since running clients would not notice; the precheck says so.
+    """
+    for each in registry.clusters.values():
+        if not each.shared and not registry.counts_ids_in(each):
+            generator = generator_at(node.place_of(each))
+            if generator.next_id() < below and not generator.needs_leap(below):
+                generator.raise_to(below)
+
+
+def _first(cluster: BookieCluster, owners: Sequence[str]) -> Registry:
     id_root = OWN_ID_ROOT if cluster.store_url is not None else cluster.ledgers_root
-    return Registry(1, secrets.token_hex(4), id_root, cluster.name, {cluster.name: cluster})
+    owner, *former = owners or (secrets.token_hex(4),)
+    return Registry(1, owner, id_root, cluster.name, {cluster.name: cluster}, former_owners=tuple(former))
 
 
 def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
@@ -254,6 +338,11 @@ def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
         yield "a cluster of this name is registered already"
     if wanted.bootstrap and wanted.shared:
         yield "the first cluster cannot be --shared: its ledgers have no mark, and would not exist for brokers"
+    if before is not None and wanted.owners:
+        yield "--owner is for the first cluster; `bookie-clusters upgrade --owner` names owners later"
+    for owner in wanted.owners:
+        if not is_owner(owner):
+            yield f"the owner {owner!r} is not eight hexadecimal digits"
 
 
 def of_metadata(place: Place, seen: ClusterSeen) -> Iterator[str]:

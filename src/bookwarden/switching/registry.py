@@ -107,7 +107,27 @@ class Registry:
         if name == self.active:
             raise RefusedError(f"bookie cluster {name!r} is active: switch to another first")
         clusters = {each: cluster for each, cluster in self.clusters.items() if each != name}
+        if len(clusters) == 1:
+            # Nobody else has a ledger of the same id then, and brokers without the jar may make some.
+            clusters = {each: replace(cluster, unmarked_below=None) for each, cluster in clusters.items()}
         return replace(self, epoch=self.epoch + 1, clusters=clusters)
+
+    def open_ranges(self) -> list[BookieCluster]:
+        """List the clusters of which every ledger without a mark is ours, although ids are not counted there."""
+        return [
+            each
+            for _, each in sorted(self.clusters.items())
+            if not each.shared and each.unmarked_below is None and not self.counts_ids_in(each)
+        ]
+
+    def counts_ids_in(self, cluster: BookieCluster) -> bool:
+        """Return whether the cluster's own counter of ids is the one of all clusters."""
+        return cluster.store_url is None and cluster.ledgers_root == self.id_root
+
+    def with_ranges_closed(self, below: int) -> Registry:
+        """Return this registry, of the same epoch, with all open ranges of ledgers without a mark ended at this id."""
+        closed = {each.name: replace(each, unmarked_below=below) for each in self.open_ranges()}
+        return replace(self, clusters={**self.clusters, **closed})
 
     def with_deprecated(self, name: str, deprecated: bool) -> Registry:
         """Return the next registry in which this cluster must not, or may again, become active."""

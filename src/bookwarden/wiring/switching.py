@@ -9,11 +9,13 @@ from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.resources import Resources
+from bookwarden.switching.offline.record import owner_of_move_to
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration
 from bookwarden.switching.registry_node import RegistryNode, store_of_cluster
 from bookwarden.switching.unregistering import Unregistration
+from bookwarden.switching.upgrading import Upgrade
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
@@ -38,19 +40,26 @@ class SwitchingContext(Resources):
             self.registry = RegistryNode(self.pulsar_store, self.pulsar_url)
             #: Returns the store that a registered cluster's metadata is in.
             self.store_of = partial(store_of_cluster, self.registry, store_at)
+
+            def ids_at(place: Place) -> LedgerIds:
+                return LedgerIds(store_at(place.url), place.ledgers_root)
+
             self.registration = Registration(
                 self.registry,
                 self.pulsar_store,
                 stores.cluster_at,
                 partial(LedgerIds, self.pulsar_store),
                 Place(used.url, used.ledgers_root),
+                ids_at,
+                partial(owner_of_move_to, self.pulsar_store),
             )
+            self.upgrade = Upgrade(self.registry, self.pulsar_store, stores.cluster_at, ids_at)
             self.unregistration = Unregistration(self.registry, self.pulsar_store, stores.cluster_at)
             self.id_raising = IdRaising(
                 self.registry,
                 self.pulsar_store,
                 stores.cluster_at,
-                lambda place: LedgerIds(store_at(place.url), place.ledgers_root),
+                ids_at,
             )
 
 

@@ -25,7 +25,10 @@ OWNER = "5f2c9a41"
 def registry_of(active: str = "a", *, epoch: int = 2, names: str = "ab", **fields: Any) -> Registry:
     """Make a registry of clusters with these names, whose instances are ``instance-NAME``."""
     clusters = {
-        name: BookieCluster(name, f"zk+hierarchical://zk:2181/{name}", None, f"/{name}", f"instance-{name}", number)
+        name: BookieCluster(
+            *(name, f"zk+hierarchical://zk:2181/{name}", None, f"/{name}", f"instance-{name}", number),
+            unmarked_below=None if number == 0 else 0,
+        )
         for number, name in enumerate(names)
     }
     return Registry(epoch, OWNER, "/a", active, clusters, **fields)

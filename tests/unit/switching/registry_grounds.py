@@ -17,6 +17,7 @@ from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
+from bookwarden.switching.upgrading import Upgrade
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 
@@ -32,13 +33,22 @@ class Ground:
         self.stores: dict[str, MemoryStore] = {PULSAR: self.pulsar, OTHER: MemoryStore()}
         self.registry = RegistryNode(self.pulsar, PULSAR)
         self.brokers_place = A
+        #: The owner of a move by the INSTANCEID of its target.
+        self.moved: dict[str, str] = {}
         self.cluster(A, "instance-a", ("a1:3181", "a2:3181"))
 
     @property
     def registration(self) -> Registration:
         """Registers in this Pulsar cluster."""
         ids = self.ids
-        return Registration(self.registry, self.pulsar, self.opened, ids, self.brokers_place)
+        return Registration(
+            self.registry, self.pulsar, self.opened, ids, self.brokers_place, self.ids_at, self.moved.get
+        )
+
+    @property
+    def upgrade(self) -> Upgrade:
+        """Upgrades the registry of this Pulsar cluster."""
+        return Upgrade(self.registry, self.pulsar, self.opened, self.ids_at)
 
     @property
     def unregistration(self) -> Unregistration:
@@ -104,14 +114,14 @@ class Ground:
         path = ledger_path(place.ledgers_root, ledger_id)
         self.make(self.stores[place.url], path, encode_ledger_metadata(metadata))
 
-    def broker(self, name: str, epoch: int | None = None) -> None:
+    def broker(self, name: str, epoch: int | None = None, **fields: object) -> None:
         """Start a broker that follows this epoch; None: without the jar."""
         path = f"{BROKERS_PATH}/{name}"
         self.make(self.pulsar, path)
         self.pulsar.sessions[path] = session = len(self.pulsar.sessions) + 1
         if epoch is not None:
             node = f"{FOLLOWERS_PATH}/{session}"
-            self.make(self.pulsar, node, follower_value(self.now, epoch=epoch))
+            self.make(self.pulsar, node, follower_value(self.now, epoch=epoch, **fields))
             self.pulsar.sessions[node] = session
 
     def register(self, wanted: Wanted) -> Registry:

@@ -14,6 +14,7 @@ from bookwarden.ledgers.kinds.schema import SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import (
+    NOT_OURS,
     OTHER,
     UNFINISHED,
     UNREADABLE,
@@ -33,6 +34,8 @@ CURSOR = CursorHolder("t/n/persistent/other-partition-3", "sub")
 SCHEMA = SchemaHolder("t/n/topic")
 OPEN, CLOSED = LedgerState.OPEN, LedgerState.CLOSED
 
+OURS = {OWNER_KEY: OWNER.encode()}
+
 Ledgers = Mapping[str, list[tuple[int, LedgerMetadata | None]]]
 
 
@@ -51,7 +54,7 @@ LEDGERS: Ledgers = {
         (6, ledger(OPEN, None)),
         (7, None),
     ],
-    "b": [(8, ledger(OPEN)), (9, ledger(CLOSED, SCHEMA, 7))],
+    "b": [(8, ledger(OPEN, **OURS)), (9, ledger(CLOSED, SCHEMA, 7, **OURS))],
 }
 
 
@@ -75,6 +78,13 @@ def test_ledgers_are_counted_by_cluster_and_kind() -> None:
         Count("b", TOPIC.ledgers_label, 1, 0, 0),
         Count("b", SCHEMA.ledgers_label, 0, 1, 7),
     }
+
+
+def test_what_is_not_ours_is_counted_where_no_other_pulsar_cluster_should_write() -> None:
+    ledgers = {"a": [(1, ledger(OPEN))], "b": [(8, ledger(OPEN)), (9, ledger(CLOSED, SCHEMA, 7))]}
+    found = inventory_of(registry_of(), ledgers, by_holder=True)
+    assert set(found.counts) == {Count("a", TOPIC.ledgers_label, 1, 0, 0), Count("b", NOT_OURS, 1, 1, 7)}
+    assert (found.left, found.held) == ((), ())
 
 
 def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> None:

@@ -57,6 +57,11 @@ def shared(name: str) -> Registry:
     return replace(registry, clusters={**registry.clusters, name: replace(registry.clusters[name], shared=True)})
 
 
+def closed_at(below: int | None) -> Registry:
+    registry = registry_of()
+    return replace(registry, clusters={**registry.clusters, "b": replace(registry.clusters["b"], unmarked_below=below)})
+
+
 def told(**changed: str) -> tuple[BrokerSettings, ...]:
     return (WELL.settings[0], BrokerSettings("br2", {**SETTINGS, **changed}))
 
@@ -113,6 +118,14 @@ def test_where_all_is_well_each_line_says_so() -> None:
         (
             {"clusters": {"a": A, "b": replace(B, largest_ledger=9**9)}, "registry": shared("b")},
             *("ledger ids", WARNING, "of another Pulsar cluster"),
+        ),
+        (
+            {"registry": closed_at(900), "clusters": {"a": A, "b": replace(B, own_next_id=17)}},
+            *("ledger ids", WARNING, "b gives 17 next, and ledgers without an owner mark are ours below 900"),
+        ),
+        (
+            {"registry": closed_at(None)},
+            *("ledger ids", WARNING, "every ledger without an owner mark in b counts as ours, as with 0.1.0"),
         ),
         ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "ledger ids", WARNING, "the ids of a cannot be read"),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset({"b1"}))}}, "bookies", FAILS, "1 writable bookies"),

@@ -14,13 +14,13 @@ from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, 
 
 @pytest.fixture
 def ground() -> Ground:
-    """With a, where ids are counted up to 40, and b, whose own counter gave three."""
+    """With a, where ids are counted up to 40, and b, whose own counter was raised to 3 at its registration."""
     made = Ground()
-    made.give_ids(A, 40)
     made.register(first())
     made.cluster(B, "instance-b", ("b1:3181",))
     made.give_ids(B, 3)
     made.register(further())
+    made.give_ids(A, 40 - made.ids_at(A).next_id())
     return made
 
 

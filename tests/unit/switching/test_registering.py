@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -271,3 +272,91 @@ def test_a_change_by_somebody_else_in_between_is_not_overwritten(
     with pytest.raises(LostRaceError, match="epoch 2"):
         registration.carry_out(further())
     assert set(begun.now.clusters) == {"a", "c"}
+
+
+def test_a_further_cluster_has_no_ledger_of_ours_without_a_mark(begun: Ground) -> None:
+    registry = begun.register(further())
+    assert {name: each.unmarked_below for name, each in registry.clusters.items()} == {"a": None, "b": 0}
+
+
+def test_the_counter_that_a_further_cluster_has_itself_is_raised_too(begun: Ground) -> None:
+    begun.cluster(Place(PULSAR, "/bookies-c"), "instance-c")
+    begun.give_ids(A, 40)
+    begun.register(further())
+    assert begun.ids_at(B).next_id() == 40
+    begun.give_ids(A, 10)
+    registry = begun.registry.require()
+    open_ = replace(registry.registry.clusters["b"], unmarked_below=None)
+    clusters = {**registry.registry.clusters, "b": open_}
+    begun.registry.replace(registry, replace(registry.registry, epoch=3, clusters=clusters))
+    begun.register(further(Place(PULSAR, "/bookies-c"), name="c", uri="uri-of-c"))
+    # Where the range of ledgers without a mark ends, the counter begins.
+    assert begun.now.cluster("b").unmarked_below == 50
+    assert begun.ids_at(B).next_id() == 50
+
+
+def test_a_first_cluster_in_a_store_of_its_own_owns_what_is_below_the_first_id_of_all(ground: Ground) -> None:
+    ground.cluster(B, "instance-b")
+    ground.brokers_place = B
+    ground.give_ids(B, 9)
+    registry = ground.register(first(B))
+    assert (registry.id_root, registry.cluster("a").unmarked_below) == (OWN_ID_ROOT, 9)
+    assert ground.ids(OWN_ID_ROOT).next_id() == 9
+
+
+def test_what_brokers_without_the_jar_wrote_in_a_cluster_that_was_alone_stays_ours(begun: Ground) -> None:
+    begun.register(further())
+    seen = begun.registry.require()
+    begun.registry.replace(seen, seen.registry.switched("b", "h:1", 5))
+    begun.unregistration.carry_out(begun.unregistration.plan("a"))
+    assert begun.now.cluster("b").unmarked_below is None
+    begun.give_ids(B, 30)
+    begun.ledger(B, 29)
+    c = Place(PULSAR, "/bookies-c")
+    begun.cluster(c, "instance-c")
+    begun.broker("h:8080")
+    refused(begun, further(c, name="c", uri="uri-of-c"), "h:8080 is without the jar, and makes ledgers without")
+    begun.pulsar.delete_many([(f"{BROKERS_PATH}/h:8080", 0)])
+    registry = begun.register(further(c, name="c", uri="uri-of-c"))
+    assert {name: each.unmarked_below for name, each in registry.clusters.items()} == {"b": 30, "c": 0}
+    assert begun.ids("/ledgers").next_id() == 30
+    assert begun.ids_at(c).next_id() == 30
+
+
+def test_a_broker_with_an_older_jar_keeps_a_further_cluster_out(begun: Ground) -> None:
+    begun.broker("h:8080", 1, understands=[])
+    refused(begun, further(), "h:8080 is with the jar of an earlier bookwarden")
+
+
+@pytest.mark.parametrize("named", [(), ("0badc0de",), ("1badc0de",)])
+def test_a_mark_in_the_first_cluster_that_was_not_named_is_refused(ground: Ground, named: tuple[str, ...]) -> None:
+    for ledger_id, owner in ((3, "0badc0de"), (4, "0badc0de"), (5, "1badc0de")):
+        ground.ledger(A, ledger_id, owner)
+    left = {"0badc0de": 2, "1badc0de": 1}
+    for owner in named:
+        del left[owner]
+    told = ", ".join(rf"{owner} \({number} ledgers\)" for owner, number in left.items())
+    refused(ground, replace(first(), owners=named), f"owner marks that were not named: {told}", "with --owner")
+
+
+def test_the_owner_of_an_earlier_registry_is_taken_over(ground: Ground) -> None:
+    ground.ledger(A, 4, "0badc0de")
+    ground.ledger(A, 5, "1badc0de")
+    registry = ground.register(replace(first(), owners=("1badc0de", "0badc0de")))
+    assert (registry.owner, registry.former_owners) == ("1badc0de", ("0badc0de",))
+
+
+@pytest.mark.parametrize(
+    ("named", "owner", "former"), [((), "2badc0de", ()), (("0badc0de",), "0badc0de", ("2badc0de",))]
+)
+def test_the_owner_of_a_move_to_the_cluster_is_taken_over(
+    ground: Ground, named: tuple[str, ...], owner: str, former: tuple[str, ...]
+) -> None:
+    ground.moved["instance-a"] = "2badc0de"
+    ground.ledger(A, 4, "2badc0de")
+    registry = ground.register(replace(first(), owners=named))
+    assert (registry.owner, registry.former_owners) == (owner, former)
+
+
+def test_an_owner_is_named_for_the_first_alone(begun: Ground) -> None:
+    refused(begun, replace(further(), owners=("0badc0de",)), "--owner is for the first cluster")

@@ -18,6 +18,7 @@ from bookwarden.cli.bookie_clusters.status import status
 from bookwarden.cli.bookie_clusters.superseded import superseded
 from bookwarden.cli.bookie_clusters.switch import rollback, switch
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
+from bookwarden.cli.bookie_clusters.upgrade import upgrade
 from bookwarden.switching.documents import SUPERSEDED
 
 _EPILOG = """\b
@@ -34,7 +35,7 @@ def bookie_clusters() -> None:
 
 
 for _command in (
-    *(list_clusters, get_cluster, register, unregister, deprecate, raise_ids, jar),
+    *(list_clusters, get_cluster, register, unregister, deprecate, upgrade, raise_ids, jar),
     *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
 ):
     bookie_clusters.add_command(_command)

@@ -29,6 +29,12 @@ What is refused, and what to do then: docs/bookie-clusters.md."""
 @click.option("--bootstrap", is_flag=True, help="It is the cluster that brokers use now: the first to be registered.")
 @click.option("--shared", is_flag=True, help="Others write there too: only ledgers with our mark are ours.")
 @click.option(
+    "--owner",
+    "owners",
+    multiple=True,
+    help="With --bootstrap: an owner mark of its ledgers, from an earlier registry. May be repeated; the first stays.",
+)
+@click.option(
     "--status",
     type=click.Choice([Status.ACTIVE.value, Status.STANDBY.value]),
     help="ACTIVE with --bootstrap, else STANDBY; anything else is refused.",
@@ -43,6 +49,7 @@ def register(
     uri: str,
     bootstrap: bool,
     shared: bool,
+    owners: tuple[str, ...],
     status: str | None,
     dry_run: bool,
     yes: bool,
@@ -56,7 +63,7 @@ def register(
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
     with SwitchingContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=shared)
+        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=shared, owners=owners)
         plan = context.registration.plan(wanted)
         raised = plan.behind
         if not dry_run:

@@ -33,6 +33,11 @@ def unregister(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> N
             notes.append(f"{counted(plan.foreign, 'ledger')} of others are there, and stay.")
         notes += note_of_ids(plan, context)
         if not dry_run:
+            if plan.foreign:
+                invocation.say(
+                    f"{counted(plan.foreign, 'ledger')} in {name} {'is' if plan.foreign == 1 else 'are'} not ours by "
+                    "their owner marks: brokers read none of them"
+                )
             confirm(f"Unregister bookie cluster {name}?", yes=yes)
             context.unregistration.carry_out(plan)
         shown = plan.before.registry if dry_run else plan.after

@@ -19,6 +19,7 @@ class ClusterSeen:
     writable: frozenset[str] = frozenset()  #: Ids of the bookies that take new ledgers now.
     read_only: frozenset[str] = frozenset()  #: Ids of the registered bookies that do not.
     known: frozenset[str] = frozenset()  #: Ids of the bookies that have a cookie, whether or not they run.
+    own_next_id: int | None = None  #: That its own counter gives next; None where none was given yet.
     largest_ledger: int | None = None  #: The largest id with metadata; None if it has no ledger.
 
 

@@ -117,9 +117,10 @@ def _look(sources: Sources, cluster: BookieCluster) -> ClusterSeen:
         instance = sources.instance(store, cluster.ledgers_root)
         writable, read_only, known = sources.members(store, cluster.ledgers_root)
         largest = sources.largest_ledger(store, cluster.ledgers_root)
+        own_next_id = sources.next_ledger(store, cluster.ledgers_root)
     except BookwardenError as error:
         return ClusterSeen(trouble=str(error))
-    return ClusterSeen("", instance, writable, read_only, known, largest)
+    return ClusterSeen("", instance, writable, read_only, known, own_next_id, largest)
 
 
 def _ensemble(quorums: Quorums) -> int:

@@ -190,6 +190,25 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
         yield warns(
             f"the ids of {some(unknown)} cannot be read", "nothing if its ledgers came from the brokers' one counter"
         )
+    below = {name: each.unmarked_below or 0 for name, each in seen.registry.clusters.items()}
+    behind = [
+        f"{name} gives {each.own_next_id or 0} next, and ledgers without an owner mark are ours below {below[name]}"
+        for name, each in sorted(seen.clusters.items())
+        if not each.trouble and (each.own_next_id or 0) < below[name]
+    ]
+    if behind:
+        yield warns(
+            f"counters that clusters have themselves are behind: {some(behind)}",
+            "let no client with the URI of that cluster make ledgers there; `bookie-clusters raise-ids`, with all "
+            "brokers stopped, raises the counter",
+        )
+    open_ = [each.name for each in seen.registry.open_ranges()] if len(seen.registry.clusters) > 1 else []
+    if open_:
+        yield warns(
+            f"every ledger without an owner mark in {some(open_)} counts as ours, as with 0.1.0: one that another "
+            "client makes there is read in place of ours",
+            "`bookwarden bookie-clusters upgrade`, once all brokers have the jar of this bookwarden",
+        )
     if not own:
         counted = some([f"{name}: {ledger_id}" for name, ledger_id in sorted(largest.items())]) or "no ledgers"
         yield ok(f"{told}, above every id of all that were read ({counted}); it serves all clusters, so back as well")
@@ -377,7 +396,8 @@ def _trial(seen: Observations) -> Iterator[Found]:
     if trial.denied:
         yield warns(
             f"{some(sorted(trial.denied))} asked for credentials, so that no ledger was written there",
-            "write one as the brokers do: `bookkeeper shell simpletest`",
+            "see that the brokers have credentials for these bookies, and watch the first ledgers after the switch: "
+            "docs/bookie-clusters.md, 'Precheck'",
         )
     if trial.left:
         yield warns(f"left there: {trial.left}", "nothing: the next precheck removes it")

@@ -94,6 +94,12 @@ def next_record(found: FoundMove | None, sides: Sides, folder: str) -> MoveRecor
     )
 
 
+def owner_of_move_to(store: MetadataStore, instance: str) -> str | None:
+    """Return the owner mark of the copies that a move made in the cluster of this INSTANCEID; None if none did."""
+    found = MoveNode(store).read()
+    return None if found is None or found.record.target_instance != instance else found.record.owner
+
+
 class MoveNode:
     """The record's node."""
 

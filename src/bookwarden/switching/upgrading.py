@@ -1,0 +1,105 @@
+"""What a registry of 0.1.0 leaves out, written down: former owners, and where ledgers without a mark end to be ours.
+
+With 0.1.0 every ledger of a cluster that is not shared counted as ours. A client with the cluster's own URI makes
+ledgers there whose ids are those of ours elsewhere, and brokers read them in place of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bookwarden.errors import RefusedError
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
+from bookwarden.switching.registering import (
+    looked,
+    raise_own_counters,
+    require_no_stock_broker,
+    require_understanding,
+)
+from bookwarden.switching.registry import Registry, is_owner
+from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+
+_REFUSAL = "the registry is not upgraded"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePlan:
+    """An upgrade that nothing speaks against."""
+
+    before: StoredRegistry
+    after: Registry  #: The same as before, with its epoch, where nothing is to be written.
+    closed: tuple[str, ...]  #: The clusters whose range of ledgers without a mark is ended.
+    below: int  #: The id at which it is.
+    added: tuple[str, ...]  #: Former owners that are named now.
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.closed or self.added)
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Upgrades the registry of one Pulsar cluster."""
+
+    registry: RegistryNode  #: Of this Pulsar cluster.
+    pulsar: MetadataStore  #: Its own metadata store.
+    open_cluster: OpensCluster  #: Opens a place.
+    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+
+    def plan(self, owners: Sequence[str] = ()) -> UpgradePlan:
+        """Look at everything, change nothing.
+
+        Raises RefusedError while a broker lives that would not heed it, or where the ids of all clusters are behind;
+        StoreError where a store does not answer.
+        """
+        before = self.registry.require()
+        registry = before.registry
+        wrong = [owner for owner in owners if not is_owner(owner)]
+        if wrong:
+            raise RefusedError(f"{_REFUSAL}: the owner {wrong[0]!r} is not eight hexadecimal digits")
+        known = (registry.owner, *registry.former_owners)
+        added = tuple(owner for owner in dict.fromkeys(owners) if owner not in known)
+        # A cluster that is registered alone has no other's ledgers to be taken for.
+        closing = registry.open_ranges() if len(registry.clusters) > 1 else []
+        if not (added or closing):
+            return UpgradePlan(before, registry, (), 0, ())
+        require_understanding(self.pulsar, _REFUSAL)
+        below = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
+        after = replace(registry, epoch=registry.epoch + 1, former_owners=(*registry.former_owners, *added))
+        if closing:
+            require_no_stock_broker(self.pulsar, _REFUSAL, closing)
+            for each in registry.clusters.values():
+                self._require_below(each.name, below)
+            after = after.with_ranges_closed(below)
+        return UpgradePlan(before, after, tuple(each.name for each in closing), below, added)
+
+    def carry_out(self, plan: UpgradePlan) -> None:
+        """Raise the counters that clusters have themselves, and write the registry.
+
+        May be killed and repeated. LostRaceError where somebody else changed the registry meanwhile.
+        """
+        if not plan.changes:
+            return
+        if plan.closed:
+            raise_own_counters(self.generator_at, self.registry, plan.after, plan.below)
+        self.registry.replace(plan.before, plan.after)
+
+    def _require_below(self, name: str, below: int) -> None:
+        cluster = self.registry.require().registry.cluster(name)
+        metadata = self.open_cluster(self.registry.place_of(cluster))
+        instance = looked(metadata, name).instance
+        if instance != cluster.instance:
+            raise RefusedError(
+                f"{_REFUSAL}: bookie cluster {name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
+                "its ids are not known: put its metadata back"
+            )
+        free = metadata.first_free_id()
+        if free > below and not cluster.shared:
+            raise RefusedError(
+                f"{_REFUSAL}: bookie cluster {name!r} has ids up to {free - 1}, and the next one of all clusters is "
+                f"{below}: find what gives ids there by a counter of its own, and raise that of all clusters above it "
+                "first (docs/bookie-clusters.md, 'Precheck')"
+            )
