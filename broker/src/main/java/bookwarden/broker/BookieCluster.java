@@ -33,8 +33,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One real bookie cluster: its ledger manager, and the bookies that it has now. Until its metadata was reached, and
- * while it says that it is another cluster's, every operation fails: nothing there counts as absent.
+ * One real bookie cluster: its ledger manager, and the bookies that it has now. Until its metadata was reached and its
+ * bookies were compared with those of the other clusters, and while it says that it is another cluster's, every
+ * operation fails, and it has no bookies: nothing there counts as absent.
  */
 final class BookieCluster {
     private static final Logger LOG = LoggerFactory.getLogger(BookieCluster.class);
@@ -43,8 +44,10 @@ final class BookieCluster {
     private static final int LAYOUT_VERSION = 1;
     /** A node that is never there. */
     private static final String BARRIER = "bookwarden-read-barrier";
+    private static final IOException NOT_COMPARED =
+            new IOException("its bookies were not compared with those of the other clusters yet");
 
-    /** The metadata that was reached is not that of this cluster, or of a layout that cannot be read. */
+    /** What was reached is not this cluster, or of a layout that cannot be read, or has bookies of another cluster. */
     static final class WrongClusterException extends IOException {
         WrongClusterException(String message) {
             super(message);
@@ -71,6 +74,7 @@ final class BookieCluster {
     private volatile Connection connection;
     private volatile boolean silent;
     private volatile Throwable trouble = new IOException("its metadata was not reached yet");
+    private volatile boolean admitted;
     private volatile Set<BookieId> writable = Set.of();
     private volatile Set<BookieId> readOnly = Set.of();
     private volatile Set<BookieId> cookies = Set.of();
@@ -91,9 +95,26 @@ final class BookieCluster {
         return entry.name();
     }
 
-    /** Return whether its metadata was ever reached. */
-    boolean isReached() {
-        return connection != null;
+    /** Return whether its metadata was reached, and it takes part since. */
+    boolean isAdmitted() {
+        return admitted;
+    }
+
+    /** Return whether its metadata was reached, and all that is left is to compare its bookies. */
+    boolean isToBeAdmitted() {
+        return trouble == NOT_COMPARED;
+    }
+
+    /** Let it take part. */
+    void admit() {
+        admitted = true;
+        note(null);
+    }
+
+    /** Refuse it, after it was reached, because it has bookies of another cluster. */
+    void refuse(Set<BookieId> common, BookieCluster other) {
+        note(new WrongClusterException("bookies of " + name() + " are also registered in " + other.name() + ": "
+                + common));
     }
 
     /** Return whether its metadata could not be read lately, or never. */
@@ -124,14 +145,14 @@ final class BookieCluster {
     // Bookies
 
     Set<BookieId> writable() {
-        return writable;
+        return admitted ? writable : Set.of();
     }
 
     Set<BookieId> readOnly() {
-        return readOnly;
+        return admitted ? readOnly : Set.of();
     }
 
-    /** Return the bookies that run now. */
+    /** Return the bookies that run now, also before it takes part. */
     Set<BookieId> registered() {
         Set<BookieId> all = new HashSet<>(writable);
         all.addAll(readOnly);
@@ -140,17 +161,18 @@ final class BookieCluster {
 
     /** Return the bookies that it has, also those that do not run now. */
     Set<BookieId> members() {
-        Set<BookieId> all = registered();
-        all.addAll(cookies);
+        Set<BookieId> all = new HashSet<>(writable());
+        all.addAll(readOnly());
+        all.addAll(admitted ? cookies : Set.of());
         return all;
     }
 
     boolean isRegistered(BookieId bookie) {
-        return writable.contains(bookie) || readOnly.contains(bookie);
+        return writable().contains(bookie) || readOnly().contains(bookie);
     }
 
     boolean hasCookie(BookieId bookie) {
-        return cookies.contains(bookie);
+        return admitted && cookies.contains(bookie);
     }
 
     /** Return the bookie's addresses, from memory: the client asks in threads that must not wait for a store. */
@@ -178,19 +200,24 @@ final class BookieCluster {
     /**
      * Read a ledger's metadata as it is now, past all memory. A server of ZooKeeper may be behind: what another session
      * wrote is seen for sure only after a write of our own, and the deletion of what is not there is one that leaves
-     * nothing behind. (The store's own sync does nothing in Pulsar 4.2.)
+     * nothing behind. (The store's own sync does nothing in Pulsar 4.2.) It is absent only if the metadata is this
+     * cluster's afterwards: an empty root in its place has no ledger either.
      */
     CompletableFuture<Versioned<LedgerMetadata>> readNow(long ledger) {
-        return ask(true, now -> Answers.within(limitMillis, now.store.delete(child(BARRIER), Optional.empty())
-                .handle((done, error) -> passed(error)).thenCompose(x -> now.store.get(path(ledger)))
+        return ask(true, now -> Answers.within(limitMillis, getNow(now.store, entry.ledgersRoot(), path(ledger))
+                .thenCompose(found -> found.isPresent() ? CompletableFuture.completedFuture(found)
+                        : verify(now.store).thenApply(x -> found))
                 .thenApply(found -> parse(ledger, found))));
     }
 
-    private static Void passed(Throwable error) {
-        if (error != null && !(Answers.cause(error) instanceof MetadataStoreException.NotFoundException)) {
-            throw new CompletionException(error);
-        }
-        return null;
+    /** Read a node as it is now, after the write of ours that leaves nothing behind in this folder. */
+    static CompletableFuture<Optional<GetResult>> getNow(MetadataStoreExtended store, String folder, String path) {
+        return store.delete(folder + "/" + BARRIER, Optional.empty()).handle((done, error) -> {
+            if (error != null && !(Answers.cause(error) instanceof MetadataStoreException.NotFoundException)) {
+                throw new CompletionException(error);
+            }
+            return null;
+        }).thenCompose(x -> store.get(path));
     }
 
     private static Versioned<LedgerMetadata> parse(long ledger, Optional<GetResult> found) {
@@ -219,11 +246,18 @@ final class BookieCluster {
         return ask(true, now -> now.ledgers.writeLedgerMetadata(ledger, metadata, version));
     }
 
-    /** Remove a ledger's metadata; not by the ledger manager, which logs an error for each that is not there. */
+    /**
+     * Remove a ledger's metadata; not by the ledger manager, which logs an error for each that is not there. It is
+     * absent only if the metadata is this cluster's, as of a reading.
+     */
     CompletableFuture<Void> remove(long ledger, Version version) {
         Optional<Long> expected = version == Version.ANY ? Optional.empty()
                 : Optional.of(((LongVersion) version).getLongVersion());
-        return ask(true, now -> Answers.within(limitMillis, now.store.delete(path(ledger), expected)));
+        return ask(true, now -> Answers.within(limitMillis, now.store.delete(path(ledger), expected)
+                .handle((done, error) -> error != null && Answers.isAbsent(Answers.translated(error))
+                        ? verify(now.store).<Void>thenCompose(x -> Answers.failed(error))
+                        : error == null ? CompletableFuture.completedFuture(done) : Answers.<Void>failed(error))
+                .thenCompose(x -> x)));
     }
 
     void listen(long ledger, LedgerMetadataListener listener) {
@@ -243,7 +277,7 @@ final class BookieCluster {
     /** Ask; an answer that tells that its store can be read, ``fresh``, takes back an earlier failure. */
     private <T> CompletableFuture<T> ask(boolean fresh, Function<Connection, CompletableFuture<T>> question) {
         Connection now = connection;
-        if (now == null || isWrong()) {
+        if (now == null || isWrong() || !admitted) {
             return Answers.failed(new BKException.MetaStoreException(
                     new IOException("bookie cluster " + name() + " cannot be asked", trouble)));
         }
@@ -285,7 +319,7 @@ final class BookieCluster {
 
     /**
      * Connect if there is no connection, else look whether it still is the same cluster. The answer comes when it is
-     * known, or after so long, and never fails: isFailing tells.
+     * known, or after so long, and never fails: isFailing tells, and isToBeAdmitted at the first contact.
      */
     CompletableFuture<Void> probe(long millis) {
         Connection now = connection;
@@ -293,7 +327,11 @@ final class BookieCluster {
                 now == null ? connect() : verify(now.store).thenCompose(x -> count(now.store));
         return Answers.within(millis, attempt).handle((done, error) -> {
             silent = false;
-            note(error == null ? null : Answers.cause(error));
+            if (error == null && !admitted) {
+                trouble = NOT_COMPARED;
+            } else {
+                note(error == null ? null : Answers.cause(error));
+            }
             return null;
         });
     }

@@ -17,6 +17,8 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.bookkeeper.net.BookieId;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.apache.pulsar.metadata.api.extended.SessionEvent;
@@ -25,8 +27,9 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Follows the registry of bookie clusters, once for all BookKeeper clients of a process, so that all switch at once.
- * A registry that is of no use (unparsable, older, gone, or with a cluster that cannot be reached or is another) is
- * refused: the last good one is kept, and the next poll tries again.
+ * A registry that is of no use (unparsable, older, gone, with an active cluster that cannot be reached, or with a
+ * cluster that is another) is refused: the last good one is kept, and the next poll tries again. Meanwhile no ledger
+ * is absent, since it may be in a cluster of the newer one: `confirm`.
  */
 final class ClusterFollower {
     private static final Logger LOG = LoggerFactory.getLogger(ClusterFollower.class);
@@ -52,6 +55,7 @@ final class ClusterFollower {
     private final ScheduledExecutorService notifier = thread("bookwarden-bookies");
     private volatile ClusterView view;
     private volatile boolean closed;
+    private final AtomicBoolean refreshing = new AtomicBoolean();
     private String lastError = "";
     private int users;
 
@@ -93,7 +97,11 @@ final class ClusterFollower {
             throw new IOException("Pulsar's metadata store " + settings.storeUrl() + ": " + e.getCause(), e);
         }
         stores = new Stores(store, settings.sessionTimeoutMillis());
-        seen = new SeenNode(store, settings.registryPath() + "-seen", settings.readMillis());
+        seen = new SeenNode(store, seenFolder(), settings.readMillis());
+    }
+
+    private String seenFolder() {
+        return settings.registryPath() + "-seen";
     }
 
     private void start() throws IOException, InterruptedException {
@@ -111,12 +119,12 @@ final class ClusterFollower {
         }
         store.registerListener(notification -> {
             if (notification.getPath().equals(settings.registryPath())) {
-                run(worker, this::refresh);
+                refreshSoon();
             }
         });
         store.registerSessionListener(event -> {
             if (event == SessionEvent.SessionReestablished) {
-                run(worker, this::refresh);
+                refreshSoon();
             }
         });
         run(worker, this::report);
@@ -125,6 +133,32 @@ final class ClusterFollower {
 
     ClusterView view() {
         return view;
+    }
+
+    /**
+     * Complete if the registry is the one of this view, read past every cache: only then a ledger that no cluster of
+     * the view has is absent. Else fail, and follow it. A ledger in a cluster that the view lacks was made after that
+     * cluster was registered, so that to ask for it first and read the registry then leaves no gap.
+     */
+    CompletableFuture<Void> confirm(ClusterView asked) {
+        return Answers.within(settings.readMillis(),
+                BookieCluster.getNow(store, seenFolder(), settings.registryPath())).handle((found, error) -> {
+                    try {
+                        if (error != null) {
+                            throw new IOException("it cannot be read: " + Answers.cause(error), error);
+                        }
+                        Registry now = parse(found);
+                        if (!now.equals(asked.registry())) {
+                            throw new IOException("it has epoch " + now.epoch());
+                        }
+                    } catch (IOException e) {
+                        refreshSoon();
+                        throw new CompletionException(new IOException("the clusters of epoch "
+                                + asked.registry().epoch() + " may not be all, see the registry "
+                                + settings.registryPath() + ": " + e.getMessage(), e));
+                    }
+                    return null;
+                });
     }
 
     /** Return how long a cluster may be silent before others are asked too. */
@@ -176,13 +210,34 @@ final class ClusterFollower {
             refresh();
             CompletableFuture<?>[] probes = view.oldestFirst().stream().map(each -> each.probe(settings.readMillis()))
                     .toArray(CompletableFuture<?>[]::new);
-            CompletableFuture.allOf(probes).thenRun(() -> run(worker, this::report));
+            CompletableFuture.allOf(probes).thenRun(() -> run(worker, () -> {
+                admitReached();
+                report();
+            }));
         } catch (RuntimeException e) {
             LOG.error("following the bookie clusters", e);
         }
     }
 
+    private void admitReached() {
+        boolean any = false;
+        for (BookieCluster each : view.oldestFirst()) {
+            any |= admitted(each, view);
+        }
+        if (any) {
+            changed();
+        }
+    }
+
+    /** Have the registry read; calls that come before it is begun are one. */
+    private void refreshSoon() {
+        if (refreshing.compareAndSet(false, true)) {
+            run(worker, this::refresh);
+        }
+    }
+
     private void refresh() {
+        refreshing.set(false);
         if (closed) {
             return;
         }
@@ -212,7 +267,10 @@ final class ClusterFollower {
 
     private Registry read(long millis)
             throws IOException, ExecutionException, TimeoutException, InterruptedException {
-        Optional<GetResult> found = store.get(settings.registryPath()).get(millis, TimeUnit.MILLISECONDS);
+        return parse(store.get(settings.registryPath()).get(millis, TimeUnit.MILLISECONDS));
+    }
+
+    private static Registry parse(Optional<GetResult> found) throws IOException {
         if (found.isEmpty()) {
             throw new IOException("there is no such node");
         }
@@ -262,9 +320,9 @@ final class ClusterFollower {
     }
 
     /**
-     * Refuse a view unless what is new in it answers: clusters that were not followed, and the active one. At the
-     * start a cluster that is not active may be out of reach: the broker must come up without it, and its ledgers fail
-     * with an error until it is there. Metadata that is another cluster's is refused always.
+     * Refuse a view unless its active cluster answers, if that is not the one of the view before. Another cluster may be
+     * out of reach: the switch of the others must not wait for it, and its ledgers fail with an error until it is
+     * there. Metadata that is another cluster's, or a new cluster with bookies of another one, is refused always.
      */
     private void reach(ClusterView before, ClusterView after, boolean starting)
             throws RefusedException, InterruptedException {
@@ -288,26 +346,36 @@ final class ClusterFollower {
             }
         }
         for (BookieCluster each : asked) {
-            boolean needed = !starting || each == after.active();
-            if (each.isWrong() || needed && each.isFailing()) {
-                throw new RefusedException("bookie cluster " + each.name() + ": " + each.trouble());
+            if (starting && each.isToBeAdmitted()) {
+                // Bookies that were registered twice while this broker was down do not keep it down.
+                each.admit();
+            } else {
+                admitted(each, after);
             }
-            if (!starting && (before == null || !before.oldestFirst().contains(each))) {
-                refuseBookiesOfAnother(each, after);
+            if (each.isWrong() || each == after.active() && each.isFailing()) {
+                throw new RefusedException("bookie cluster " + each.name() + ": " + each.trouble());
             }
         }
     }
 
-    /** With one name in two clusters nobody can tell where an ensemble is. */
-    private static void refuseBookiesOfAnother(BookieCluster added, ClusterView view) throws RefusedException {
+    /**
+     * Let a cluster take part that was reached for the first time, and return whether it does since now. With one name
+     * in two clusters nobody can tell where an ensemble is: it is refused as long as a bookie runs in another one too.
+     */
+    private static boolean admitted(BookieCluster added, ClusterView view) {
+        if (!added.isToBeAdmitted()) {
+            return false;
+        }
         for (BookieCluster other : view.oldestFirst()) {
-            Set<Object> both = new HashSet<>(added.registered());
+            Set<BookieId> both = new HashSet<>(added.registered());
             both.retainAll(other.registered());
             if (other != added && !both.isEmpty()) {
-                throw new RefusedException("bookies of " + added.name() + " are also registered in " + other.name()
-                        + ": " + both);
+                added.refuse(both, other);
+                return false;
             }
         }
+        added.admit();
+        return true;
     }
 
     /** Close what is not registered any more, once the calls that still know it are through. */

@@ -75,14 +75,29 @@ final class RoutingLedgerManager implements LedgerManager {
         return answer;
     }
 
-    /** Find the cluster that has a ledger. It is absent only if each said so twice, the second time past all memory. */
+    /**
+     * Find the cluster that has a ledger. It is absent only if each said so twice, the second time past all memory, and
+     * these were all clusters.
+     */
     CompletableFuture<LedgerSearch.Found> find(long ledger) {
         ClusterView view = follower.view();
         return search(view, ledger, cluster -> cluster.read(ledger))
                 .thenCompose(found -> found.isPresent() ? CompletableFuture.completedFuture(found)
                         : search(view, ledger, cluster -> cluster.readNow(ledger)))
-                .thenCompose(found -> found.map(CompletableFuture::completedFuture).orElseGet(
-                        () -> Answers.failed(new BKException.BKNoSuchLedgerExistsOnMetadataServerException())));
+                .thenCompose(found -> found.map(CompletableFuture::completedFuture)
+                        .orElseGet(() -> absent(view, ledger)));
+    }
+
+    /** Fail with the exception that says that a ledger is in no cluster, or with another while that is not certain. */
+    private <T> CompletableFuture<T> absent(ClusterView view, long ledger) {
+        return follower.confirm(view).handle((done, error) -> {
+            if (error != null) {
+                LOG.warn("ledger {} was found in no bookie cluster, which is not taken for its absence: {}", ledger,
+                        Answers.cause(error).getMessage());
+            }
+            throw new CompletionException(error == null
+                    ? new BKException.BKNoSuchLedgerExistsOnMetadataServerException() : error);
+        });
     }
 
     private CompletableFuture<Optional<LedgerSearch.Found>> search(
@@ -170,7 +185,7 @@ final class RoutingLedgerManager implements LedgerManager {
             if (any) {
                 answer.complete(null);
             } else {
-                answer.completeExceptionally(new BKException.BKNoSuchLedgerExistsOnMetadataServerException());
+                absent(view, ledger).whenComplete((x, error) -> answer.completeExceptionally(Answers.translated(error)));
             }
             return;
         }

@@ -86,7 +86,7 @@ final class SeenNode {
         fields.put("jar", jar());
         ObjectNode instances = fields.putObject("instances");
         for (BookieCluster each : view.oldestFirst()) {
-            if (each.isReached()) {
+            if (each.isAdmitted()) {
                 instances.put(each.name(), each.entry().instance());
             }
         }

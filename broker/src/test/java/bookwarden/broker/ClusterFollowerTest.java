@@ -1,5 +1,6 @@
 package bookwarden.broker;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -15,6 +16,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.net.BookieId;
+import org.apache.bookkeeper.versioning.Version;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -22,6 +24,7 @@ import org.junit.jupiter.api.Test;
 /** What of the registry is followed, what is refused, and what is said of it. */
 class ClusterFollowerTest {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long NEVER = 3_600_000;
     private Site site;
     private Site.Cluster a;
     private Site.Cluster b;
@@ -172,15 +175,118 @@ class ClusterFollowerTest {
     }
 
     @Test
-    void aNewClusterThatIsUnreachableIsNotFollowedBeforeItAnswers() throws Exception {
+    void noLedgerIsAbsentWhileANewerRegistryIsRefused() throws Exception {
         site.register("a");
         ClusterFollower follower = site.follow();
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        assertAbsent(ledgers);
+        site.plant(b, Site.ledger(7, "b1:3181").build());
         FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
-        site.register("a", "b");
+        // Registered and made active while this broker was away.
+        site.since.put("b", 2L);
+        site.write(site.registry(3, "b", "a"));
         awaitRefusal();
+        assertUnknown(ledgers);
         assertEquals(1, follower.view().registry().epoch());
         FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        site.await(follower, 3);
+        assertEquals("b", ((PlacedVersion) Site.get(ledgers.readLedgerMetadata(7)).getVersion()).cluster());
+        ledgers.close();
+    }
+
+    @Test
+    void noLedgerIsAbsentWhileTheRegistryIsGoneOrBroken() throws Exception {
+        site.register("a");
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(site.follow());
+        site.write("{");
+        assertUnknown(ledgers);
+        site.own.delete(Registry.PATH, Optional.empty()).get();
+        assertUnknown(ledgers);
+        site.write(site.registry(1, "a"));
+        assertAbsent(ledgers);
+        ledgers.close();
+    }
+
+    @Test
+    void aRegistryThatNobodyAnnouncedIsReadBeforeALedgerIsAbsentAndFollowed() throws Exception {
+        site.pollMillis = NEVER;
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        site.plant(b, Site.ledger(7, "b1:3181").build());
+        site.since.put("b", 2L);
+        byte[] next = site.registry(2, "a", "b").toString().getBytes(UTF_8);
+        site.another().put(Registry.PATH, next, Optional.empty()).get();
+        assertEquals(1, follower.view().registry().epoch());
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.readLedgerMetadata(7)));
         site.await(follower, 2);
+        assertEquals("b", ((PlacedVersion) Site.get(ledgers.readLedgerMetadata(7)).getVersion()).cluster());
+        ledgers.close();
+    }
+
+    private static void assertAbsent(RoutingLedgerManager ledgers) throws Exception {
+        int absent = BKException.Code.NoSuchLedgerExistsOnMetadataServerException;
+        assertEquals(absent, Site.errorOf(ledgers.readLedgerMetadata(7)));
+        assertEquals(absent, Site.errorOf(ledgers.removeLedgerMetadata(7, Version.ANY)));
+    }
+
+    private static void assertUnknown(RoutingLedgerManager ledgers) throws Exception {
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.readLedgerMetadata(7)));
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.removeLedgerMetadata(7, Version.ANY)));
+    }
+
+    @Test
+    void aNewClusterThatIsUnreachableIsFollowedAndFailsUntilItAnswers() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        BookieUnion union = new BookieUnion(follower);
+        CompletableFuture<Void> both = whenBothAreHeardOf(union);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        site.register("a", "b");
+        site.await(follower, 2);
+        Site.until(() -> seen().get("unreachable").size() == 1);
+        assertEquals(1, seen().get("instances").size());
+        assertUnknown(ledgers);
+        // One more change is followed too.
+        site.register("a", "b");
+        site.await(follower, 3);
+        site.register("b", "a");
+        awaitRefusal();
+        assertEquals("a", follower.view().active().name());
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        site.await(follower, 4);
+        Site.get(both);
+        assertAbsent(ledgers);
+        Site.until(() -> seen().get("instances").size() == 2 && seen().get("unreachable").isEmpty());
+        union.close();
+        ledgers.close();
+    }
+
+    @Test
+    void aClusterThatWasSilentAtFirstTakesPartOnlyOnceItsIdentityAndBookiesWereChecked() throws Exception {
+        site.register("a");
+        ClusterFollower follower = site.follow();
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
+        site.put(b, "INSTANCEID", "another");
+        site.put(b, "available/a1:3181", "");
+        site.register("a", "b");
+        site.await(follower, 2);
+        BookieCluster late = follower.view().oldestFirst().get(1);
+        FlakyStore.set(b.storeUrl(), FlakyStore.Mood.WELL);
+        Site.until(() -> late.isWrong() && late.trouble().getMessage().contains("INSTANCEID"));
+        assertUnknown(ledgers);
+        site.put(b, "INSTANCEID", b.instance());
+        Site.until(() -> late.isWrong() && late.trouble().getMessage().contains("also registered in a"));
+        assertUnknown(ledgers);
+        assertEquals("a", follower.view().clusterOf(BookieId.parse("a1:3181")).name());
+        assertEquals(1, seen().get("instances").size());
+        site.delete(b, "available/a1:3181");
+        Site.until(() -> seen().get("instances").size() == 2);
+        assertAbsent(ledgers);
+        assertEquals("b", follower.view().clusterOf(BookieId.parse("b1:3181")).name());
+        ledgers.close();
     }
 
     @Test
@@ -240,7 +346,31 @@ class ClusterFollowerTest {
         RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
         site.put(b, "INSTANCEID", "another");
         Site.until(() -> follower.view().oldestFirst().get(1).isWrong());
-        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.readLedgerMetadata(7)));
+        assertUnknown(ledgers);
+        ledgers.close();
+    }
+
+    @Test
+    void aClusterWhoseMetadataWasReplacedIsNeverTakenForEmptyBeforeTheNextProbeEither() throws Exception {
+        site.pollMillis = NEVER;
+        site.register("a");
+        site.register("a", "b");
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(site.follow());
+        assertAbsent(ledgers);
+        site.put(b, "INSTANCEID", "another");
+        assertEquals(BKException.Code.MetaStoreException, Site.errorOf(ledgers.removeLedgerMetadata(7, Version.ANY)));
+        assertUnknown(ledgers);
+        ledgers.close();
+    }
+
+    @Test
+    void aReadingFindsOutToo() throws Exception {
+        site.pollMillis = NEVER;
+        site.register("a");
+        site.register("a", "b");
+        RoutingLedgerManager ledgers = new RoutingLedgerManager(site.follow());
+        site.delete(b, "INSTANCEID");
+        assertUnknown(ledgers);
         ledgers.close();
     }
 
@@ -301,16 +431,21 @@ class ClusterFollowerTest {
         site.register("a");
         ClusterFollower follower = site.follow();
         BookieUnion union = new BookieUnion(follower);
+        CompletableFuture<Void> both = whenBothAreHeardOf(union);
+        site.register("a", "b");
+        Site.get(both);
+        assertTrue(Site.get(union.getAllBookies()).getValue().size() == 2);
+        union.close();
+    }
+
+    private static CompletableFuture<Void> whenBothAreHeardOf(BookieUnion union) throws Exception {
         CompletableFuture<Void> both = new CompletableFuture<>();
         Site.get(union.watchWritableBookies(bookies -> {
             if (bookies.getValue().equals(java.util.Set.copyOf(Site.ids("a1:3181", "b1:3181")))) {
                 both.complete(null);
             }
         }));
-        site.register("a", "b");
-        Site.get(both);
-        assertTrue(Site.get(union.getAllBookies()).getValue().size() == 2);
-        union.close();
+        return both;
     }
 
     @Test

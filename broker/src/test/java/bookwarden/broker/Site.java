@@ -42,6 +42,7 @@ final class Site implements AutoCloseable {
         }
     }
 
+    private final String url = "memory:" + UUID.randomUUID();
     final MetadataStoreExtended own;
     final Map<String, Cluster> clusters = new LinkedHashMap<>();
     final Map<String, Long> since = new LinkedHashMap<>();
@@ -54,8 +55,14 @@ final class Site implements AutoCloseable {
     long epoch;
 
     Site() throws Exception {
-        own = MetadataStoreExtended.create("memory:local", MetadataStoreConfig.builder().build());
-        opened.add(own);
+        own = another();
+    }
+
+    /** Open one more session with Pulsar's own store: the follower does not hear of what it changes. */
+    MetadataStoreExtended another() throws Exception {
+        MetadataStoreExtended session = MetadataStoreExtended.create(url, MetadataStoreConfig.builder().build());
+        opened.add(session);
+        return session;
     }
 
     /** Make a cluster whose metadata is in Pulsar's own store. */
