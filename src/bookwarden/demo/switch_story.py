@@ -166,7 +166,7 @@ class SwitchStory:
         uri = bookies.metadata_service_uri
         self._say(f"bookie cluster {bookies.name} is registered: {uri}")
         wanted = Wanted(bookies.name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=False)
-        self._context.registration.carry_out(wanted)
+        self._context.registration.carry_out(wanted, wait_s=_PATIENCE_S)
 
     def _create_topics(self) -> list[str]:
         topics = [f"persistent://{_NAMESPACE}/topic-{number}" for number in range(1, TOPICS + 1)]

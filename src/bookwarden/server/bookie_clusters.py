@@ -43,6 +43,9 @@ _Source = Annotated[str | None, Query(description="This former bookie cluster al
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
 
 
+_Timeout = Annotated[float, Query(description="Maximum seconds to wait for brokers.", ge=0, le=_LONGEST_WAIT_S)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -58,6 +61,13 @@ class Registering(_Body):
     )
     raise_ids: bool = Field(
         default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
+    )
+    timeout_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=_LONGEST_WAIT_S,
+        alias="timeoutSeconds",
+        description="Maximum seconds to wait for brokers.",
     )
 
 
@@ -184,12 +194,12 @@ class _Endpoints(NamedTuple):
             if not dryRun:
                 if raised:
                     context.registration.raise_ids(plan)
-                plan = context.registration.carry_out(wanted)
+                plan = context.registration.carry_out(wanted, wait_s=body.timeout_s)
             return registration_data(context.pulsar_url, plan, raised, dry_run=dryRun)
 
-    def unregister(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
+    def unregister(self, name: _Name, dryRun: _DryRun = False, timeoutSeconds: _Timeout = 60.0) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
-            plan = context.unregistration.plan(name)
+            plan = context.unregistration.plan(name, wait_s=timeoutSeconds)
             if not dryRun:
                 context.unregistration.carry_out(plan)
             shown = registry_data(plan.before.registry if dryRun else plan.after)
@@ -257,7 +267,8 @@ class _Endpoints(NamedTuple):
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
     if not context.switch.is_made(planned) and (asked.dry_run or not asked.skip_precheck):
         with_trial = asked.trial and not asked.dry_run
-        result = context.precheck(planned.plan.order.target, with_trial=with_trial)
+        order = planned.plan.order
+        result = context.precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
         if result.failing or asked.dry_run:
             return JSONResponse(result.as_json(), 409 if result.failing else 200)
     elif asked.dry_run:

@@ -8,14 +8,17 @@ switch is lost to the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.followers import Follower, FollowerNode, read_followers
+from bookwarden.switching.registry import BookieCluster
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
+_LOOK_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,26 @@ class Broker:
         """Return whether it acts by the registry of this epoch, or a later one."""
         return self.follower is not None and self.follower.epoch >= epoch
 
+    def knows(self, cluster: BookieCluster) -> bool:
+        """Return whether it acts by a registry that has this cluster, so that it reads, and may write, there."""
+        return self.follows(cluster.since)
+
+    def reaches(self, cluster: BookieCluster) -> bool:
+        """Return whether it reads that cluster's metadata, and found it to be that cluster."""
+        follower = self.follower
+        return (
+            follower is not None
+            and self.knows(cluster)
+            and follower.instances.get(cluster.name) == cluster.instance
+            and cluster.name not in follower.unreachable
+        )
+
+    def described(self) -> str:
+        """Return its name, and what it follows."""
+        if self.follower is None:
+            return f"{self.name} ({self.trouble or 'without the jar'})"
+        return f"{self.name} (epoch {self.follower.epoch})"
+
 
 def read_brokers(store: MetadataStore) -> list[Broker]:
     """Read all live brokers, each with what it follows, by name; StoreError if the store does not answer."""
@@ -38,6 +61,18 @@ def read_brokers(store: MetadataStore) -> list[Broker]:
     nodes = store.get_many([f"{BROKERS_PATH}/{name}" for name in names])
     followers = read_followers(store)
     return [matched(name, node, followers) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+def await_brokers(
+    store: MetadataStore, is_late: Callable[[Broker], bool], wait_s: float, sleep: Callable[[float], None] = time.sleep
+) -> list[Broker]:
+    """Wait until no live broker is late; return those that still are after this time."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        late = [broker for broker in read_brokers(store) if is_late(broker)]
+        if not late or time.monotonic() >= deadline:
+            return late
+        sleep(_LOOK_EVERY_S)
 
 
 def matched(name: str, node: Versioned, followers: Iterable[FollowerNode]) -> Broker:

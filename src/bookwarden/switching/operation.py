@@ -167,7 +167,8 @@ class Switch:
     def _change(self, order: Order, found: StoredRegistry, lease: OrderLease, *, is_checked: bool) -> None:
         """Make the target active; RefusedError if anything changed since the plan was made."""
         if is_checked:
-            require_brokers(judge_brokers(read_brokers(self._store), found.registry, order.target))
+            brokers = read_brokers(self._store)
+            require_brokers(judge_brokers(brokers, found.registry, order.target, is_rollback=order.is_rollback))
         following = found.registry.switched(order.target, order.origin, order.time_ms)
         if following.epoch != order.epoch:
             raise RefusedError(
@@ -227,7 +228,7 @@ class Switch:
                     seconds = max(0, broker.follower.told_ms - changed_ms) / 1000
                     followed[broker.name] = Followed(broker.name, seconds)
                     tell(followed[broker.name])
-            behind = [_described(broker) for broker in brokers if not broker.follows(epoch)]
+            behind = [broker.described() for broker in brokers if not broker.follows(epoch)]
             if not behind or time.monotonic() >= deadline:
                 return list(followed.values()), behind
             require()
@@ -242,9 +243,3 @@ def require_brokers(findings: Iterable[Finding]) -> None:
     bad = failing(findings)
     if bad:
         raise RefusedError(f"{bad[0].seen}: {bad[0].advice}; nothing was switched")
-
-
-def _described(broker: Broker) -> str:
-    if broker.follower is None:
-        return f"{broker.name} ({broker.trouble or 'without the jar'})"
-    return f"{broker.name} (epoch {broker.follower.epoch})"

@@ -11,7 +11,7 @@ from typing import Final
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.brokers import Broker, await_brokers, read_brokers
 from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
 from bookwarden.switching.owners import is_marked_as_ours, owner_in
 from bookwarden.switching.ports import ClusterMetadata, IdGenerator, OpensCluster, Place
@@ -74,6 +74,11 @@ class Registration:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
         before = self.registry.read()
         candidate, seen = self._find(wanted)
+        same = None if before is None else before.registry.clusters.get(wanted.name)
+        if before is not None and same is not None and _is_registration_of(wanted, seen, same):
+            # By a command that was killed before all brokers reached it.
+            following = self.generator(before.registry.id_root).next_id()
+            return RegistrationPlan(before, before.registry, same, seen.bookies, 0, following, following, False)
         reasons = [*_of_form(wanted, before), *of_metadata(wanted.place, seen)]
         if before is None:
             reasons += self._against_bootstrap(wanted, seen)
@@ -127,10 +132,14 @@ class Registration:
         generator = self.generator(plan.after.id_root)
         generator.raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
 
-    def carry_out(self, wanted: Wanted) -> RegistrationPlan:
-        """Look at everything again, and register; return what was registered.
+    def carry_out(
+        self, wanted: Wanted, *, wait_s: float, say: Callable[[str], object] = lambda _: None
+    ) -> RegistrationPlan:
+        """Look at everything again, register, and wait until all brokers reach it; return what was registered.
 
-        StoreError where ids are behind by now, LostRaceError where somebody else changed the registry meanwhile.
+        RefusedError, and nothing is registered, where a broker did not reach it in ``wait_s`` seconds. StoreError where
+        ids are behind by now, LostRaceError where somebody else changed the registry meanwhile. May be killed and
+        repeated.
         """
         plan = self.plan(wanted)
         if plan.behind:
@@ -140,10 +149,38 @@ class Registration:
             )
         raise_own_counters(self.generator_at, self.registry, plan.after, max(plan.free_id, plan.next_id))
         if plan.before is None:
+            # Brokers with the jar do not start before.
             self.registry.create(plan.after)
-        else:
+            return plan
+        if plan.after is not plan.before.registry:
             self.registry.replace(plan.before, plan.after)
+        say(f"{plan.cluster.name} is registered since epoch {plan.cluster.since}; waiting until all brokers reach it")
+        self._require_reached(plan.cluster, wait_s)
         return plan
+
+    def _require_reached(self, cluster: BookieCluster, wait_s: float) -> None:
+        """Wait until each live broker with the jar has read the cluster's metadata; else take it out again."""
+
+        def is_late(broker: Broker) -> bool:
+            return (broker.follower is not None or broker.trouble != "") and not broker.reaches(cluster)
+
+        late = await_brokers(self.pulsar, is_late, wait_s)
+        if not late:
+            return
+        found = self.registry.require()
+        # What was done since, a switch above all, may rest on it.
+        is_as_made = found.registry.epoch == cluster.since and found.registry.clusters.get(cluster.name) == cluster
+        if is_as_made:
+            self.registry.replace(found, found.registry.without_cluster(cluster.name))
+        place = self.registry.place_of(cluster)
+        raise RefusedError(
+            f"bookie cluster {cluster.name!r} {'was taken out again' if is_as_made else 'stays registered'}: within "
+            f"{wait_s:g} s {place.ledgers_root} in {place.url} was not reached by "
+            f"{', '.join(broker.described() for broker in late)}. Look for 'bookie cluster {cluster.name}' and "
+            "'registry' in the log there, and let each broker reach it, with its credentials and certificates; then "
+            "register it again"
+            + ("" if is_as_made else f". The registry was changed since: `bookie-clusters unregister {cluster.name}`")
+        )
 
     def _find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
         """Find the cluster, in Pulsar's own store if that is where it is."""
@@ -325,6 +362,16 @@ def _first(cluster: BookieCluster, owners: Sequence[str]) -> Registry:
     id_root = OWN_ID_ROOT if cluster.store_url is not None else cluster.ledgers_root
     owner, *former = owners or (secrets.token_hex(4),)
     return Registry(1, owner, id_root, cluster.name, {cluster.name: cluster}, former_owners=tuple(former))
+
+
+def _is_registration_of(wanted: Wanted, seen: ClusterSeen, known: BookieCluster) -> bool:
+    asked = (wanted.uri.strip(), seen.instance, wanted.bootstrap, wanted.shared)
+    return not known.bootstrap and asked == (
+        known.metadata_service_uri.strip(),
+        known.instance,
+        known.bootstrap,
+        known.shared,
+    )
 
 
 def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Final
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.brokers import Broker, await_brokers
 from bookwarden.switching.owners import is_ours
 from bookwarden.switching.ports import ClusterMetadata, OpensCluster
 from bookwarden.switching.record import find_order
@@ -43,8 +43,8 @@ class Unregistration:
     pulsar: MetadataStore  #: Its own metadata store.
     open_cluster: OpensCluster  #: Opens a place.
 
-    def plan(self, name: str) -> UnregistrationPlan:
-        """List all ledgers of the cluster, and change nothing.
+    def plan(self, name: str, *, wait_s: float = 0.0) -> UnregistrationPlan:
+        """List all ledgers of the cluster, and change nothing; brokers that are late are waited for up to ``wait_s``.
 
         Raises RefusedError where one may be ours, the cluster is active, or a broker is late, and StoreError where a
         store does not answer.
@@ -53,7 +53,7 @@ class Unregistration:
         registry = before.registry
         after, cluster = registry.without_cluster(name), registry.cluster(name)
         self._require_no_order(registry, name)
-        self._require_followed(registry, name)
+        self._require_followed(registry, cluster, wait_s)
         metadata = self.open_cluster(self.registry.place_of(cluster))
         seen = looked(metadata, name)
         if seen.instance != cluster.instance:
@@ -95,14 +95,20 @@ class Unregistration:
                 "`bookwarden bookie-clusters status`",
             )
 
-    def _require_followed(self, registry: Registry, name: str) -> None:
-        late = [broker for broker in read_brokers(self.pulsar) if not broker.follows(registry.epoch)]
+    def _require_followed(self, registry: Registry, cluster: BookieCluster, wait_s: float) -> None:
+        """Raise RefusedError while a broker may write there that does not act by this registry.
+
+        One whose registry is older than the cluster does not know it, and so cannot.
+        """
+
+        def is_late(broker: Broker) -> bool:
+            return not broker.follows(registry.epoch) and (broker.follower is None or broker.knows(cluster))
+
+        late = await_brokers(self.pulsar, is_late, wait_s)
         if late:
-            follower = late[0].follower
-            with_epoch = "without the jar" if follower is None else f"with epoch {follower.epoch}"
             raise _refused(
-                name,
-                f"{len(late)} brokers do not follow epoch {registry.epoch}, such as {late[0].name} {with_epoch}, and "
+                cluster.name,
+                f"{len(late)} brokers do not follow epoch {registry.epoch}, such as {late[0].described()}, and "
                 "may still write there: wait, or stop them",
             )
 

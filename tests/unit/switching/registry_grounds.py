@@ -14,7 +14,7 @@ from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration, Wanted
-from bookwarden.switching.registry import FOLLOWERS_PATH, Registry
+from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
 from bookwarden.switching.upgrading import Upgrade
@@ -114,8 +114,8 @@ class Ground:
         path = ledger_path(place.ledgers_root, ledger_id)
         self.make(self.stores[place.url], path, encode_ledger_metadata(metadata))
 
-    def broker(self, name: str, epoch: int | None = None, **fields: object) -> None:
-        """Start a broker that follows this epoch; None: without the jar."""
+    def broker(self, name: str, epoch: int | None = None, **fields: object) -> str:
+        """Start a broker that follows this epoch, and return its follower's path; None: without the jar, and ""."""
         path = f"{BROKERS_PATH}/{name}"
         self.make(self.pulsar, path)
         self.pulsar.sessions[path] = session = len(self.pulsar.sessions) + 1
@@ -123,13 +123,26 @@ class Ground:
             node = f"{FOLLOWERS_PATH}/{session}"
             self.make(self.pulsar, node, follower_value(self.now, epoch=epoch, **fields))
             self.pulsar.sessions[node] = session
+            return node
+        return ""
+
+    def reaching(self, name: str) -> None:
+        """Start a broker that follows each change of the registry at once, and reaches all clusters."""
+        node = self.broker(name, self.now.epoch)
+
+        def follow(_: object) -> None:
+            seen = self.pulsar.get(node)
+            assert seen is not None
+            self.pulsar.put(node, follower_value(self.now), seen.version)
+
+        self.pulsar.watch(REGISTRY_PATH, follow)
 
     def register(self, wanted: Wanted) -> Registry:
         """Register as the command does; return the registry then."""
         plan = self.registration.plan(wanted)
         if plan.behind:
             self.registration.raise_ids(plan)
-        self.registration.carry_out(wanted)
+        self.registration.carry_out(wanted, wait_s=0)
         return self.now
 
 

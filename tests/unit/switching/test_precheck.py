@@ -102,7 +102,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"brokers": ()}, "brokers", FAILS, "no broker is registered"),
         ({"brokers": (WELL.brokers[0], Broker("br2"))}, "brokers", FAILS, "br2 does not follow the registry"),
         ({"brokers": (Broker("br1", trouble="no good"),)}, "brokers", FAILS, "br1: no good"),
-        ({"brokers": follows(epoch=1)}, "brokers", FAILS, "br2 (1) acts by an older one"),
+        ({"brokers": follows(epoch=1)}, "brokers", FAILS, "br2 (epoch 1) acts by an older one"),
         ({"brokers": follows(owner="00000000")}, "brokers", FAILS, "br2 follows the registry of another"),
         ({"brokers": follows(instances={"a": "instance-a"})}, "brokers", FAILS, "br2 sees none"),
         ({"brokers": follows(instances={"b": "x"})}, "brokers", FAILS, "b is the instance instance-b, and br2 sees x"),
@@ -244,3 +244,20 @@ def test_single_topics_that_ask_for_more_bookies_count() -> None:
     assert "3 writable bookies, too few for an ensemble of 9 (persistent://t/n/many)" in found.seen
     warned = [one for one in judged(unread_topics=("t/n: no answer",)).findings if one.verdict is WARNING]
     assert [one.seen for one in warned] == ["policies of topics were not read: t/n: no answer"]
+
+
+def test_a_rollback_passes_brokers_that_are_late_and_know_both_clusters() -> None:
+    # b is registered since epoch 1, and active in epoch 3.
+    late = Broker("late", replace(FOLLOWS, epoch=2))
+    registry = registry_of("b", epoch=3)
+    seen = {"registry": registry, "target": "a", "brokers": (Broker("br1", replace(FOLLOWS, epoch=3)), late)}
+    (refused,) = [one for one in judged(**seen).findings if one.check == "brokers" and one.verdict is FAILS]
+    assert "late (epoch 2) acts by an older one" in refused.seen
+    found = [one for one in judged(**seen, is_rollback=True).findings if one.check == "brokers"]
+    assert [one.verdict for one in found] == [WARNING, Verdict.OK]
+    assert "late (epoch 2) acts by an older one, in which both clusters are" in found[0].seen
+    seen["registry"] = replace(registry, clusters={**registry.clusters, "b": replace(registry.clusters["b"], since=3)})
+    assert [one.verdict for one in judged(**seen, is_rollback=True).findings if one.check == "brokers"] == [
+        FAILS,
+        Verdict.OK,
+    ]

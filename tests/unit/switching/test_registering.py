@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,7 +43,7 @@ def refused(ground: Ground, wanted: Wanted, *reasons: str) -> None:
     for reason in reasons:
         assert re.search(reason, str(caught.value)), str(caught.value)
     with pytest.raises(RefusedError):
-        ground.registration.carry_out(wanted)
+        ground.registration.carry_out(wanted, wait_s=0)
     assert ground.registry.read() == before
 
 
@@ -86,12 +87,12 @@ def test_ids_go_on_above_every_id_of_a_further_cluster(begun: Ground) -> None:
     plan = begun.registration.plan(further())
     assert (plan.next_id, plan.free_id, plan.behind, plan.leaps) == (3, 40, 37, False)
     with pytest.raises(StoreError, match=r"has ids up to 39, and the next is 3: somebody writes there"):
-        begun.registration.carry_out(further())
+        begun.registration.carry_out(further(), wait_s=0)
     assert set(begun.now.clusters) == {"a"}
     told: list[int] = []
     begun.registration.raise_ids(plan, told.append)
     assert told
-    assert begun.registration.carry_out(further()).behind == 0
+    assert begun.registration.carry_out(further(), wait_s=0).behind == 0
     assert begun.ids("/ledgers").next_id() == 40
     assert not [name for name in begun.pulsar.list_children("/ledgers/idgen") if name.startswith("ID-")]
 
@@ -124,7 +125,7 @@ def test_no_broker_may_give_ids_of_another_sequence_meanwhile(ground: Ground) ->
 
 def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -> None:
     begun.ledger(B, 5_000_000_000, begun.now.owner)
-    begun.broker("w:8080", 1)
+    begun.reaching("w:8080")
     begun.broker("x:8080")
     begun.broker("y:8080")
     refused(begun, further(), r"leap over 2\*\*32", "x:8080, y:8080 are without the jar")
@@ -270,7 +271,7 @@ def test_a_change_by_somebody_else_in_between_is_not_overwritten(
     between(begun)
     monkeypatch.setattr(type(registration), "plan", lambda *_: plan)
     with pytest.raises(LostRaceError, match="epoch 2"):
-        registration.carry_out(further())
+        registration.carry_out(further(), wait_s=0)
     assert set(begun.now.clusters) == {"a", "c"}
 
 
@@ -360,3 +361,65 @@ def test_the_owner_of_a_move_to_the_cluster_is_taken_over(
 
 def test_an_owner_is_named_for_the_first_alone(begun: Ground) -> None:
     refused(begun, replace(further(), owners=("0badc0de",)), "--owner is for the first cluster")
+
+def test_all_brokers_with_the_jar_have_to_reach_it(begun: Ground) -> None:
+    begun.reaching("g:8080")
+    begun.broker("stock:8080")
+    said: list[str] = []
+    begun.registration.carry_out(further(), wait_s=0, say=said.append)
+    assert (set(begun.now.clusters), begun.now.epoch) == ({"a", "b"}, 2)
+    assert said == ["b is registered since epoch 2; waiting until all brokers reach it"]
+
+
+@pytest.mark.parametrize("how", ["behind", "another instance", "silent", "broken"])
+def test_one_that_a_broker_does_not_reach_is_taken_out_again(begun: Ground, how: str) -> None:
+    begun.reaching("g:8080")
+    node = begun.broker("h:8080", 1)
+    values = {
+        "behind": follower_value(begun.now),
+        "another instance": follower_value(begun.now, epoch=2, instances={"a": "instance-a", "b": "another"}),
+        "silent": follower_value(begun.now, epoch=2, unreachable=["b"]),
+        "broken": b"{",
+    }
+    begun.pulsar.put(node, values[how], 0)
+    with pytest.raises(
+        RefusedError, match=r"'b' was taken out again: within 0 s .*not reached by h:8080 \(.*\)\. Look"
+    ):
+        begun.registration.carry_out(further(), wait_s=0)
+    assert (set(begun.now.clusters), begun.now.epoch) == ({"a"}, 3)
+
+
+def test_a_broker_that_reaches_it_late_is_waited_for(begun: Ground) -> None:
+    node = begun.broker("g:8080", 1)
+    reached = threading.Timer(0.3, lambda: begun.pulsar.put(node, follower_value(begun.now), 0))
+    reached.start()
+    begun.registration.carry_out(further(), wait_s=60)
+    reached.join()
+    assert set(begun.now.clusters) == {"a", "b"}
+
+
+def test_a_registration_that_was_killed_while_it_waited_is_carried_on(begun: Ground) -> None:
+    begun.register(further())
+    node = begun.broker("g:8080", 2)
+    begun.pulsar.put(node, follower_value(begun.now, instances={}), 0)
+    registered = begun.now
+    assert begun.registration.plan(further()).after == registered
+    assert begun.registration.plan(further()).behind == 0
+    with pytest.raises(RefusedError, match="'b' was taken out again"):
+        begun.registration.carry_out(further(), wait_s=0)
+    begun.pulsar.put(node, follower_value(registered, epoch=4), 1)
+    begun.registration.carry_out(further(), wait_s=0)
+    begun.registration.carry_out(further(), wait_s=0)
+    assert (set(begun.now.clusters), begun.now.epoch) == ({"a", "b"}, 4)
+
+
+def test_one_that_may_have_been_used_since_stays_although_a_broker_does_not_reach_it(begun: Ground) -> None:
+    begun.register(further())
+    seen = begun.registry.require()
+    begun.registry.replace(seen, seen.registry.switched("b", "host:1", 5))
+    begun.broker("g:8080", 1)
+    with pytest.raises(
+        RefusedError, match=r"'b' stays registered: .*g:8080 \(epoch 1\).*`bookie-clusters unregister b`"
+    ):
+        begun.registration.carry_out(further(), wait_s=0)
+    assert (set(begun.now.clusters), begun.now.epoch) == ({"a", "b"}, 3)

@@ -298,3 +298,13 @@ def test_a_record_that_somebody_else_took_is_left_to_them(ground: Ground) -> Non
     node = ground.store.get(ORDER_PATH)
     assert node is not None
     assert node.value == b"{}"
+
+
+def test_a_rollback_does_not_wait_for_brokers_that_follow_and_know_both_clusters(ground: Ground) -> None:
+    path = ground.broker("late", follows=False)
+    switch = command(ground.store)
+    assert switch.carry_out(switch.plan("b"), wait_s=0).behind == ("late (epoch 2)",)
+    back = switch.carry_out(switch.plan_back(), wait_s=0)
+    assert (back.epoch, back.behind, ground.registry.active) == (4, ("late (epoch 2)",), "a")
+    ground.follow(path)
+    assert carried(switch, switch.plan_rest()).is_whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 
 import pytest
 
@@ -11,6 +12,7 @@ from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
 from bookwarden.switching.order import Order, Phase, order_fields
 from bookwarden.switching.record import ORDER_PATH
+from servers.switching.ground import follower_value
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 
@@ -97,12 +99,26 @@ def test_an_empty_root_where_the_cluster_was_proves_nothing(ground: Ground) -> N
     refused(ground, "b", "has the INSTANCEID formatted anew instead of instance-b, so its ledgers cannot be counted")
 
 
-@pytest.mark.parametrize(("epoch", "told"), [(1, "h:8080 with epoch 1"), (None, "h:8080 without the jar")])
+@pytest.mark.parametrize(("epoch", "told"), [(2, "h:8080 (epoch 2)"), (None, "h:8080 (without the jar)")])
 def test_a_broker_that_does_not_follow_may_still_write_there(ground: Ground, epoch: int | None, told: str) -> None:
-    ground.broker("g:8080", 2)
+    # It does not know b.
+    ground.broker("f:8080", 1)
+    seen = ground.registry.require()
+    ground.registry.replace(seen, seen.registry.with_deprecated("b", True))
+    ground.broker("g:8080", 3)
     assert ground.unregistration.plan("b")
     ground.broker("h:8080", epoch)
-    refused(ground, "b", f"1 brokers do not follow epoch 2, such as {told}, and may still write there")
+    refused(ground, "b", re.escape(f"1 brokers do not follow epoch 3, such as {told}, and may still write there"))
+
+
+def test_a_broker_that_is_late_is_waited_for(ground: Ground) -> None:
+    seen = ground.registry.require()
+    ground.registry.replace(seen, seen.registry.with_deprecated("b", True))
+    follower = ground.broker("g:8080", 2)
+    following = threading.Timer(0.3, lambda: ground.pulsar.put(follower, follower_value(ground.now), 0))
+    following.start()
+    assert ground.unregistration.plan("b", wait_s=60)
+    following.join()
 
 
 @pytest.mark.parametrize(

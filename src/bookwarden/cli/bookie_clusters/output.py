@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+import click
 
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.switching.documents import cluster_data, registry_data
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switching import SwitchingContext
 
+#: Of commands that wait for brokers.
+wait_option: Final = click.option(
+    "--timeout",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum seconds to wait for brokers.",
+)
 _COLUMNS = (
     Column("name"),
     Column("status"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import notes_of
+from bookwarden.cli.bookie_clusters.output import notes_of, wait_option
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
@@ -40,6 +40,7 @@ What is refused, and what to do then: docs/bookie-clusters.md."""
     help="ACTIVE with --bootstrap, else STANDBY; anything else is refused.",
 )
 @click.option("--dry-run", is_flag=True, help="Look at everything, register nothing.")
+@wait_option
 @yes_option
 @output_option
 @pass_invocation
@@ -52,13 +53,15 @@ def register(
     owners: tuple[str, ...],
     status: str | None,
     dry_run: bool,
+    wait_s: float,
     yes: bool,
 ) -> None:
     """Register a bookie cluster.
 
     The first is the one that brokers use now (--bootstrap); it is ACTIVE. Every other is STANDBY, and its ledgers
     are read by brokers from then on. Where the next ledger id is not above every id of the cluster, it is raised
-    after a question. May be repeated.
+    after a question. All live brokers with the jar are waited for: if one does not reach the cluster in time, it is
+    taken out again. May be repeated.
     """
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
@@ -73,7 +76,7 @@ def register(
                 what = f"raising the next ledger id below {plan.after.id_root} by {raised:,}"
                 with node_progress(invocation, what, "passed", "ids") as tell:
                     context.registration.raise_ids(plan, tell)
-            plan = context.registration.carry_out(wanted)
+            plan = context.registration.carry_out(wanted, wait_s=wait_s, say=invocation.say)
         invocation.write(_describe(context, plan, raised, dry_run=dry_run))
 
 

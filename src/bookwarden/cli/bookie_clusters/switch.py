@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.cli.bookie_clusters.output import wait_option
 from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck, no_trial_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
@@ -32,15 +33,7 @@ def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dry-run", is_flag=True, help="Run the precheck, say what would be done, and do nothing."),
         no_trial_option,
         click.option("--skip-precheck", is_flag=True, help="For laboratories only: messages can be lost."),
-        click.option(
-            "--timeout",
-            "wait_s",
-            type=click.FloatRange(min=0),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Wait so long for brokers to follow.",
-        ),
+        wait_option,
         yes_option,
         output_option,
         pass_invocation,
@@ -128,7 +121,7 @@ def _carry_out(
         if skip_precheck:
             invocation.say("SKIPPED, with --skip-precheck: nobody knows whether messages will be lost")
         else:
-            result = context.precheck(order.target, with_trial=with_trial)
+            result = context.precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
             if result.failing or dry_run or invocation.output != "json":
                 invocation.write(describe_precheck(result))
             if result.failing:
@@ -177,8 +170,11 @@ def _describe(switched: Switched) -> Document:
     if switched.behind:
         parts.append(
             Note(
-                "The switch is made. A broker that has the jar and does not follow yet goes on writing to the other "
-                "cluster, from where all read it. Look into its log; then `bookie-clusters switch --resume`."
+                f"The switch is made. A broker that does not follow yet and knows {order.target} goes on writing to "
+                f"the other cluster, from where all read it. One whose epoch is before the registration of "
+                f"{order.target} does so too, and cannot load topics with ledgers there; with the jar of "
+                "0.1.0 it takes these ledgers for deleted: stop it. Look for 'registry' in the broker's log; then "
+                "`bookie-clusters switch --resume`."
             )
         )
     return Document(switched_data(switched), tuple(parts))

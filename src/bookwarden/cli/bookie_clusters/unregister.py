@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -18,16 +18,17 @@ Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md.""
 @click.command(epilog=_EPILOG)
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="List its ledgers, change nothing.")
+@wait_option
 @yes_option
 @output_option
 @pass_invocation
-def unregister(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> None:
+def unregister(invocation: Invocation, name: str, dry_run: bool, wait_s: float, yes: bool) -> None:
     """Unregister a bookie cluster.
 
     Refused while it is ACTIVE, and while a ledger is there that this Pulsar cluster made, or may have made.
     """
     with SwitchingContext(invocation.settings) as context:
-        plan = context.unregistration.plan(name)
+        plan = context.unregistration.plan(name, wait_s=wait_s)
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
             notes.append(f"{counted(plan.foreign, 'ledger')} of others are there, and stay.")

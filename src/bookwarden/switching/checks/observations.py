@@ -104,3 +104,4 @@ class Observations:
     topics: tuple[tuple[str, Quorums], ...] = ()  #: Single topics that ask for quorums.
     unread_topics: tuple[str, ...] = ()  #: Why that is not known of the topics of a namespace.
     trial: TrialSeen | None = None  #: None where none was made.
+    is_rollback: bool = False  #: The target is the cluster that was active before.

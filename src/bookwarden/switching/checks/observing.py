@@ -67,13 +67,13 @@ class Checks:
         self._registry = registry
         self._trials = trials
 
-    def precheck(self, target: str, *, with_trial: bool = True) -> Precheck:
+    def precheck(self, target: str, *, with_trial: bool = True, is_rollback: bool = False) -> Precheck:
         """Look at everything that a switch to this cluster depends on, and judge it.
 
         Where nothing stands in the way a trial ledger is written there, and removed, unless ``with_trial`` is False;
         else nothing is changed. Raises RefusedError if the cluster is not registered.
         """
-        seen = observe(self._sources, self._registry.require().registry, target)
+        seen = replace(observe(self._sources, self._registry.require().registry, target), is_rollback=is_rollback)
         result = judge(seen)
         # A ledger is not written where it may be another cluster's, or where its id may be one that is in use.
         writable = seen.clusters[target].writable

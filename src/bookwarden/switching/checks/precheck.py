@@ -15,7 +15,7 @@ from bookwarden.disk_space import summed
 from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.checks.observations import Observations, Quorums
-from bookwarden.switching.registry import Registry, Status
+from bookwarden.switching.registry import BookieCluster, Registry, Status
 
 _DEFAULT_RACK: Final = "/default-rack"
 _SKIPS: Final = "autoSkipNonRecoverableData"
@@ -65,9 +65,15 @@ def judge_bookies(seen: Observations) -> tuple[Finding, ...]:
     return tuple(Finding(check, *found) for check in _OF_BOOKIES for found in _LINES[check](seen))
 
 
-def judge_brokers(brokers: Iterable[Broker], registry: Registry, target: str) -> list[Finding]:
-    """Judge what may change at any time, and is looked at again right before the switch: who follows, and sees what."""
-    found = (*_following(tuple(brokers), registry), *_views(tuple(brokers), registry, target))
+def judge_brokers(
+    brokers: Iterable[Broker], registry: Registry, target: str, *, is_rollback: bool = False
+) -> list[Finding]:
+    """Judge what may change at any time, and is looked at again right before the switch: who follows, and sees what.
+
+    A rollback passes brokers that act by an older epoch and know both clusters: that brokers disagree is harmless then.
+    """
+    both = (registry.cluster(registry.active), registry.cluster(target)) if is_rollback else ()
+    found = (*_following(tuple(brokers), registry, both), *_views(tuple(brokers), registry, target))
     return [Finding("brokers", *one) for one in found]
 
 
@@ -82,11 +88,11 @@ def _target(seen: Observations) -> Iterator[Found]:
 
 
 def _brokers(seen: Observations) -> Iterator[Found]:
-    for one in judge_brokers(seen.brokers, seen.registry, seen.target):
+    for one in judge_brokers(seen.brokers, seen.registry, seen.target, is_rollback=seen.is_rollback):
         yield one.verdict, one.seen, one.advice
 
 
-def _following(brokers: tuple[Broker, ...], registry: Registry) -> Iterator[Found]:
+def _following(brokers: tuple[Broker, ...], registry: Registry, passed: tuple[BookieCluster, ...]) -> Iterator[Found]:
     if not brokers:
         yield fails(
             "no broker is registered in the metadata store",
@@ -102,13 +108,19 @@ def _following(brokers: tuple[Broker, ...], registry: Registry) -> Iterator[Foun
     troubled = [f"{one.name}: {one.trouble}" for one in brokers if one.trouble]
     if troubled:
         yield fails(some(troubled), "use the jar of this bookwarden on all brokers")
-    behind = [
-        f"{one.name} ({one.follower.epoch})" for one in brokers if one.follower and not one.follows(registry.epoch)
-    ]
+    late = [one for one in brokers if one.follower and not one.follows(registry.epoch)]
+    known = [one for one in late if passed and all(map(one.knows, passed))]
+    behind = [one.described() for one in late if one not in known]
     if behind:
         yield fails(
             f"the registry has epoch {registry.epoch}, and {some(behind)} acts by an older one",
             "wait; if it stays so, look for 'registry' in that broker's log",
+        )
+    if known:
+        yield warns(
+            f"the registry has epoch {registry.epoch}, and {some([one.described() for one in known])} acts by an older "
+            "one, in which both clusters are",
+            "roll back; then look for 'registry' in that broker's log, since it may not follow the rollback either",
         )
     foreign = [one.name for one in brokers if one.follower and one.follower.owner != registry.owner]
     if foreign:
@@ -116,7 +128,7 @@ def _following(brokers: tuple[Broker, ...], registry: Registry) -> Iterator[Foun
             f"{some(foreign)} follows the registry of another Pulsar cluster, not that of owner {registry.owner}",
             "set bookkeeper_bookwardenRegistry of all brokers to one registry",
         )
-    if not (without or troubled or behind or foreign):
+    if not (without or troubled or late or foreign):
         jars = sorted({one.follower.jar for one in brokers if one.follower})
         yield ok(f"{len(brokers)} live, all follow epoch {registry.epoch} with the jar {', '.join(jars)}")
 
