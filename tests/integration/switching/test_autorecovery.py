@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
@@ -158,3 +160,34 @@ def test_copies_that_an_auditor_closes_too_early_are_never_read(
         eventually(lambda: not copied & (site.ledgers_of("a").keys() | site.ledgers_of("b").keys()), PATIENCE)
     finally:
         dead.start()
+
+
+def test_a_refusal_of_the_jar_is_counted_and_costs_no_message(site: SwitchingSite) -> None:
+    site.ensure("b")
+    (topic,) = site.new_topics(1)
+    bookies, other = site.servers.clusters["b"], site.servers.clusters["a"].ledgers_root
+    # Bookies that are in two clusters belong to none, so that no bookie takes the place of one that dies.
+    planted = [f"{other}/available/{bookie}" for bookie in sorted(bookies.ids)]
+    try:
+        with closing(site.connection.client()) as client:
+            producer = client.create_producer(topic)
+            producer.send(b"before")
+            (ledger,) = ledgers_of_topic(site.store, topic)
+            dead = bookies.bookies[min(bookies_of(site.ledgers_of("b")[ledger]))]
+            site.switch("a")
+            for path in planted:
+                site.store.create(path, b"")
+            dead.kill()
+            producer.send(b"after")
+            eventually(lambda: sum(site.metric("refusals_total")) > 0, PATIENCE)
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            assert [reader.read_next(PATIENCE * 1000).data() for _ in range(2)] == [b"before", b"after"]
+        assert site.places().astray == ()
+    finally:
+        site.store.delete_many([(path, 0) for path in planted])
+        for process in bookies.processes:
+            if not process.is_running():
+                process.start()
+        # Their counters begin anew.
+        site.kill_brokers()
+    assert site.metric("refusals_total") == [0.0, 0.0]

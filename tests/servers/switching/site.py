@@ -77,9 +77,13 @@ class SwitchingSite:
 
     def command(self, *words: str, exit_code: int = 0) -> Any:
         """Run a command below `bookie-clusters` that has to end so; return what it prints."""
-        ended = _invoked(["-o", "json", *self.options, "bookie-clusters", *words])
+        ended = self.ended(*words)
         assert ended.exit_code == exit_code, ended.output
         return json.loads(ended.stdout)
+
+    def ended(self, *words: str) -> Result:
+        """Run a command below `bookie-clusters`; return how it ended."""
+        return _invoked(["-o", "json", *self.options, "bookie-clusters", *words])
 
     def words(self, home: Path, *words: str) -> list[str]:
         """Complete the words of a command; what the sweep keeps is in this folder."""

@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from bookwarden.devcluster.bookie_clusters import SiteBroker
+from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.switching.disagreement import disagreement, move_bundles
 from servers.switching.lost_session import behind_a_proxy, cut_off, switch_without
 from servers.switching.site import SwitchingSite, switching_site
-from servers.switching.storm import KINDS, Storm
+from servers.switching.storm import KINDS, NEWCOMER, SUSPENDED, Storm
 from servers.switching.watched_load import Outcome, watched_load
 
 
@@ -32,8 +32,10 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
     _say(f"servers in {home}")
     found = []
-    with switching_site(home, PULSAR_VERSIONS) as site:
-        site.ensure("a")
+    clusters = (*TWO_CLUSTERS, ClusterPlan(NEWCOMER, "/bookies-c", own_zookeeper=True))
+    with switching_site(home, PULSAR_VERSIONS, clusters) as site:
+        site.register("b")
+        site.wait_until_followed()
         if asked.kills:
             found.append(_storm(site, asked.kills, asked.seed, home))
         if asked.seconds:
@@ -50,7 +52,7 @@ def main() -> int:
 
 def _storm(site: SwitchingSite, kills: int, seed: int, home: Path) -> Outcome:
     _say(f"{kills} kills, seed {seed}")
-    kinds = [KINDS[number % len(KINDS)] for number in range(kills)]
+    kinds = [SUSPENDED, *(KINDS[number % len(KINDS)] for number in range(kills - 1))]
     with watched_load(site) as load:
         Storm(site, load, seed, home).rage(kinds, lambda kill: _say(str(kill)))
         found = load.end()
@@ -72,7 +74,7 @@ def _disagreement(site: SwitchingSite, seconds: float) -> Outcome:
 def _cut_off(site: SwitchingSite, broker: SiteBroker) -> Outcome:
     _say(f"a broker of {broker.version} is cut off from the metadata store while it is switched, there and back")
     registry = site.registry()
-    (other,) = registry.clusters.keys() - {registry.active}
+    other = min(registry.clusters.keys() - {registry.active})
     with behind_a_proxy(site, broker) as proxy, watched_load(site) as load:
         for target in (other, registry.active):
             switch_without(site, broker, cut_off(proxy), target)

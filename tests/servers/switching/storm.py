@@ -16,11 +16,16 @@ from typing import Final
 from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden.switching.record import FoundOrder, find_order
 from servers.switching.site import SwitchingSite
+from servers.switching.suspended_broker import suspend_over_a_registration
 from servers.switching.watched_load import WatchedLoad
 from servers.waiting import eventually
 
 #: What can be killed.
 KINDS: Final = ("command", "broker", "zookeeper")
+#: A broker that is suspended over a registration and a switch, and left alone while the new cluster is silent: once
+#: for a site, while its cluster `NEWCOMER` is not registered.
+SUSPENDED: Final = "suspended"
+NEWCOMER: Final = "c"
 _PATIENCE_S: Final = 180.0
 _ATTEMPTS: Final = 5
 # How many of ten are killed when the order is kept, and what is left to do then takes about so long.
@@ -66,13 +71,21 @@ class Storm:
         drawn = list(kinds)
         self._random.shuffle(drawn)
         for kind in drawn:
-            tell(self._kill(kind))
+            tell(self._suspend() if kind == SUSPENDED else self._kill(kind))
+
+    def _suspend(self) -> Kill:
+        begin = time.monotonic()
+        broker = self._random.choice(self._site.brokers)
+        suspend_over_a_registration(self._site, self._load, broker, NEWCOMER)
+        assert self._site.command("status")["phase"] == "DONE"
+        assert self._site.places().astray == ()
+        self._rolled_back = False
+        victim = f"all but a broker of {broker.version} that was suspended"
+        return Kill(victim, f"switch --target {NEWCOMER} --yes", "before its return", (0,), time.monotonic() - begin)
 
     def _kill(self, kind: str) -> Kill:
         while True:
-            source = self._site.registry().active
-            target = min(self._site.registry().clusters.keys() - {source})
-            words = self._words(target)
+            target, words = self._next()
             before = self._record()
             begin = time.monotonic()
             command = self._start(words)
@@ -97,10 +110,17 @@ class Storm:
         assert self._site.places().astray == ()
         return Kill(victim, " ".join(words), moment, tuple(codes), time.monotonic() - begin)
 
-    def _words(self, target: str) -> list[str]:
+    def _next(self) -> tuple[str, list[str]]:
+        """Return a cluster to be active next, and the command for it."""
+        registry = self._site.registry()
         # After a rollback the other way is no rollback.
         self._rolled_back = not self._rolled_back and self._random.random() < 0.5
-        return ["rollback", "--yes"] if self._rolled_back else ["switch", "--target", target, "--yes"]
+        if self._rolled_back:
+            assert registry.directive is not None
+            return registry.directive.source, ["rollback", "--yes"]
+        others = sorted(registry.clusters.keys() - {registry.active})
+        target = others[0] if len(others) == 1 else self._random.choice(others)
+        return target, ["switch", "--target", target, "--yes"]
 
     def _kill_one(self, kind: str, command: ServerProcess) -> str:
         if kind == "command":
