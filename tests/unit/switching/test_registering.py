@@ -378,7 +378,9 @@ def test_one_that_a_broker_does_not_reach_is_taken_out_again(begun: Ground, how:
     values = {
         "behind": follower_value(begun.now),
         "another instance": follower_value(begun.now, epoch=2, instances={"a": "instance-a", "b": "another"}),
-        "silent": follower_value(begun.now, epoch=2, unreachable=["b"]),
+        "silent": follower_value(
+            begun.now, epoch=2, instances={"a": "instance-a", "b": "instance-b"}, unreachable=["b"]
+        ),
         "broken": b"{",
     }
     begun.pulsar.put(node, values[how], 0)
@@ -404,6 +406,9 @@ def test_a_registration_that_was_killed_while_it_waited_is_carried_on(begun: Gro
     begun.pulsar.put(node, follower_value(begun.now, instances={}), 0)
     registered = begun.now
     assert begun.registration.plan(further()).after == registered
+    for another in (further(shared=True), further(uri="another")):
+        with pytest.raises(RefusedError, match="a cluster of this name is registered already"):
+            begun.registration.plan(another)
     assert begun.registration.plan(further()).behind == 0
     with pytest.raises(RefusedError, match="'b' was taken out again"):
         begun.registration.carry_out(further(), wait_s=0)

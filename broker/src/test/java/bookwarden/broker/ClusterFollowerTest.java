@@ -268,6 +268,8 @@ class ClusterFollowerTest {
         site.register("a");
         ClusterFollower follower = site.follow();
         RoutingLedgerManager ledgers = new RoutingLedgerManager(follower);
+        BookieUnion union = new BookieUnion(follower);
+        CompletableFuture<Void> both = whenBothAreHeardOf(union);
         FlakyStore.set(b.storeUrl(), FlakyStore.Mood.FAILING);
         site.put(b, "INSTANCEID", "another");
         site.put(b, "available/a1:3181", "");
@@ -286,6 +288,8 @@ class ClusterFollowerTest {
         Site.until(() -> seen().get("instances").size() == 2);
         assertAbsent(ledgers);
         assertEquals("b", follower.view().clusterOf(BookieId.parse("b1:3181")).name());
+        Site.get(both);
+        union.close();
         ledgers.close();
     }
 
