@@ -362,6 +362,7 @@ def test_the_owner_of_a_move_to_the_cluster_is_taken_over(
 def test_an_owner_is_named_for_the_first_alone(begun: Ground) -> None:
     refused(begun, replace(further(), owners=("0badc0de",)), "--owner is for the first cluster")
 
+
 def test_all_brokers_with_the_jar_have_to_reach_it(begun: Ground) -> None:
     begun.reaching("g:8080")
     begun.broker("stock:8080")
