@@ -16,7 +16,7 @@ from bookwarden import errors
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.server.metrics import metrics_text, read_standing
+from bookwarden.server.metrics import metrics_text
 from bookwarden.wiring.switch import SwitchContext
 
 _LOG = logging.getLogger(__name__)
@@ -38,14 +38,19 @@ _STATUSES: Final[tuple[tuple[type[errors.BookwardenError], int], ...]] = (
     (errors.MissingExtraError, 501),
 )
 
+# These methods change nothing.
+_ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:
     """Make the application; with a token, each request but that for the OpenAPI document has to carry it."""
-    # The pages that FastAPI offers beside the document load scripts from elsewhere.
+    # The pages that FastAPI offers next to the document load scripts from elsewhere.
     app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None)
     app.include_router(bookie_clusters_router(settings))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
     app.add_exception_handler(errors.BookwardenError, _failed)
+    # The last added is the first asked.
+    app.middleware("http")(_require_json)
     if token is not None:
         app.middleware("http")(_Bearer(token))
     else:
@@ -61,7 +66,7 @@ def status_of(error: errors.BookwardenError) -> int:
 
 def _metrics(settings: Settings) -> Response:
     with SwitchContext(settings) as context:
-        found = metrics_text(read_standing(context))
+        found = metrics_text(context.overview())
     return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -73,6 +78,18 @@ async def _failed(_: Request, error: Exception) -> Response:
         _LOG.error("%s", error)
     # As Pulsar's own REST names it.
     return JSONResponse({"reason": str(error)}, status)
+
+
+async def _require_json(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Let requests through that only ask, and others that a page of another origin could not send.
+
+    A browser sends a request of this content type for such a page only after it asked here whether it may.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method not in _ASKING and media_type != "application/json":
+        reason = f"{request.method} needs the header Content-Type: application/json, without a body too"
+        return JSONResponse({"reason": reason}, 415)
+    return await answer(request)
 
 
 class _Bearer:

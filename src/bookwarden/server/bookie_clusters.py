@@ -6,6 +6,8 @@ that moved is found anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Path, Query
@@ -13,8 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from bookwarden.config import Settings
-from bookwarden.errors import NotFoundError, RefusedError
-from bookwarden.server.metrics import read_standing
+from bookwarden.errors import RefusedError
 from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
@@ -25,11 +26,12 @@ from bookwarden.switching.documents import (
     registration_data,
     registry_data,
     state_data,
-    switched_data,
+    switch_data,
     targets_data,
+    unregistration_data,
 )
-from bookwarden.switching.operation import Planned
-from bookwarden.switching.registering import Wanted
+from bookwarden.switching.operation import Planned, SwitchOptions
+from bookwarden.switching.registering import RegistrationPlan, Wanted
 from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
@@ -38,7 +40,6 @@ _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
 
 _Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
-_Trial = Annotated[bool, Query(description="Write a trial ledger to the target's bookies, and delete it.")]
 _Source = Annotated[str | None, Query(description="This former bookie cluster alone.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
 
@@ -77,10 +78,16 @@ class Deprecating(_Body):
     deprecated: bool
 
 
+class Trying(_Body):
+    """A precheck with a trial ledger."""
+
+    trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
+
+
 class Carrying(_Body):
     """The way in which a switch is carried out."""
 
-    dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone.")
+    dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone, without a trial ledger.")
     skip_precheck: bool = Field(
         default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
     )
@@ -130,6 +137,7 @@ _FAILURES: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Reason, "description": "What was asked for cannot be."},
     401: {"model": Reason, "description": "The token is missing or another."},
     404: {"model": Reason, "description": "There is no such thing."},
+    415: {"model": Reason, "description": "What changes something is JSON: Content-Type says so, without a body too."},
     409: {"description": "Refused: by the precheck, whose result is the answer then, or with its reason."},
     500: {"model": Reason, "description": "Something that was read is not what it must be."},
     501: {"model": Reason, "description": "A library is not installed."},
@@ -160,6 +168,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.post("/{name}/deprecated", summary="Keep a bookie cluster from becoming active")(endpoints.deprecate)
     router.post("/{name}/raise-ids", summary="Raise a bookie cluster's own counter of ledger ids")(endpoints.raise_ids)
     router.get("/{name}/precheck", summary="Check whether brokers can be switched")(endpoints.precheck)
+    router.post("/{name}/precheck", summary="Likewise, with a trial ledger")(endpoints.precheck_with_trial)
     router.get("/{name}/drain", summary="Count what a former bookie cluster still has, and say why")(endpoints.left)
     return router
 
@@ -170,61 +179,50 @@ class _Endpoints(NamedTuple):
     def list(self) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
             found = context.registry.read()
-            return {"registry": context.pulsar_url, **registry_data(None if found is None else found.registry)}
+            return registry_data(context.pulsar_url, None if found is None else found.registry)
 
     def get(self, name: _Name) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
-            found = context.registry.read()
-            if found is None or name not in found.registry.clusters:
-                raise NotFoundError(f"no bookie cluster {name!r} is registered in {context.pulsar_url}")
-            return cluster_data(found.registry, name)
+            return cluster_data(context.registry.require_cluster(name), name)
 
     def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
         place = place_of_uri(uri)
         wanted = Wanted(name, uri, place, bootstrap=body.bootstrap, shared=body.shared, owners=body.owners)
-        with SwitchingContext(self.settings) as context:
-            plan = context.registration.plan(wanted)
-            raised = plan.behind
-            if raised and not (body.raise_ids or dryRun):
+
+        @contextmanager
+        def require_order(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
+            if not body.raise_ids:
                 raise RefusedError(
                     f"the next ledger id is {plan.next_id}, and {name} has ids up to {plan.free_id - 1}: with raiseIds "
-                    f"the {raised:,} between are left out"
+                    f"the {plan.behind:,} between are left out"
                 )
-            if not dryRun:
-                if raised:
-                    context.registration.raise_ids(plan)
-                plan = context.registration.carry_out(wanted, wait_s=body.timeout_s)
-            return registration_data(context.pulsar_url, plan, raised, dry_run=dryRun)
+            yield lambda _: None
+
+        with SwitchingContext(self.settings) as context:
+            result = context.registration.register(wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order)
+            return registration_data(context.pulsar_url, result)
 
     def unregister(self, name: _Name, dryRun: _DryRun = False, timeoutSeconds: _Timeout = 60.0) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
-            plan = context.unregistration.plan(name, wait_s=timeoutSeconds)
-            if not dryRun:
-                context.unregistration.carry_out(plan)
-            shown = registry_data(plan.before.registry if dryRun else plan.after)
-            return {**shown, "ledgersOfOthers": plan.foreign}
+            plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
+            return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
 
     def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
-            seen = context.registry.require()
-            after = seen.registry
-            if after.cluster(name).deprecated != body.deprecated:
-                after = after.with_deprecated(name, body.deprecated)
-                context.registry.replace(seen, after)
-            return registry_data(after)
+            return registry_data(context.pulsar_url, context.registry.deprecate(name, body.deprecated))
 
     def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
-            plan = context.id_raising.plan(name)
-            raised = plan.behind
-            if raised and not dryRun:
-                plan = context.id_raising.carry_out(plan)
-            return raised_data(plan, raised, dry_run=dryRun)
+            return raised_data(context.id_raising.raise_ids(name, dry_run=dryRun))
 
-    def precheck(self, name: _Name, trial: _Trial = False) -> dict[str, Any]:
+    def precheck(self, name: _Name) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name, with_trial=trial).as_json()
+            return context.precheck(name, with_trial=False).as_json()
+
+    def precheck_with_trial(self, name: _Name, body: Trying) -> dict[str, Any]:
+        with SwitchContext(self.settings) as context:
+            return context.precheck(name, with_trial=body.trial).as_json()
 
     def left(self, name: _Name) -> dict[str, Any]:
         with FormerClustersContext(self.settings) as context:
@@ -240,12 +238,8 @@ class _Endpoints(NamedTuple):
 
     def promote(self, body: PromotingLedgers) -> dict[str, Any]:
         with FormerClustersContext(self.settings) as context:
-            plan = context.promoting.plan()
-            if body.dry_run:
-                return promoted_data(plan, None)
-            done = context.promoting.carry_out(plan, body.per_second)
-            stamped = context.stamping.stamp(plan.active.name, body.per_second) if body.stamp else None
-            return promoted_data(plan, done, stamped)
+            stamping = context.stamping if body.stamp else None
+            return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
         with FormerClustersContext(self.settings) as context:
@@ -253,33 +247,22 @@ class _Endpoints(NamedTuple):
 
     def cleanup(self, body: CleaningUp) -> dict[str, Any]:
         with FormerClustersContext(self.settings) as context:
-            found = context.cleanup.targets(body.source)
-            if body.dry_run:
-                return cleaned_data(found, None)
-            done = context.cleanup.mark(body.source, at_most=body.max_deletions, force=body.force)
-            return cleaned_data(found, done)
+            return cleaned_data(
+                context.cleanup.clean_up(
+                    body.source, at_most=body.max_deletions, force=body.force, dry_run=body.dry_run
+                )
+            )
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return _state(context)
+            return state_data(context.pulsar_url, context.overview())
 
 
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
-    if not context.switch.is_made(planned) and (asked.dry_run or not asked.skip_precheck):
-        with_trial = asked.trial and not asked.dry_run
-        order = planned.plan.order
-        result = context.precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
-        if result.failing or asked.dry_run:
-            return JSONResponse(result.as_json(), 409 if result.failing else 200)
-    elif asked.dry_run:
-        return JSONResponse(_state(context))
-    switched = context.switch.carry_out(planned, wait_s=asked.timeout_s, is_checked=not asked.skip_precheck)
-    return JSONResponse(switched_data(switched))
-
-
-def _state(context: SwitchContext) -> dict[str, Any]:
-    found = read_standing(context)
-    return state_data(context.pulsar_url, found.state, found.promotion, found.build, found.move)
+    options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
+    result = context.switch.run(planned, options, context.precheck)
+    data = switch_data(result, context.pulsar_url, context.overview)
+    return JSONResponse(data, 409 if result.is_refused else 200)
 
 
 def _superseded(operation: str) -> Any:

@@ -7,7 +7,7 @@ one place shows all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -16,50 +16,32 @@ from prometheus_client.registry import Collector
 
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.scope import Scope
-from bookwarden.switching.offline.record import MovePhase, MoveRecord
+from bookwarden.switching.offline.record import MovePhase
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import Promotion, promotion_that_counts
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.switching.overview import Overview
 
 _NO_BUILD: Final = Build("", "", Scope(), "", 0)
 
 
-class Standing(NamedTuple):
-    """The state of everything about bookie clusters."""
-
-    state: State
-    build: FoundBuild | None
-    promotion: Promotion | None
-    move: MoveRecord | None
-
-
-def read_standing(context: SwitchContext) -> Standing:
-    """Read where everything stands."""
-    state = context.switch.state()
-    move = context.move.read()
-    promotion = promotion_that_counts(state.registry, context.promotion())
-    return Standing(state, context.build(), promotion, None if move is None else move.record)
-
-
-def metrics_text(standing: Standing) -> bytes:
+def metrics_text(overview: Overview) -> bytes:
     """Return the metrics as Prometheus reads them."""
     registry = CollectorRegistry()
-    registry.register(StandingCollector(standing))
+    registry.register(OverviewCollector(overview))
     return generate_latest(registry)
 
 
-class StandingCollector(Collector):
+class OverviewCollector(Collector):
     """The metrics of one reading; what is not known has no value."""
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric."""
-        yield from _of_switch(self._standing.state)
-        yield from _of_build(self._standing.build)
-        promotion, move = self._standing.promotion, self._standing.move
+        yield from _of_switch(self._overview.state)
+        yield from _of_build(self._overview.build)
+        promotion, move = self._overview.promotion, self._overview.move
         through_ms = 0 if promotion is None else promotion.through_ms
         yield _gauge("promoted_timestamp_seconds", "Copies that were closed before are promoted.", through_ms / 1000)
         now = None if move is None else move.phase

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.moving.build import FoundBuild
-from bookwarden.switching.moving.cleanup import CleanedUp, Targets
+from bookwarden.switching.moving.cleanup import CleanupResult, Targets
 from bookwarden.switching.moving.draining import Left
-from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
-from bookwarden.switching.moving.stamps import Stamped
+from bookwarden.switching.moving.promotion import PromotionPlan, PromotionResult
 from bookwarden.switching.offline.documents import record_data
-from bookwarden.switching.offline.record import MoveRecord
-from bookwarden.switching.operation import State, Switched
+from bookwarden.switching.operation import Switched, SwitchResult
+from bookwarden.switching.overview import Overview
 from bookwarden.switching.promoted import Promotion
-from bookwarden.switching.raising_ids import RaisePlan
-from bookwarden.switching.registering import RegistrationPlan
+from bookwarden.switching.raising_ids import RaiseResult
+from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import Directive, Registry
+from bookwarden.switching.unregistering import UnregistrationPlan
 
 #: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
 SUPERSEDED: Final = {
@@ -31,11 +31,20 @@ SUPERSEDED: Final = {
 }
 
 
-def registry_data(registry: Registry | None) -> dict[str, Any]:
-    """Return the registry; without one, epoch 0 and no clusters."""
+def registry_data(url: str, registry: Registry | None) -> dict[str, Any]:
+    """Return the registry of the store at ``url``; without one, epoch 0 and no clusters."""
     if registry is None:
-        return {"epoch": 0, "owner": None, "idRoot": None, "active": None, "clusters": [], "switchTarget": None}
+        return {
+            "registry": url,
+            "epoch": 0,
+            "owner": None,
+            "idRoot": None,
+            "active": None,
+            "clusters": [],
+            "switchTarget": None,
+        }
     return {
+        "registry": url,
         "epoch": registry.epoch,
         "owner": registry.owner,
         "idRoot": registry.id_root,
@@ -61,22 +70,24 @@ def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
     }
 
 
-def raised_data(plan: RaisePlan, raised: int, *, dry_run: bool) -> dict[str, Any]:
-    """Return a cluster's counter of ids, as it is now; ``raised`` ids were, or would be, left out."""
+def raised_data(result: RaiseResult) -> dict[str, Any]:
+    """Return a cluster's counter of ids, as it is now."""
+    plan = result.plan
     return {
         "name": plan.cluster.name,
         "idRoot": plan.place.ledgers_root,
         "nextLedgerId": plan.next_id,
         "firstFreeLedgerId": plan.free_id,
-        "raised": raised,
-        "dryRun": dry_run,
+        "raised": result.raised,
+        "dryRun": result.dry_run,
     }
 
 
-def registration_data(url: str, plan: RegistrationPlan, raised: int, *, dry_run: bool) -> dict[str, Any]:
-    """Return a registration in the registry of the store at ``url``; ``raised`` ids were, or would be, left out."""
+def registration_data(url: str, result: RegistrationResult) -> dict[str, Any]:
+    """Return a registration in the registry of the store at ``url``."""
+    plan = result.plan
     return {
-        "registered": not dry_run,
+        "registered": not result.dry_run,
         "registry": url,
         "epoch": plan.after.epoch,
         "idRoot": plan.after.id_root,
@@ -84,13 +95,26 @@ def registration_data(url: str, plan: RegistrationPlan, raised: int, *, dry_run:
         "bookies": sorted(plan.bookies),
         "nextLedgerId": plan.next_id,
         "aboveItsLedgers": plan.free_id,
-        "raisedBy": raised,
+        "raisedBy": result.raised,
         "foreignLedgers": plan.foreign,
     }
 
 
+def unregistration_data(url: str, plan: UnregistrationPlan, *, dry_run: bool) -> dict[str, Any]:
+    """Return the registry of the store at ``url`` as it is now, and what stays of the cluster."""
+    registry = plan.before.registry if dry_run else plan.after
+    return {**registry_data(url, registry), "foreignLedgers": plan.foreign, "dryRun": dry_run}
+
+
+def switch_data(result: SwitchResult, url: str, overview: Callable[[], Overview]) -> dict[str, Any]:
+    """Return the result of an order to switch: of the switch, else of the precheck, else where everything stands."""
+    if result.switched is not None:
+        return switched_data(result.switched)
+    return state_data(url, overview()) if result.precheck is None else result.precheck.as_json()
+
+
 def switched_data(switched: Switched) -> dict[str, Any]:
-    """Return the result of a switch."""
+    """Return the result of a switch that was made."""
     order = switched.order
     return {
         "phase": order.phase.value,
@@ -104,22 +128,13 @@ def switched_data(switched: Switched) -> dict[str, Any]:
     }
 
 
-def state_data(
-    url: str,
-    state: State,
-    promotion: Promotion | None = None,
-    build: FoundBuild | None = None,
-    move: MoveRecord | None = None,
-) -> dict[str, Any]:
-    """Return where everything stands, by the registry of the store at ``url``; the newest promotion if it counts.
-
-    ``build`` says how far copying ledgers is, ``move`` where the newest move without the jar stands.
-    """
+def state_data(url: str, overview: Overview) -> dict[str, Any]:
+    """Return where everything stands, by the registry of the store at ``url``."""
+    state, promotion, build, move = overview
     found = state.order
     return {
         "phase": state.phase.value,
-        "registry": url,
-        **registry_data(state.registry),
+        **registry_data(url, state.registry),
         "order": None
         if found is None
         else {
@@ -179,8 +194,7 @@ def targets_data(found: Targets) -> dict[str, Any]:
     }
 
 
-def plan_data(plan: PromotionPlan) -> dict[str, Any]:
-    """Return what is to be promoted, and what is not."""
+def _promotion_plan(plan: PromotionPlan) -> dict[str, Any]:
     return {
         "activeCluster": plan.active.name,
         "toPromote": [
@@ -194,11 +208,12 @@ def plan_data(plan: PromotionPlan) -> dict[str, Any]:
     }
 
 
-def promoted_data(plan: PromotionPlan, done: Promoted | None, stamped: Stamped | None = None) -> dict[str, Any]:
-    """Return the same with what was done; nothing was by a dry run, and stamped only if that was asked for."""
+def promoted_data(result: PromotionResult) -> dict[str, Any]:
+    """Return what is to be promoted, and what was; stamped only if that was asked for."""
+    done, stamped = result.done, result.stamped
     return {
-        **plan_data(plan),
-        "dryRun": done is None and stamped is None,
+        **_promotion_plan(result.plan),
+        "dryRun": result.dry_run,
         "promotion": None if done is None else _promotion(done.promotion),
         "unloaded": 0 if done is None else len(done.unloaded) - len(done.failed),
         "failed": [] if done is None else [{"topic": one.topic, "trouble": one.trouble} for one in done.failed],
@@ -216,12 +231,13 @@ def _promotion(promotion: Promotion) -> dict[str, Any]:
     return {"cluster": promotion.target, "through": promotion.through_ms, "failed": sorted(promotion.failed)}
 
 
-def cleaned_data(found: Targets, done: CleanedUp | None) -> dict[str, Any]:
-    """Return the same with what was marked; nothing was by a dry run."""
+def cleaned_data(result: CleanupResult) -> dict[str, Any]:
+    """Return the same with what was marked."""
+    done = result.done
     failed = () if done is None else done.failed
     return {
-        **targets_data(found),
-        "dryRun": done is None,
+        **targets_data(result.targets),
+        "dryRun": result.dry_run,
         "marked": 0 if done is None else done.sent,
         "failed": [{"ledgerId": ledger_id, "reason": reason} for ledger_id, reason in failed],
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from bookwarden.errors import BookwardenError, LostRaceError, RefusedError
 from bookwarden.findings import Finding, failing
@@ -20,7 +20,7 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, read_brokers
-from bookwarden.switching.checks.precheck import judge_brokers
+from bookwarden.switching.checks.precheck import Precheck, judge_brokers
 from bookwarden.switching.order import (
     Course,
     Order,
@@ -71,6 +71,29 @@ class Switched:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchOptions:
+    """The options of an order to switch."""
+
+    dry_run: bool = False  #: Run the precheck alone, without a trial ledger.
+    skip_precheck: bool = False  #: Messages can be lost by that.
+    with_trial: bool = True  #: Write a trial ledger to the target's bookies.
+    wait_s: float = 60.0  #: Wait up to so many seconds for the brokers.
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchResult:
+    """The result of an order to switch."""
+
+    precheck: Precheck | None  #: None if it was skipped, or the switch was made before.
+    switched: Switched | None  #: None if the precheck failed, and after a dry run.
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the precheck found what blocks the switch: nothing was switched then."""
+        return self.precheck is not None and bool(self.precheck.failing)
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The state of the newest switch, and of everything that follows it."""
 
@@ -78,6 +101,13 @@ class State:
     registry: Registry | None
     order: FoundOrder | None
     brokers: tuple[Broker, ...]
+
+
+class RunsPrecheck(Protocol):
+    """The checks before a switch."""
+
+    def __call__(self, target: str, *, with_trial: bool, is_rollback: bool = False) -> Precheck:
+        """Look at everything that a switch to this cluster depends on, and judge it."""
 
 
 class Switch:
@@ -124,6 +154,36 @@ class Switch:
     def is_made(self, planned: Planned) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
         return planned.plan.course is Course.FOLLOW or planned.plan.order.is_in(planned.found.registry)
+
+    def run(
+        self,
+        planned: Planned,
+        options: SwitchOptions,
+        precheck: RunsPrecheck,
+        *,
+        confirm: Callable[[Precheck | None], object] = lambda _: None,
+        say: Callable[[str], object] = lambda _: None,
+        tell: Callable[[Followed], object] = lambda _: None,
+    ) -> SwitchResult:
+        """Check, switch, and wait for the brokers: what commands and REST do.
+
+        ``confirm`` is called with the precheck before the switch is made, and may raise RefusedError; ``say`` and
+        ``tell``, and what is raised, are those of `carry_out`.
+        """
+        is_made = self.is_made(planned)
+        found = None
+        if not (is_made or options.skip_precheck):
+            order = planned.plan.order
+            with_trial = options.with_trial and not options.dry_run
+            found = precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
+        if options.dry_run or (found is not None and found.failing):
+            return SwitchResult(found, None)
+        if not is_made:
+            confirm(found)
+        switched = self.carry_out(
+            planned, wait_s=options.wait_s, is_checked=not options.skip_precheck, say=say, tell=tell
+        )
+        return SwitchResult(found, switched)
 
     def carry_out(
         self,

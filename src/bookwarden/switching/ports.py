@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading
 
@@ -54,3 +55,13 @@ class IdGenerator(Protocol):
 
 
 OpensCluster = Callable[[Place], ClusterMetadata]
+
+PlanT = TypeVar("PlanT")
+#: Entered before a plan is carried out; raises RefusedError if it may not be, else gives what is called with progress.
+Confirm = Callable[[PlanT], AbstractContextManager[Callable[[int], object]]]
+
+
+@contextmanager
+def unasked(_: object) -> Iterator[Callable[[int], object]]:
+    """Ask nothing before a plan is carried out, and show nothing of its progress."""
+    yield lambda _: None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
+from bookwarden.switching.ports import Confirm, IdGenerator, OpensCluster, Place, unasked
 from bookwarden.switching.registering import looked
 from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import RegistryNode
@@ -34,6 +35,14 @@ class RaisePlan:
         return max(0, self.free_id - self.next_id)
 
 
+class RaiseResult(NamedTuple):
+    """The result of raising a counter."""
+
+    plan: RaisePlan
+    raised: int  #: By so many ids it was raised; of a dry run: would be.
+    dry_run: bool
+
+
 @dataclass(frozen=True)
 class IdRaising:
     """Raises the counters of registered clusters."""
@@ -42,6 +51,18 @@ class IdRaising:
     pulsar: MetadataStore  #: Its own metadata store.
     open_cluster: OpensCluster  #: Opens a place.
     generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+
+    def raise_ids(self, name: str, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked) -> RaiseResult:
+        """Raise the counter if it is behind, or look only: what commands and REST do.
+
+        ``confirm`` is entered before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.
+        """
+        plan = self.plan(name)
+        raised = plan.behind
+        if raised and not dry_run:
+            with confirm(plan) as progress:
+                plan = self.carry_out(plan, progress)
+        return RaiseResult(plan, raised, dry_run)
 
     def plan(self, name: str) -> RaisePlan:
         """Look at the counter, and at all ids; change nothing.

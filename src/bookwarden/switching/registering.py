@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.ledgers.metadata import ClusterSeen
@@ -14,7 +14,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, await_brokers, read_brokers
 from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
 from bookwarden.switching.owners import is_marked_as_ours, owner_in
-from bookwarden.switching.ports import ClusterMetadata, IdGenerator, OpensCluster, Place
+from bookwarden.switching.ports import ClusterMetadata, Confirm, IdGenerator, OpensCluster, Place, unasked
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name, is_owner
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
@@ -55,6 +55,14 @@ class RegistrationPlan:
     def behind(self) -> int:
         """How far the next id has to be raised; 0 if it is above all."""
         return max(0, self.free_id - self.next_id)
+
+
+class RegistrationResult(NamedTuple):
+    """The result of a registration."""
+
+    plan: RegistrationPlan
+    raised: int  #: So many ids were left out; of a dry run: would be.
+    dry_run: bool
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,29 @@ class Registration:
         """
         generator = self.generator(plan.after.id_root)
         generator.raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
+
+    def register(
+        self,
+        wanted: Wanted,
+        *,
+        wait_s: float,
+        dry_run: bool = False,
+        confirm: Confirm[RegistrationPlan] = unasked,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> RegistrationResult:
+        """Register, or look only: what commands and REST do.
+
+        ``confirm`` is entered before ids are raised, and may raise RefusedError. Else raises as `plan`, `raise_ids` and
+        `carry_out` do.
+        """
+        plan = self.plan(wanted)
+        raised = plan.behind
+        if not dry_run:
+            if raised:
+                with confirm(plan) as progress:
+                    self.raise_ids(plan, progress)
+            plan = self.carry_out(wanted, wait_s=wait_s, say=say)
+        return RegistrationResult(plan, raised, dry_run)
 
     def carry_out(
         self, wanted: Wanted, *, wait_s: float, say: Callable[[str], object] = lambda _: None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
+from bookwarden.errors import FormatError, LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import (
@@ -52,6 +52,26 @@ class RegistryNode:
                 "--bootstrap` (docs/bookie-clusters.md)"
             )
         return found
+
+    def require_cluster(self, name: str) -> Registry:
+        """Read the registry as `read` does; NotFoundError if no cluster of this name is in it."""
+        found = self.read()
+        if found is None or name not in found.registry.clusters:
+            there = "none is" if found is None else f"there are {', '.join(sorted(found.registry.clusters))}"
+            raise NotFoundError(f"no bookie cluster {name!r} is registered in {self.url}: {there}")
+        return found.registry
+
+    def deprecate(self, name: str, deprecated: bool) -> Registry:
+        """Keep a cluster from becoming active, or let it again; return the registry then.
+
+        RefusedError if it is active or not registered; LostRaceError if somebody else changed the registry meanwhile.
+        """
+        found = self.require()
+        after = found.registry
+        if after.cluster(name).deprecated != deprecated:
+            after = after.with_deprecated(name, deprecated)
+            self.replace(found, after)
+        return after
 
     def place_of(self, cluster: BookieCluster) -> Place:
         """Return where a registered cluster's metadata is."""

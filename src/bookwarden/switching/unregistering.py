@@ -6,7 +6,7 @@ be gone, or elsewhere, before the cluster leaves the registry.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +78,24 @@ class Unregistration:
                 "or deleted",
             )
         return UnregistrationPlan(before, after, cluster, foreign)
+
+    def unregister(
+        self,
+        name: str,
+        *,
+        wait_s: float = 0.0,
+        dry_run: bool = False,
+        confirm: Callable[[UnregistrationPlan], object] = lambda _: None,
+    ) -> UnregistrationPlan:
+        """Unregister, or look only: what commands and REST do.
+
+        ``confirm`` is called before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.
+        """
+        plan = self.plan(name, wait_s=wait_s)
+        if not dry_run:
+            confirm(plan)
+            self.carry_out(plan)
+        return plan
 
     def carry_out(self, plan: UnregistrationPlan) -> None:
         """Put the registry without the cluster into its node, if it is still as it was when the ledgers were listed."""

@@ -26,8 +26,8 @@ from bookwarden.switching.checks.observing import Checks, Sources
 from bookwarden.switching.checks.trial import Trials
 from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.moving.build import find_build
-from bookwarden.switching.offline.record import MoveNode
 from bookwarden.switching.operation import Switch
+from bookwarden.switching.overview import read_overview
 from bookwarden.switching.promoted import read_promotion
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
@@ -81,10 +81,10 @@ class SwitchContext(Resources):
             self.build = partial(find_build, store)
             #: Reads the newest promotion of ledgers.
             self.promotion = partial(read_promotion, store)
-            #: The record of the newest move without the jar.
-            self.move = MoveNode(store)
             #: The topics of the cluster.
             self.topics = Topics(admin)
             here = described_here()
             origin = f"{here['host']} process {here['pid']}"
             self.switch = Switch(store, registry, events.send, origin, times=times)
+            #: Reads where everything stands.
+            self.overview = partial(read_overview, store, self.switch)

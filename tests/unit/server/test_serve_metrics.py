@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.server.metrics import Standing, StandingCollector, metrics_text
+from bookwarden.server.metrics import OverviewCollector, metrics_text
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.counts import CopyCounts
@@ -17,20 +17,21 @@ from bookwarden.switching.moving.pace import Pace
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.overview import Overview
 from bookwarden.switching.promoted import Promotion
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 BEFORE = "bookwarden_bookie_clusters_"
-NOTHING = Standing(State(Phase.NOT_REGISTERED, None, None, ()), None, None, None)
+NOTHING = Overview(State(Phase.NOT_REGISTERED, None, None, ()), None, None, None)
 SWITCHED = registry_of().switched("b", "one", 1)
 
 
-def values(standing: Standing) -> dict[str, float]:
+def values(overview: Overview) -> dict[str, float]:
     """Return all values, each by its name and labels."""
     return {
         " ".join([sample.name.removeprefix(BEFORE), *sample.labels.values()]): sample.value
-        for family in text_string_to_metric_families(metrics_text(standing).decode())
+        for family in text_string_to_metric_families(metrics_text(overview).decode())
         for sample in family.samples
     }
 
@@ -79,4 +80,4 @@ def test_brokers_that_do_not_follow_and_what_is_promoted_are_told() -> None:
 
 def test_every_metric_is_in_the_document() -> None:
     named = set(re.findall(rf"`({BEFORE}\w+)`", DOCUMENT.read_text("utf-8")))
-    assert {metric.name for metric in StandingCollector(NOTHING).collect()} == named
+    assert {metric.name for metric in OverviewCollector(NOTHING).collect()} == named

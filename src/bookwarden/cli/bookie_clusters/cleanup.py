@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import click
 
 from bookwarden.cli.migration.node_progress import node_progress
@@ -50,20 +53,25 @@ def cleanup(
     default, nothing is marked.
     """
     with FormerClustersContext(invocation.settings) as context:
-        found = context.cleanup.targets(src_cluster)
-        total = min(found.total, max_deletions or found.total)
-        if dry_run or not total:
+
+        @contextmanager
+        def confirm_marks(total: int) -> Iterator[Callable[[int], object]]:
+            confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
+            with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as progress:
+                yield progress
+
+        result = context.cleanup.clean_up(
+            src_cluster, at_most=max_deletions, force=force, dry_run=dry_run, confirm=confirm_marks
+        )
+        found, total, done, _ = result
+        if done is None:
             text = f"{counted(total, 'ledger')} would be marked, with --no-dry-run." if total else "Nothing to do."
             parts = (*_tables(found), *_window(found), Note(text))
-            invocation.write(Document(cleaned_data(found, None), parts))
-            return
-        context.cleanup.require(src_cluster, force=force)
-        confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
-        with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as tell:
-            done = context.cleanup.mark(src_cluster, at_most=max_deletions, force=force, progress=tell)
-        note = Note(f"{counted(done.sent, 'ledger')} marked. The sweep proves each copy before anything is deleted.")
-        invocation.write(Document(cleaned_data(found, done), (*_tables(found), note)))
-        if done.failed:
+        else:
+            text = f"{counted(done.sent, 'ledger')} marked. The sweep proves each copy before anything is deleted."
+            parts = (*_tables(found), Note(text))
+        invocation.write(Document(cleaned_data(result), parts))
+        if done is not None and done.failed:
             ledger_id, reason = done.failed[0]
             raise PulsarError(f"{counted(len(done.failed), 'ledger')} not marked, such as {ledger_id}: {reason}")
 

@@ -6,7 +6,6 @@ import click
 
 from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_registry
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.errors import NotFoundError
 from bookwarden.wiring.switching import SwitchingContext
 
 
@@ -33,8 +32,4 @@ def get_cluster(invocation: Invocation, name: str) -> None:
     Ends with 4 if none is registered by this name. Changes nothing.
     """
     with SwitchingContext(invocation.settings) as context:
-        found = context.registry.read()
-        if found is None or name not in found.registry.clusters:
-            there = "none is" if found is None else f"there are {', '.join(sorted(found.registry.clusters))}"
-            raise NotFoundError(f"no bookie cluster {name!r} is registered in {context.pulsar_url}: {there}")
-        invocation.write(describe_cluster(found.registry, name))
+        invocation.write(describe_cluster(context.registry.require_cluster(name), name))

@@ -34,7 +34,7 @@ _COLUMNS = (
 
 def describe_registry(context: SwitchingContext, registry: Registry | None, *notes: str) -> Document:
     """Describe all bookie clusters, and the newest order to switch."""
-    data = {"registry": context.pulsar_url, **registry_data(registry)}
+    data = registry_data(context.pulsar_url, registry)
     if registry is None:
         place = "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
         return Document(data, (Note(place), *notes_of(context, notes)))

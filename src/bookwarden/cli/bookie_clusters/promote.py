@@ -40,23 +40,25 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
     with FormerClustersContext(invocation.settings) as context:
-        plan = context.promoting.plan()
-        total = plan.ledgers.total()
-        if dry_run or not (total or stamp):
-            invocation.write(Document(promoted_data(plan, None), (*_tables(plan), Note(_would_be(plan)))))
-            return
-        if plan.topics or stamp:
-            confirm(_question(plan, stamp=stamp), yes=yes)
-        done = context.promoting.carry_out(plan, per_second, lambda one: _tell(invocation, one)) if total else None
-        stamped = context.stamping.stamp(plan.active.name, per_second) if stamp else None
-        notes = [_nothing(plan) if done is None else _was(plan, done)]
+
+        def ask(plan: PromotionPlan) -> None:
+            if plan.topics or stamp:
+                confirm(_question(plan, stamp=stamp), yes=yes)
+
+        result = context.promoting.promote(
+            per_second,
+            stamping=context.stamping if stamp else None,
+            dry_run=dry_run,
+            confirm=ask,
+            tell=lambda one: _tell(invocation, one),
+        )
+        plan, done, stamped, _ = result
+        notes = [_would_be(plan) if dry_run else _nothing(plan) if done is None else _was(plan, done)]
         if stamped is not None:
             notes.append(f"Stamped: {counted(stamped.written, 'subscription')}; {stamped.right:,} were before.")
-        invocation.write(Document(promoted_data(plan, done, stamped), (*_tables(plan), *map(Note, notes))))
-        troubles = [f"{one.topic} was not unloaded: {one.trouble}" for one in (done.failed if done else ())]
-        troubles += [f"{one.topic} {one.subscription}: {one.reason}" for one in (stamped.failed if stamped else ())]
-        if troubles:
-            raise PulsarError(f"{counted(len(troubles), 'failure')}, such as: {troubles[0]}")
+        invocation.write(Document(promoted_data(result), (*_tables(plan), *map(Note, notes))))
+        if result.failures:
+            raise PulsarError(f"{counted(len(result.failures), 'failure')}, such as: {result.failures[0]}")
 
 
 def _question(plan: PromotionPlan, *, stamp: bool) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import click
 
 from bookwarden.cli.migration.node_progress import node_progress
@@ -9,7 +12,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.documents import raised_data
-from bookwarden.switching.raising_ids import RaisePlan
+from bookwarden.switching.raising_ids import RaisePlan, RaiseResult
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
@@ -29,17 +32,19 @@ def raise_ids(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> No
     while a broker lives. May be repeated.
     """
     with SwitchingContext(invocation.settings) as context:
-        plan = context.id_raising.plan(name)
-        raised = plan.behind
-        if raised and not dry_run:
+
+        @contextmanager
+        def confirm_raise(plan: RaisePlan) -> Iterator[Callable[[int], object]]:
             confirm(f"Raise the next ledger id of {name} from {plan.next_id} to {plan.free_id}?", yes=yes)
-            what = f"raising the next ledger id below {plan.place.ledgers_root} by {raised:,}"
-            with node_progress(invocation, what, "passed", "ids") as tell:
-                plan = context.id_raising.carry_out(plan, tell)
-        invocation.write(_describe(plan, raised, dry_run=dry_run))
+            what = f"raising the next ledger id below {plan.place.ledgers_root} by {plan.behind:,}"
+            with node_progress(invocation, what, "passed", "ids") as progress:
+                yield progress
+
+        invocation.write(_describe(context.id_raising.raise_ids(name, dry_run=dry_run, confirm=confirm_raise)))
 
 
-def _describe(plan: RaisePlan, raised: int, *, dry_run: bool) -> Document:
+def _describe(result: RaiseResult) -> Document:
+    plan, raised, dry_run = result
     pairs = (
         ("bookie cluster", plan.cluster.name),
         ("counted below", f"{plan.place.ledgers_root} in {plan.place.url}"),
@@ -55,4 +60,4 @@ def _describe(plan: RaisePlan, raised: int, *, dry_run: bool) -> Document:
     notes = [Note(note)]
     if plan.leaps:
         notes.append(Note("It leaps to the next multiple of 2**32, since counting there would take too long."))
-    return Document(raised_data(plan, raised, dry_run=dry_run), (Facts(pairs), *notes))
+    return Document(raised_data(result), (Facts(pairs), *notes))

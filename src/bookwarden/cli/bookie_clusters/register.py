@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import click
 
 from bookwarden.cli.bookie_clusters.output import notes_of, wait_option
@@ -10,7 +13,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.documents import registration_data
-from bookwarden.switching.registering import RegistrationPlan, Wanted
+from bookwarden.switching.registering import RegistrationPlan, RegistrationResult, Wanted
 from bookwarden.switching.registry import Status
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
 
@@ -67,22 +70,24 @@ def register(
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
     with SwitchingContext(invocation.settings) as context:
         wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=shared, owners=owners)
-        plan = context.registration.plan(wanted)
-        raised = plan.behind
-        if not dry_run:
-            if raised:
-                question = f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?"
-                confirm(question, yes=yes)
-                what = f"raising the next ledger id below {plan.after.id_root} by {raised:,}"
-                with node_progress(invocation, what, "passed", "ids") as tell:
-                    context.registration.raise_ids(plan, tell)
-            plan = context.registration.carry_out(wanted, wait_s=wait_s, say=invocation.say)
-        invocation.write(_describe(context, plan, raised, dry_run=dry_run))
+
+        @contextmanager
+        def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
+            confirm(f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?", yes=yes)
+            what = f"raising the next ledger id below {plan.after.id_root} by {plan.behind:,}"
+            with node_progress(invocation, what, "passed", "ids") as progress:
+                yield progress
+
+        result = context.registration.register(
+            wanted, wait_s=wait_s, dry_run=dry_run, confirm=confirm_raise, say=invocation.say
+        )
+        invocation.write(_describe(context, result))
 
 
-def _describe(context: SwitchingContext, plan: RegistrationPlan, raised: int, *, dry_run: bool) -> Document:
+def _describe(context: SwitchingContext, result: RegistrationResult) -> Document:
+    plan, raised, dry_run = result
     cluster, after = plan.cluster, plan.after
-    data = registration_data(context.pulsar_url, plan, raised, dry_run=dry_run)
+    data = registration_data(context.pulsar_url, result)
     store = f"Pulsar's own store {context.pulsar_url}" if cluster.store_url is None else cluster.store_url
     pairs = (
         ("would be registered" if dry_run else "registered", cluster.name),

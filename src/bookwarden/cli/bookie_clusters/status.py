@@ -17,11 +17,11 @@ from bookwarden.switching.brokers import Broker
 from bookwarden.switching.documents import state_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.inventory import roll as roll_topics
-from bookwarden.switching.moving.build import FoundBuild
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import Promotion, promotion_that_counts
+from bookwarden.switching.overview import Overview
+from bookwarden.switching.promoted import Promotion
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
@@ -66,17 +66,19 @@ def status(
     if ((roll or holders) and not ledgers) or (watch and ledgers):
         raise click.UsageError("--roll and --holders go with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
-        state = context.switch.state()
+        overview = context.overview()
+        state = overview.state
         if ledgers and state.registry is not None:
             wanted = _Wanted(holders, roll, per_second, yes)
-            _show_ledgers(invocation, context, state, state.registry, wanted)
+            _show_ledgers(invocation, context, overview, state.registry, wanted)
             click.get_current_context().exit(_CODES.get(state.phase, 0))
-        shown = _describe(context, state)
+        shown = _describe(context.pulsar_url, overview)
         invocation.write(shown)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
-            state = context.switch.state()
-            now = _describe(context, state)
+            overview = context.overview()
+            state = overview.state
+            now = _describe(context.pulsar_url, overview)
             if now.data != shown.data:
                 invocation.write(now)
                 shown = now
@@ -93,13 +95,13 @@ class _Wanted(NamedTuple):
 
 
 def _show_ledgers(
-    invocation: Invocation, context: SwitchContext, state: State, registry: Registry, wanted: _Wanted
+    invocation: Invocation, context: SwitchContext, overview: Overview, registry: Registry, wanted: _Wanted
 ) -> None:
     """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
     found = context.inventory(registry, by_holder=wanted.holders)
-    document = _describe(context, state)
+    document = _describe(context.pulsar_url, overview)
     data = {
-        **state_data(context.pulsar_url, state, *_moving(context, state)),
+        **state_data(context.pulsar_url, overview),
         **inventory_data(found, holders=wanted.holders),
     }
     parts = (*document.parts, *inventory_parts(found, registry, holders=wanted.holders))
@@ -122,14 +124,8 @@ def _tell(invocation: Invocation, one: Unloaded) -> None:
     invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
-def _moving(context: SwitchContext, state: State) -> tuple[Promotion | None, FoundBuild | None, MoveRecord | None]:
-    move = context.move.read()
-    promotion = promotion_that_counts(state.registry, context.promotion())
-    return promotion, context.build(), None if move is None else move.record
-
-
-def _describe(context: SwitchContext, state: State) -> Document:
-    url, (promotion, build, move) = context.pulsar_url, _moving(context, state)
+def _describe(url: str, overview: Overview) -> Document:
+    state, promotion, build, move = overview
     parts: list[Part] = [Facts((*_facts(url, state, promotion), *build_facts(build), *_move_facts(move)))]
     if state.registry is not None:
         registry = state.registry
@@ -157,7 +153,7 @@ def _describe(context: SwitchContext, state: State) -> Document:
                 "runs, and stop it if that was done."
             )
         )
-    return Document(state_data(url, state, promotion, build, move), tuple(parts))
+    return Document(state_data(url, overview), tuple(parts))
 
 
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:

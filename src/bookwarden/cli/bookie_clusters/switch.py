@@ -12,8 +12,9 @@ from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.switching.documents import switched_data
-from bookwarden.switching.operation import Followed, Planned, Switched
+from bookwarden.switching.checks.precheck import Precheck
+from bookwarden.switching.documents import switch_data
+from bookwarden.switching.operation import Followed, Planned, Switched, SwitchOptions
 from bookwarden.wiring.switch import SwitchContext
 
 #: The registry is changed, and not all brokers follow.
@@ -64,18 +65,10 @@ def switch(
     """
     if (target is None) != resume:
         raise click.UsageError("name the cluster with --target, or carry on with --resume")
+    options = SwitchOptions(dry_run, skip_precheck, with_trial=not no_trial, wait_s=wait_s)
     with SwitchContext(invocation.settings) as context:
         planned = context.switch.plan_rest() if target is None else context.switch.plan(target)
-        code = _carry_out(
-            invocation,
-            context,
-            planned,
-            dry_run=dry_run,
-            with_trial=not (no_trial or dry_run),
-            skip_precheck=skip_precheck,
-            wait_s=wait_s,
-            yes=yes,
-        )
+        code = _carry_out(invocation, context, planned, options, yes=yes)
     click.get_current_context().exit(code)
 
 
@@ -89,62 +82,42 @@ def rollback(
     The same as a switch to it, with the same checks. Nothing is moved: what was written since stays where it is, and
     is read there. Given again it finds the rollback done; it never switches forward.
     """
+    options = SwitchOptions(dry_run, skip_precheck, with_trial=not no_trial, wait_s=wait_s)
     with SwitchContext(invocation.settings) as context:
-        planned = context.switch.plan_back()
-        code = _carry_out(
-            invocation,
-            context,
-            planned,
-            dry_run=dry_run,
-            with_trial=not (no_trial or dry_run),
-            skip_precheck=skip_precheck,
-            wait_s=wait_s,
-            yes=yes,
-        )
+        code = _carry_out(invocation, context, context.switch.plan_back(), options, yes=yes)
     click.get_current_context().exit(code)
 
 
 def _carry_out(
-    invocation: Invocation,
-    context: SwitchContext,
-    planned: Planned,
-    *,
-    dry_run: bool,
-    with_trial: bool,
-    skip_precheck: bool,
-    wait_s: float,
-    yes: bool,
+    invocation: Invocation, context: SwitchContext, planned: Planned, options: SwitchOptions, *, yes: bool
 ) -> int:
     """Do what is planned; return the exit code."""
-    order = planned.plan.order
-    if not context.switch.is_made(planned):
-        if skip_precheck:
-            invocation.say("SKIPPED, with --skip-precheck: nobody knows whether messages will be lost")
-        else:
-            result = context.precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
-            if result.failing or dry_run or invocation.output != "json":
-                invocation.write(describe_precheck(result))
-            if result.failing:
-                return NOT_READY
+    order, is_made = planned.plan.order, context.switch.is_made(planned)
+    if is_made:
+        left = "what is left is to see that all brokers follow" if options.dry_run else "seeing that all brokers follow"
+        invocation.say(f"{order.target} is active already; {left}")
+    elif options.skip_precheck:
+        invocation.say("SKIPPED, with --skip-precheck: whether messages will be lost is not known")
+
+    def ask(precheck: Precheck | None) -> None:
+        if precheck is not None and invocation.output != "json":
+            invocation.write(describe_precheck(precheck))
         _say_what_comes(invocation, planned)
-        if dry_run:
-            return 0
         verb = "Roll back" if order.is_rollback else "Switch"
         confirm(f"{verb} new ledgers from {order.source} to {order.target}?", yes=yes)
-    elif dry_run:
-        invocation.say(f"{order.target} is active; what is left is to see that all brokers follow")
-        return 0
-    else:
-        invocation.say(f"{order.target} is active already; seeing that all brokers follow")
 
     def tell(one: Followed) -> None:
         invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
 
-    switched = context.switch.carry_out(
-        planned, wait_s=wait_s, is_checked=not skip_precheck, say=invocation.say, tell=tell
-    )
-    invocation.write(_describe(switched))
-    return DONE_WITH_FAILURES if switched.behind else 0
+    result = context.switch.run(planned, options, context.precheck, confirm=ask, say=invocation.say, tell=tell)
+    data = switch_data(result, context.pulsar_url, context.overview)
+    if result.switched is not None:
+        invocation.write(Document(data, _parts(result.switched)))
+        return DONE_WITH_FAILURES if result.switched.behind else 0
+    invocation.write(Document(data, () if result.precheck is None else describe_precheck(result.precheck).parts))
+    if not (is_made or result.is_refused):
+        _say_what_comes(invocation, planned)
+    return NOT_READY if result.is_refused else 0
 
 
 def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
@@ -160,7 +133,7 @@ def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
     )
 
 
-def _describe(switched: Switched) -> Document:
+def _parts(switched: Switched) -> tuple[Part, ...]:
     order = switched.order
     pairs = (("phase", order.phase.value), ("active", order.target), ("epoch", str(switched.epoch)))
     rows = tuple((one.broker, f"{one.seconds:.3f}") for one in switched.followed)
@@ -177,4 +150,4 @@ def _describe(switched: Switched) -> Document:
                 "`bookie-clusters switch --resume`."
             )
         )
-    return Document(switched_data(switched), tuple(parts))
+    return tuple(parts)

@@ -6,8 +6,9 @@ import click
 
 from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import counted
+from bookwarden.cli.shell.output import Document, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.documents import unregistration_data
 from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.switching import SwitchingContext
 
@@ -28,21 +29,24 @@ def unregister(invocation: Invocation, name: str, dry_run: bool, wait_s: float, 
     Refused while it is ACTIVE, and while a ledger is there that this Pulsar cluster made, or may have made.
     """
     with SwitchingContext(invocation.settings) as context:
-        plan = context.unregistration.plan(name, wait_s=wait_s)
+
+        def ask(plan: UnregistrationPlan) -> None:
+            if plan.foreign:
+                invocation.say(_foreign(plan))
+            confirm(f"Unregister bookie cluster {name}?", yes=yes)
+
+        plan = context.unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask)
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
-            notes.append(f"{counted(plan.foreign, 'ledger')} of others are there, and stay.")
+            notes.append(_foreign(plan))
         notes += note_of_ids(plan, context)
-        if not dry_run:
-            if plan.foreign:
-                invocation.say(
-                    f"{counted(plan.foreign, 'ledger')} in {name} {'is' if plan.foreign == 1 else 'are'} not ours by "
-                    "their owner marks: brokers read none of them"
-                )
-            confirm(f"Unregister bookie cluster {name}?", yes=yes)
-            context.unregistration.carry_out(plan)
-        shown = plan.before.registry if dry_run else plan.after
-        invocation.write(describe_registry(context, shown, *notes))
+        shown = describe_registry(context, plan.before.registry if dry_run else plan.after, *notes)
+        data = unregistration_data(context.pulsar_url, plan, dry_run=dry_run)
+        invocation.write(Document(data, shown.parts))
+
+
+def _foreign(plan: UnregistrationPlan) -> str:
+    return f"{counted(plan.foreign, 'ledger')} of others are there by their owner marks, and stay: brokers read none."
 
 
 def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
@@ -66,9 +70,4 @@ def deprecate(invocation: Invocation, name: str, undo: bool) -> None:
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
     with SwitchingContext(invocation.settings) as context:
-        seen = context.registry.require()
-        after = seen.registry
-        if after.cluster(name).deprecated == undo:
-            after = after.with_deprecated(name, not undo)
-            context.registry.replace(seen, after)
-        invocation.write(describe_registry(context, after))
+        invocation.write(describe_registry(context, context.registry.deprecate(name, not undo)))

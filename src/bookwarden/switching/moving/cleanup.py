@@ -20,6 +20,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of
 from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, in_parts
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
+from bookwarden.switching.ports import Confirm, unasked
 from bookwarden.switching.promoted import Promotion, why_not_promoted
 
 
@@ -91,6 +92,15 @@ class CleanedUp(NamedTuple):
     failed: tuple[tuple[int, str], ...]  #: Each ledger with the reason.
 
 
+class CleanupResult(NamedTuple):
+    """The result of an order to clean up."""
+
+    targets: Targets
+    total: int  #: How many were to be marked; of a dry run: would be.
+    done: CleanedUp | None  #: None where nothing may go, and after a dry run.
+    dry_run: bool
+
+
 @dataclass(frozen=True)
 class Cleanup:
     """Finds and marks what former clusters still have."""
@@ -138,6 +148,29 @@ class Cleanup:
                 "(deletion.rollback_window_hours)"
             )
         return active
+
+    def clean_up(
+        self,
+        source: str | None = None,
+        *,
+        at_most: int = 0,
+        force: bool = False,
+        dry_run: bool = False,
+        confirm: Confirm[int] = unasked,
+    ) -> CleanupResult:
+        """Mark what may go, or look only: what commands and REST do.
+
+        ``confirm`` is entered with how many will be marked, and may raise RefusedError. Nothing but `targets` is done
+        where nothing may go. Else as `targets`, `require` and `mark`.
+        """
+        found = self.targets(source)
+        total = min(found.total, at_most or found.total)
+        if dry_run or not total:
+            return CleanupResult(found, total, None, dry_run)
+        self.require(source, force=force)
+        with confirm(total) as progress:
+            done = self.mark(source, at_most=at_most, force=force, progress=progress)
+        return CleanupResult(found, total, done, dry_run)
 
     def mark(
         self,

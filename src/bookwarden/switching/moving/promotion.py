@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bookwarden.errors import LostRaceError, RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent
@@ -17,6 +17,7 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.inventory import Unloaded, roll
 from bookwarden.switching.moving.former import FormerPlaces, Stays
+from bookwarden.switching.moving.stamps import Stamped, Stamping
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
@@ -70,6 +71,22 @@ class Promoted:
     def failed(self) -> list[Unloaded]:
         """The topics that were not unloaded."""
         return [one for one in self.unloaded if one.trouble and not one.is_absent]
+
+
+class PromotionResult(NamedTuple):
+    """The result of an order to promote."""
+
+    plan: PromotionPlan
+    done: Promoted | None  #: None where nothing was to be promoted, and after a dry run.
+    stamped: Stamped | None  #: None unless it was asked for, and after a dry run.
+    dry_run: bool
+
+    @property
+    def failures(self) -> list[str]:
+        """What was not done, and why."""
+        failures = [f"{one.topic} was not unloaded: {one.trouble}" for one in (self.done.failed if self.done else ())]
+        stamps = self.stamped.failed if self.stamped else ()
+        return failures + [f"{one.topic} {one.subscription}: {one.reason}" for one in stamps]
 
 
 @dataclass(frozen=True)
@@ -131,6 +148,29 @@ class Promoting:
         return PromotionPlan(
             active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)), started_ms
         )
+
+    def promote(
+        self,
+        per_second: float,
+        *,
+        stamping: Stamping | None = None,
+        dry_run: bool = False,
+        confirm: Callable[[PromotionPlan], object] = lambda _: None,
+        tell: Callable[[Unloaded], object] = lambda _: None,
+    ) -> PromotionResult:
+        """Promote what can be, and stamp subscriptions where ``stamping`` is given; or look only.
+
+        It is what commands and REST do. ``confirm`` is called before anything is changed, and may raise RefusedError.
+        Where nothing is to be promoted the newest promotion stays as it is. Else as `plan` and `carry_out`.
+        """
+        plan = self.plan()
+        total = plan.ledgers.total()
+        if dry_run or not (total or stamping):
+            return PromotionResult(plan, None, None, dry_run)
+        confirm(plan)
+        done = self.carry_out(plan, per_second, tell) if total else None
+        stamped = None if stamping is None else stamping.stamp(plan.active.name, per_second)
+        return PromotionResult(plan, done, stamped, dry_run)
 
     def carry_out(
         self, plan: PromotionPlan, per_second: float, tell: Callable[[Unloaded], object] = lambda _: None
