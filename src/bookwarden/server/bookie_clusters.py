@@ -225,7 +225,7 @@ class _Endpoints(NamedTuple):
             return context.precheck(name, with_trial=body.trial).as_json()
 
     def left(self, name: _Name) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+        with FormerClustersContext(self.settings, looks_only=True) as context:
             return left_data(context.draining.left(name))
 
     def switch(self, body: Switching) -> JSONResponse:
@@ -242,7 +242,7 @@ class _Endpoints(NamedTuple):
             return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+        with FormerClustersContext(self.settings, looks_only=True) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
     def cleanup(self, body: CleaningUp) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
@@ -23,9 +24,12 @@ from bookwarden.wiring.switch import SwitchContext
 
 
 class FormerClustersContext(Resources):
-    """Everything that empties former bookie clusters; close it, or use it in a with statement."""
+    """Everything that empties former bookie clusters; close it, or use it in a with statement.
 
-    def __init__(self, settings: Settings) -> None:
+    With ``looks_only`` times are this machine's: a store is asked for its own by a write.
+    """
+
+    def __init__(self, settings: Settings, *, looks_only: bool = False) -> None:
         super().__init__()
         with self._closed_on_error():
             marking = self._keep(PhaseOneContext(settings))
@@ -57,7 +61,7 @@ class FormerClustersContext(Resources):
                 marking.marker,
                 switching.switch.state,
                 settings.deletion.rollback_window_hours * 3600,
-                StoreClock(metadata.store),
+                time.time if looks_only else StoreClock(metadata.store),
             )
             #: Does all of it, and says how far it is.
             self.draining = Draining(

@@ -30,7 +30,7 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings, looks_only=True) as context:
         found = context.cleanup.targets(src_cluster)
         invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
 

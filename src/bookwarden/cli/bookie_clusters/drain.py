@@ -66,7 +66,7 @@ def drain(
     brokers read elsewhere; what the sweep has not deleted yet, or must wait, the next run goes on with. Once nothing
     is left the cluster is unregistered.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with FormerClustersContext(invocation.settings, looks_only=dry_run) as context:
         left = context.draining.left(source)
         if dry_run:
             invocation.write(Document(left_data(left), (*_parts(left), Note(_verdict(left)))))

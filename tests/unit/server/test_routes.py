@@ -1,0 +1,221 @@
+"""Every route: what changes something needs its content type and the token, and what only asks writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+from fastapi import FastAPI
+
+from bookwarden.cli.main import cli
+from bookwarden.config import load_settings
+from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.server.app import make_app
+from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
+from servers.switching.ground import registry_of
+
+TOKEN = "t0ken-of-the-test"
+JSON = {"content-type": "application/json"}
+#: Of a metadata store: all that change it.
+WRITES = ("create", "create_many", "put", "write_many", "delete_many", "ephemeral_sequential")
+#: A body with which each route that takes one begins its work.
+BODIES = {
+    "/{name}": {"metadataServiceUri": "zk+hierarchical://h:2181/bookies-c"},
+    "/{name}/deprecated": {"deprecated": False},
+    "/switch": {"target": "b"},
+}
+
+
+def ask(app: FastAPI, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    """Hand a request to the application, as its server does."""
+    answered: list[dict[str, Any]] = []
+    named = {"host": "localhost", **headers}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        answered.append(dict(message))
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path.partition("?")[0],
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": path.partition("?")[2].encode(),
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()],
+        "client": ("127.0.0.1", 4711),
+        "server": ("localhost", 8089),
+    }
+    asyncio.run(app(scope, receive, send))
+    text = b"".join(message.get("body", b"") for message in answered)
+    return answered[0]["status"], json.loads(text) if text.startswith((b"{", b"[")) else text
+
+
+def routes(app: FastAPI) -> Iterator[tuple[str, str, str]]:
+    """Yield each route's method and pattern, and a path that it takes."""
+    left = list(app.routes)
+    while left:
+        route = left.pop()
+        # FastAPI keeps an included router as one route.
+        router = getattr(route, "original_router", None)
+        left += [] if router is None else router.routes
+        for method in sorted(getattr(route, "methods", None) or ()):
+            yield method, route.path, route.path.replace("{name}", "a")
+
+
+class Site:
+    """Pulsar's own store with a registry in it, and the application; each request that opens the store closes it."""
+
+    def __init__(self, registry: Registry, token: str | None = None) -> None:
+        self.registry, self.name = registry, uuid4().hex
+        self.overrides = {"metadata_store.urls": f"['memory:{self.name}']", "metadata_store.ledgers_root": "/a"}
+        self.app = make_app(load_settings(overrides=self.overrides), token)
+
+    def fill(self) -> MemoryStore:
+        """Make the nodes again, unless they are there."""
+        store = shared_memory_store(self.name)
+        if store.get(REGISTRY_PATH) is None:
+            store.create(REGISTRY_PATH, serialize_registry(self.registry), make_parents=True)
+            for cluster in self.registry.clusters.values():
+                root = cluster.ledgers_root
+                store.create(f"{root}/INSTANCEID", cluster.instance.encode(), make_parents=True)
+                store.create(f"{root}/available/readonly", b"", make_parents=True)
+                store.create(f"{root}/cookies", b"", make_parents=True)
+        return store
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        return ask(self.app, method, path, b"" if body is None else json.dumps(body).encode(), **headers)
+
+
+def is_asking(method: str) -> bool:
+    return method in ("GET", "HEAD", "OPTIONS")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": ""},
+        {"content-type": "text/plain"},
+        {"content-type": "multipart/form-data; a=application/json"},
+    ],
+)
+def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) -> None:
+    site, changing = Site(registry_of()), 0
+    for method, pattern, path in routes(site.app):
+        if is_asking(method):
+            continue
+        store = site.fill()
+        body = BODIES.get(pattern.removeprefix("/admin/v2/bookie-clusters"), {})
+        status, answer = site.ask(method, path, body, **headers)
+        assert (status, "Content-Type: application/json" in answer["reason"]) == (415, True), (method, path)
+        # Nothing was opened, so nothing was closed.
+        assert not store.is_closed, (method, path)
+        changing += 1
+    assert changing >= 10
+    assert site.ask("PATCH", "/admin/v2/bookie-clusters/a")[0] == 415
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "body", "status"),
+    [
+        ("list", "GET", "", None, 200),
+        ("get b", "GET", "/b", None, 200),
+        ("get c", "GET", "/c", None, 404),
+        ("status", "GET", "/status", None, 200),
+        ("precheck --name b --no-trial", "GET", "/b/precheck", None, None),
+        ("precheck --name b", "POST", "/b/precheck", {}, None),
+        ("switch --target b --yes", "POST", "/switch", {"target": "b"}, 409),
+        ("switch --target b --dry-run", "POST", "/switch", {"target": "b", "dryRun": True}, 409),
+        (
+            "switch --target b --dry-run --skip-precheck",
+            *("POST", "/switch", {"target": "b", "dryRun": True, "skipPrecheck": True}, 200),
+        ),
+        ("switch --target a --dry-run", "POST", "/switch", {"target": "a", "dryRun": True}, 200),
+        ("switch --target a --yes", "POST", "/switch", {"target": "a"}, 200),
+        ("switch --target c", "POST", "/switch", {"target": "c"}, 409),
+        ("rollback --yes", "POST", "/rollback", {}, 404),
+        ("deprecate b", "POST", "/b/deprecated", {"deprecated": True}, 200),
+        ("deprecate a", "POST", "/a/deprecated", {"deprecated": True}, 409),
+        ("raise-ids --name b --dry-run", "POST", "/b/raise-ids?dryRun=true", None, 200),
+        ("unregister b --dry-run", "DELETE", "/b?dryRun=true", None, 200),
+        ("unregister b --yes", "DELETE", "/b", None, 200),
+        ("unregister a --yes", "DELETE", "/a", None, 409),
+        ("promote --yes", "POST", "/promote", {"dryRun": False}, 409),
+        ("cleanup --no-dry-run --yes", "POST", "/cleanup", {"dryRun": False}, 409),
+        ("list-cleanup-targets", "GET", "/cleanup-targets", None, 409),
+    ],
+)
+def test_a_command_and_rest_say_the_same(
+    command: str, method: str, path: str, body: dict[str, Any] | None, status: int | None
+) -> None:
+    site = Site(registry_of())
+    site.fill()
+    sets = [word for name, value in site.overrides.items() for word in ("--set", f"{name}={value}")]
+    ended = CliRunner().invoke(cli, [*sets, "bookie-clusters", *command.split(), "-o", "json"])
+    site.fill()
+    found, answer = site.ask(method, f"/admin/v2/bookie-clusters{path}", body, content_type="application/json")
+    assert status is None or found == status, answer
+    if ended.stdout:
+        assert json.loads(ended.stdout) == answer
+    else:
+        assert json.loads(ended.stderr)["error"] == answer["reason"]
+    assert (ended.exit_code == 0) == (found == 200 and answer.get("ready") is not False), ended.output
+
+
+def test_with_it_each_gets_to_its_operation() -> None:
+    for method, pattern, path in routes(Site(registry_of()).app):
+        if is_asking(method):
+            continue
+        site = Site(registry_of())
+        site.fill()
+        body = BODIES.get(pattern.removeprefix("/admin/v2/bookie-clusters"), {})
+        status, answer = site.ask(method, path, body, content_type="Application/JSON; charset=utf-8")
+        assert status not in (401, 415, 422), (method, path, answer)
+
+
+def test_every_request_needs_the_token() -> None:
+    site, asked = Site(registry_of(), TOKEN), 0
+    for method, _, path in routes(site.app):
+        store = site.fill()
+        for given in ({}, {"authorization": "Bearer another"}):
+            if path != "/openapi.json":
+                assert site.ask(method, path, {}, **JSON, **given)[0] == 401, (method, path)
+                asked += 1
+        assert not store.is_closed
+    assert asked > 30
+    site.fill()
+    assert site.ask("GET", "/admin/v2/bookie-clusters", authorization=f"Bearer {TOKEN}")[0] == 200
+    assert site.ask("DELETE", "/admin/v2/bookie-clusters/a", authorization=f"Bearer {TOKEN}")[0] == 415
+
+
+def test_what_only_asks_opens_nothing_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def watch(name: str) -> Callable[..., Any]:
+        return lambda *_, **__: written.append(name)
+
+    answers = {}
+    for method, pattern, path in routes(Site(registry_of()).app):
+        if method != "GET":
+            continue
+        site = Site(registry_of().switched("b", "one", 1))
+        site.fill()
+        with monkeypatch.context() as patched:
+            for name in WRITES:
+                patched.setattr(MemoryStore, name, watch(name))
+            patched.setattr(pulsar, "Client", watch("pulsar.Client"))
+            answers[pattern] = site.ask(method, path)
+        assert written == [], path
+    assert len(answers) >= 8
+    assert {pattern: answer for pattern, answer in answers.items() if answer[0] != 200} == {}
