@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -122,6 +123,27 @@ def test_so_many_at_most(site: Site) -> None:
     reached: list[int] = []
     assert site.cleanup.mark(at_most=2, progress=reached.append).sent == 2
     assert (len(site.marked), reached) == (2, [2])
+
+
+def test_an_order_looks_asks_and_marks(site: Site) -> None:
+    asked: list[int] = []
+
+    @contextmanager
+    def confirm(total: int) -> Iterator[Callable[[int], object]]:
+        asked.append(total)
+        yield lambda _: None
+
+    looked = site.cleanup.clean_up(at_most=2, dry_run=True, confirm=confirm)
+    assert (looked.total, looked.done, looked.dry_run, asked, site.marked) == (2, None, True, [], [])
+    done = site.cleanup.clean_up(at_most=2, confirm=confirm).done
+    assert (done is not None and done.sent, asked, len(site.marked)) == (2, [2], 2)
+    # It is refused before anybody is asked; and not at all where nothing may go.
+    site.enabled = False
+    with pytest.raises(RefusedError, match="topic_two_phase_deletion_enabled is false"):
+        site.cleanup.clean_up(confirm=confirm)
+    site.promotion = None
+    assert site.cleanup.clean_up(confirm=confirm).done is None
+    assert asked == [2]
 
 
 def test_what_could_not_be_sent_is_told(site: Site) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.switching.ports import Place
+from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import OWN_ID_ROOT
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
@@ -35,6 +37,21 @@ def test_it_is_raised_above_what_any_cluster_has_and_what_the_brokers_counter_ga
     assert told[0] == 0
     assert (ground.ids_at(B).next_id(), ground.ids_at(A).next_id()) == (100, 40)
     assert ground.id_raising.carry_out(after) == after
+
+
+def test_an_order_raises_what_is_behind_once_that_is_confirmed(ground: Ground) -> None:
+    asked: list[int] = []
+
+    @contextmanager
+    def confirm(plan: RaisePlan) -> Iterator[Callable[[int], object]]:
+        asked.append(plan.behind)
+        yield lambda _: None
+
+    looked = ground.id_raising.raise_ids("b", dry_run=True, confirm=confirm)
+    assert (looked.raised, looked.plan.next_id, looked.dry_run, asked) == (37, 3, True, [])
+    done = ground.id_raising.raise_ids("b", confirm=confirm)
+    assert (done.raised, done.plan.next_id, asked) == (37, 40, [37])
+    assert (ground.id_raising.raise_ids("b", confirm=confirm).raised, asked) == (0, [37])
 
 
 def test_ids_that_are_counted_outside_of_all_clusters_are_passed() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnav
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
-from bookwarden.switching.registering import OWN_ID_ROOT, Wanted
+from bookwarden.switching.registering import OWN_ID_ROOT, RegistrationPlan, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Status
 from servers.switching.ground import follower_value, registry_of
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
@@ -95,6 +96,28 @@ def test_ids_go_on_above_every_id_of_a_further_cluster(begun: Ground) -> None:
     assert begun.registration.carry_out(further(), wait_s=0).behind == 0
     assert begun.ids("/ledgers").next_id() == 40
     assert not [name for name in begun.pulsar.list_children("/ledgers/idgen") if name.startswith("ID-")]
+
+
+def test_ids_are_raised_only_once_that_is_confirmed(begun: Ground) -> None:
+    begun.give_ids(A, 3)
+    begun.give_ids(B, 40)
+    asked: list[int] = []
+
+    @contextmanager
+    def confirm(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
+        asked.append(plan.behind)
+        if len(asked) == 1:
+            raise RefusedError("no")
+        yield lambda _: None
+
+    looked = begun.registration.register(further(), dry_run=True, confirm=confirm)
+    assert (looked.raised, looked.dry_run, asked) == (37, True, [])
+    with pytest.raises(RefusedError, match="no"):
+        begun.registration.register(further(), confirm=confirm)
+    assert (set(begun.now.clusters), begun.ids("/ledgers").next_id()) == ({"a"}, 3)
+    done = begun.registration.register(further(), confirm=confirm)
+    assert (done.raised, done.plan.behind, asked) == (37, 0, [37, 37])
+    assert (set(begun.now.clusters), begun.ids("/ledgers").next_id()) == ({"a", "b"}, 40)
 
 
 def test_a_ledger_above_the_clusters_own_counter_counts_as_given(begun: Ground) -> None:

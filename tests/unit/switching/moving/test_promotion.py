@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
@@ -18,6 +19,7 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving import promotion
 from bookwarden.switching.moving.former import FormerPlaces, Stays
 from bookwarden.switching.moving.promotion import Promoted, Promoting
+from bookwarden.switching.moving.stamps import Stamped, Stamping
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
@@ -117,6 +119,29 @@ def test_the_topics_of_whole_copies_are_unloaded_and_then_they_are_promoted(site
     assert site.record() == done.promotion == Promotion("b", 3, int(NOW * 1000), frozenset(), 0)
     again = site.promoting.plan()
     assert (again.ledgers.total(), again.topics, again.promoted) == (0, (), 3)
+
+
+def test_an_order_that_finds_nothing_leaves_the_newest_promotion(site: Site) -> None:
+    asked: list[int] = []
+    looked = site.promoting.promote(1e9, dry_run=True, confirm=lambda plan: asked.append(plan.ledgers.total()))
+    assert (looked.done, looked.dry_run, site.record(), asked) == (None, True, None, [])
+    with pytest.raises(RefusedError, match="no"):
+        site.promoting.promote(1e9, confirm=refuse)
+    assert (site.record(), site.unloaded) == (None, [])
+    done = site.promoting.promote(1e9, confirm=lambda plan: asked.append(plan.ledgers.total())).done
+    assert (done is not None, asked) == (True, [3])
+    version = find_promotion(site.store)[1]
+    nothing = site.promoting.promote(1e9, confirm=lambda plan: asked.append(plan.ledgers.total()))
+    assert (nothing.done, nothing.dry_run, asked) == (None, False, [3])
+    # Nor does one that only stamps, here no topic.
+    nowhere = ManagedLedgers(site.store)
+    stamped = site.promoting.promote(1e9, stamping=Stamping(nowhere, site, site.catalog, lambda: ()))
+    assert (stamped.done, stamped.stamped, stamped.failures) == (None, Stamped(0, 0, ()), [])
+    assert find_promotion(site.store)[1] == version
+
+
+def refuse(_: object) -> None:
+    raise RefusedError("no")
 
 
 def test_a_topic_that_no_broker_has_loaded_is_left_alone(site: Site) -> None:
