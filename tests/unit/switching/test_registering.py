@@ -110,12 +110,12 @@ def test_ids_are_raised_only_once_that_is_confirmed(begun: Ground) -> None:
             raise RefusedError("no")
         yield lambda _: None
 
-    looked = begun.registration.register(further(), dry_run=True, confirm=confirm)
+    looked = begun.registration.register(further(), wait_s=0, dry_run=True, confirm=confirm)
     assert (looked.raised, looked.dry_run, asked) == (37, True, [])
     with pytest.raises(RefusedError, match="no"):
-        begun.registration.register(further(), confirm=confirm)
+        begun.registration.register(further(), wait_s=0, confirm=confirm)
     assert (set(begun.now.clusters), begun.ids("/ledgers").next_id()) == ({"a"}, 3)
-    done = begun.registration.register(further(), confirm=confirm)
+    done = begun.registration.register(further(), wait_s=0, confirm=confirm)
     assert (done.raised, done.plan.behind, asked) == (37, 0, [37, 37])
     assert (set(begun.now.clusters), begun.ids("/ledgers").next_id()) == ({"a", "b"}, 40)
 
