@@ -102,6 +102,11 @@ class Placed:
         return next((place for place in self.places if place.name == name), None)
 
     @property
+    def of_before(self) -> Place | None:
+        """The place of ledgers that were deleted before there was a registry; None once it is not registered."""
+        return next((place for place in self.places if place.cluster.bootstrap), None)
+
+    @property
     def first(self) -> Place:
         """The place of ledgers from before there was a registry."""
         bootstrapped = (place for place in self.places if place.cluster.bootstrap)
@@ -231,25 +236,27 @@ class BookieClusters:
     def catalogs(self) -> dict[str, ClusterCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
 
-        Empty where no cluster is registered; raises as `placed`.
+        That one is missing once the first cluster is not registered any more. Empty where no cluster is registered;
+        raises as `placed`.
         """
         placed = self.placed()
         if placed is None:
             return {}
-        return {"": placed.first.catalog, **{place.name: place.catalog for place in placed.places}}
+        before = {} if placed.of_before is None else {"": placed.of_before.catalog}
+        return {**before, **{place.name: place.catalog for place in placed.places}}
 
     def instances(self) -> dict[str, str]:
         """Return the INSTANCEID of each registered cluster by name, and by "" that of ledgers from before the registry.
 
-        Where no cluster is registered, that is the BookKeeper's that the settings name, read now; empty if it has none.
-        Raises as `placed`, and FormatError where it is no text.
+        Likewise. Where no cluster is registered, that is the BookKeeper's that the settings name, read now; empty if it
+        has none. Raises as `placed`, and FormatError where it is no text.
         """
         placed = self.placed()
         if placed is None:
             node = self._settled.store.get(f"{self._settled.ledgers_root}/{INSTANCE_NODE}")
             return {"": instance_id_in(None if node is None else node.value)}
         found = {place.name: place.cluster.instance.strip() for place in placed.places}
-        return {"": found[placed.first.name], **found}
+        return found if placed.of_before is None else {"": found[placed.of_before.name], **found}
 
     def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
         """Return store and ledgers root of each registered cluster; raises as `placed`."""

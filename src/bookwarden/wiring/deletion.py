@@ -26,7 +26,7 @@ from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import RestoringCatalog
-from bookwarden.deletion.undo.operation import Undo, new_name
+from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
@@ -91,11 +91,15 @@ class UndoContext(Resources):
             metadata = self._keep(MetadataContext(settings))
             probe, journal = ReplicaProbe(metadata.bookies), self._keep(journal_of(settings.sweep))
 
-            def undo_of(catalog: RestoringCatalog, undone: RecordsUndone) -> Undo:
+            def undo_of(
+                catalog: RestoringCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}
+            ) -> Undo:
                 return Undo(
                     *(catalog, probe, metadata.migrations, journal, decode_ledger_metadata, self.name),
                     undone=undone,
                     discard_partial=discard_partial,
+                    elsewhere=elsewhere,
+                    proof=WholeLedgers(lambda: metadata.bookies),
                 )
 
             self.undo = UndoInPlaces(

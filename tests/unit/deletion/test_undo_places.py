@@ -13,13 +13,16 @@ from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Se
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import RestoringCatalog
-from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import RefusedError, StoreUnavailableError
+from bookwarden.ledgers.custom_metadata import COPY_KEY
+from bookwarden.ledgers.holdings import Holding
+from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-from unit.deletion.test_undo import GONE, Site
-from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
+from unit.deletion.test_undo import GONE, SILENT, Site
+from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters
 
 
 class PlacedSite(Site):
@@ -27,6 +30,9 @@ class PlacedSite(Site):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        #: Why a place of a ledger is not proven whole, by the name of its cluster and its id.
+        self.unproven: dict[tuple[str, int], str] = {}
+        self.proofs: list[tuple[str, int]] = []
         self.two = TwoBookieClusters(self.store)
         self.two.register()
 
@@ -37,9 +43,15 @@ class PlacedSite(Site):
         fields: dict[str, object] = {**placed, "instance": f"instance-{cluster or 'a'}", **changes}
         return self.deleted(**fields)
 
+    def problem_of(self, ledger: StoredLedger) -> str | None:
+        where = next(name for name, root in ROOTS.items() if ledger.path.startswith(root)), ledger.ledger_id
+        self.proofs.append(where)
+        return self.unproven.get(where)
+
     def in_places(self, journal: FileJournal) -> UndoInPlaces:
-        def undo_of(catalog: RestoringCatalog, undone: RecordsUndone) -> Undo:
-            return Undo(catalog, self, self, journal, decode_ledger_metadata, "undo-1", undone=undone)
+        def undo_of(catalog: RestoringCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}) -> Undo:
+            fixed = catalog, self, self, journal, decode_ledger_metadata, "undo-1"
+            return Undo(*fixed, undone=undone, elsewhere=elsewhere, proof=self)
 
         two = self.two
         return UndoInPlaces(undo_of(two.catalog, self.undone), two.clusters, two.catalog, self.undone, undo_of)
@@ -95,6 +107,7 @@ def test_what_is_lost_in_one_cluster_stays_known_as_undone_while_another_has_it(
     site.deleted_in("a", 7)
     site.deleted_in("b", 7)
     site.deleted_in("b", 8)
+    # The one in b is proven, since a has it again by then, and lost right after.
     asked: list[int] = []
 
     def before_asking() -> None:
@@ -187,3 +200,103 @@ def test_records_without_a_cluster_are_written_as_ever() -> None:
     ):
         assert decode_record(record.encode()) == record
     assert b"bookie_cluster" not in UndoRecord(7, "q", "u", UndoStep.LOST, 2).encode()
+
+
+def test_nothing_that_is_not_whole_hides_what_another_cluster_has(site: PlacedSite) -> None:
+    """Brokers read the active cluster first, so a hollow original would come before a whole copy."""
+    for ledger_id in (7, 8):
+        site.deleted_in("a", ledger_id)
+        site.two.ledger("b", ledger_id, holder=None, **COPY)
+    site.deleted_in("a", 9)
+    site.unproven["a", 7] = "bookie a2 answered ENOENTRY to entry 3"
+    why = "in bookie cluster a; bookie cluster b has it, and here it is not proven whole: bookie a2 answered ENOENTRY"
+    outcomes = []
+    for preview in (True, False):
+        rows = {row.ledger_id: row for row in site.rows(preview=preview)}
+        outcomes.append({ledger_id: row.outcome for ledger_id, row in rows.items()})
+        assert rows[7].reason.startswith(why)
+    assert outcomes == [
+        {7: UndoOutcome.NOT_RESTORABLE, 8: UndoOutcome.WOULD_RESTORE, 9: UndoOutcome.WOULD_RESTORE},
+        {7: UndoOutcome.NOT_RESTORABLE, 8: UndoOutcome.RESTORED, 9: UndoOutcome.RESTORED},
+    ]
+    assert rows[7].reason.endswith("to entry 3; nothing was put back")
+    assert [site.two.places_of(ledger_id) for ledger_id in (7, 8, 9)] == ["b", "ab", "a"]
+    # The sweep may go on deleting it, and what is nowhere else was in no need of a proof.
+    assert set(site.undone.read_many([7, 8, 9])) == {8, 9}
+    assert ("a", 9) not in site.proofs
+
+
+def test_what_is_nowhere_else_is_back_before_anything_is_proven(site: PlacedSite) -> None:
+    site.deleted_in("a", 7)
+    site.two.ledger("b", 7, holder=None, **COPY)
+    site.deleted_in("a", 9)
+    seen: list[str] = []
+    site.problem_of = lambda _: seen.append(site.two.places_of(9))  # type: ignore[method-assign,assignment,func-returns-value]
+    site.rows()
+    assert seen == ["a"]
+
+
+@pytest.mark.parametrize("answer", [GONE, SILENT], ids=["collected", "silent"])
+def test_what_loses_a_replica_as_it_is_put_back_is_taken_back(site: PlacedSite, answer: Holding) -> None:
+    """Whatever is left of it: the other cluster has it whole."""
+    site.deleted_in("a", 7)
+    site.two.ledger("b", 7, holder=None, **COPY)
+    site.answers["b1", 7, 9] = answer
+    (row,) = site.rows()
+    assert row.outcome is UndoOutcome.LOST
+    assert "bookie cluster b has it, and here it is not proven whole: " in row.reason
+    assert row.reason.endswith("its metadata was taken away again")
+    assert site.two.places_of(7) == "b"
+    assert site.steps() == [UndoStep.BEGUN, UndoStep.LOST]
+
+
+@pytest.mark.parametrize("kept", [None, "no answer"])
+@pytest.mark.parametrize("step", [UndoStep.BEGUN, UndoStep.RESTORED])
+def test_what_an_earlier_undo_put_back_goes_only_for_what_is_whole(
+    site: PlacedSite, step: UndoStep, kept: str | None
+) -> None:
+    """A bookie may have collected it a moment after; what nobody called restored was never to be read."""
+    entry = site.deleted_in("a", 7)
+    site.journal(UndoRecord(7, entry.run, "undo-0", step, 3_000, "a"))
+    site.store.create(entry.path, entry.raw, make_parents=True)
+    site.two.ledger("b", 7, holder=None, **COPY)
+    site.unproven["a", 7] = "bookie a1 answered ENOENTRY to entry 0"
+    if kept is not None:
+        site.unproven["b", 7] = kept
+    (row,) = site.rows()
+    stays = step is UndoStep.RESTORED and kept is not None
+    assert row.outcome is UndoOutcome.LOST
+    assert row.reason.endswith("its metadata stays" if stays else "its metadata was taken away again")
+    assert site.two.places_of(7) == ("ab" if stays else "b")
+
+
+def test_where_another_cluster_may_have_it_nothing_is_put_back_unproven(site: PlacedSite) -> None:
+    site.deleted_in("a", 7)
+    site.store.create(ledger_path(ROOTS["b"], 7), b"damaged", make_parents=True)
+    site.deleted_in("a", 8)
+    # Brokers read no unfinished copy.
+    site.two.ledger("b", 8, holder=None, **{COPY_KEY: b"unproven"})
+    site.unproven["a", 7] = site.unproven["a", 8] = "no answer"
+    rows = {row.ledger_id: row for row in site.rows()}
+    assert [rows[each].outcome for each in (7, 8)] == [UndoOutcome.NOT_RESTORABLE, UndoOutcome.RESTORED]
+    assert "another bookie cluster may have it (" in rows[7].reason
+
+
+@pytest.mark.parametrize("instance", ["instance-a", ""])
+def test_once_the_first_cluster_has_left_its_ledgers_are_put_back_nowhere(site: PlacedSite, instance: str) -> None:
+    site.deleted_in("", 7, instance=instance)
+    b = site.two.registry.clusters["b"]
+    site.two.clusters = site.two.seen_from("b")
+    site.two.register(replace(site.two.registry, epoch=4, clusters={"b": b}))
+    (row,) = site.rows(accept_unknown=True)
+    assert row.outcome is UndoOutcome.NOT_RESTORABLE
+    assert "before bookie clusters were registered, in the first one, which is registered no more" in row.reason
+    assert site.two.places_of(7) == ""
+
+
+def test_a_cluster_that_another_had_the_name_of_before_gets_none_of_its_ledgers(site: PlacedSite) -> None:
+    """One was unregistered, and another registered by the same name, and at the same root of another store."""
+    site.deleted_in("b", 7, instance="instance-of-the-former-b")
+    with pytest.raises(RefusedError, match=r"instance-of-the-former-b, and the bookie cluster 'b' .* has instance-b"):
+        site.rows(accept_unknown=True)
+    assert site.two.places_of(7) == ""

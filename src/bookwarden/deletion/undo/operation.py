@@ -4,6 +4,10 @@ A bookie drops a deleted ledger at its next garbage collection, which may be any
 ledgers is put back first, and only then are the bookies asked. The metadata of a ledger that turns out to be lost
 is removed again. The process may be killed at any point: its steps are in the journal, and the next undo of the same
 ledgers continues from there.
+
+A ledger that another registered bookie cluster has is in no such hurry, and brokers might read what is put back in
+place of a whole copy: it is put back only after every entry was got from each of its bookies, and never stays if that
+changes.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Final
 from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import Deletion
 from bookwarden.deletion.phase_two.undone import NothingUndone, RecordsUndone
-from bookwarden.deletion.ports import EntryProbe, MetadataMigrations, RestoringCatalog
+from bookwarden.deletion.ports import CopyProof, EntryProbe, MetadataMigrations, RestoringCatalog
 from bookwarden.deletion.undo.rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
 from bookwarden.deletion.undo.survival import Survival, entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError
@@ -46,7 +50,12 @@ _STEPS = {
     UndoOutcome.UNVERIFIED: UndoStep.UNVERIFIED,
     UndoOutcome.LOST: UndoStep.LOST,
 }
+_NO_SURVEYS: Final[Mapping[int, Survival]] = {}
 _UNSETTLED = (UndoStep.BEGUN, UndoStep.UNVERIFIED, UndoStep.LOST)
+
+
+#: Says which of these ledgers other registered bookie clusters have, or may have, each as it was read there.
+ReadsElsewhere = Callable[[Sequence[int]], Mapping[int, StoredLedger | UnreadableLedger]]
 
 
 def new_name() -> str:
@@ -68,11 +77,14 @@ class Undo:
         *,
         undone: RecordsUndone | None = None,
         discard_partial: bool = False,
+        elsewhere: ReadsElsewhere = lambda _: {},
+        proof: CopyProof | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.
 
         ``discard_partial`` also removes the metadata of a ledger that is lost only in part: its bookies drop the rest.
+        ``proof`` is for ledgers that are ``elsewhere`` too; without one none of these is put back.
         """
         self._catalog = catalog
         self._bookies = bookies
@@ -81,18 +93,27 @@ class Undo:
         self._decode = decode
         self._name = name
         self._discard_partial = discard_partial
+        self._elsewhere = elsewhere
+        self._proof = proof
         self._undone = undone or NothingUndone()
         self._clock = clock
 
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:
-        """Restore the deletions, which are iterated over twice; yield the results, some at a time.
+        """Restore the deletions, which are iterated over several times; yield the results, some at a time.
 
         During a migration of the metadata it waits before it writes, and raises StoreMigratingError after as long as a
         write waits; StoreError when the store or the journal does not answer. Both may be tried again.
         """
         put_back = array("q")
+        to_prove = False
         for batch in _batches(deletions):
-            put_back.extend(self._put_back(batch))
+            elsewhere = self._read_elsewhere(batch)
+            to_prove = to_prove or bool(elsewhere)
+            put_back.extend(self._put_back([each for each in batch if each.entry.ledger_id not in elsewhere]))
+        # All that nobody else has is back before anything is proven, which takes long.
+        for batch in _batches(deletions) if to_prove else ():
+            elsewhere = self._read_elsewhere(batch)
+            put_back.extend(self._put_back(self._proven([one for one in batch if one.entry.ledger_id in elsewhere])))
         put_back = array("q", sorted(put_back))
         for batch in _batches(deletions):
             yield self._conclude(batch, _among(put_back, batch))
@@ -101,8 +122,9 @@ class Undo:
         """Yield the result that an undo of each ledger would have now; write nothing."""
         for batch in _batches(deletions):
             cases = self._examine(batch)
+            problems = self._problems(cases, self._read_elsewhere(batch), ())
             surveys = self._survey([case for case in cases if case.metadata is not None])
-            yield [preview(case, surveys) for case in cases]
+            yield [preview(case, surveys, problems) for case in cases]
 
     def _put_back(self, deletions: Sequence[Deletion]) -> set[int]:
         """Put back the metadata of ledgers that have none now and can be restored; return their ids.
@@ -138,12 +160,19 @@ class Undo:
         The metadata of a lost ledger is removed again, if an undo put it there and did not call it restored.
         """
         cases = self._examine(deletions)
+        elsewhere = self._read_elsewhere(deletions)
         surveys = self._survey([case for case in cases if isinstance(case.reading, StoredLedger)])
-        doomed = [case for case in cases if self._is_to_go(case, surveys, put_back)]
+        problems = self._problems(cases, elsewhere, put_back, surveys)
+        doomed = [case for case in cases if case.ledger_id not in elsewhere and self._is_to_go(case, surveys, put_back)]
+        doomed += [
+            case
+            for case in cases
+            if case.ledger_id in problems and self._is_to_yield(case, elsewhere[case.ledger_id], put_back)
+        ]
         if doomed:
             self._migrations.await_writes()
         gone = self._take_away(doomed)
-        rows = [conclusion(case, surveys, gone, put_back) for case in cases]
+        rows = [conclusion(case, surveys, gone, put_back, problems) for case in cases]
         self._record(_steps(cases, rows, put_back))
         return rows
 
@@ -180,6 +209,59 @@ class Undo:
         for (ledger_id, _, entry_id), holdings in zip(asked, self._bookies.holdings(asked), strict=True):
             answers[ledger_id].append((entry_id, holdings))
         return {ledger_id: survey(found) for ledger_id, found in answers.items()}
+
+    def _read_elsewhere(self, deletions: Sequence[Deletion]) -> Mapping[int, StoredLedger | UnreadableLedger]:
+        return self._elsewhere([deletion.entry.ledger_id for deletion in deletions])
+
+    def _proven(self, deletions: Sequence[Deletion]) -> list[Deletion]:
+        """Return those that may be put back in front of what another cluster has, or are there."""
+        cases = self._examine(deletions)
+        return [case.deletion for case in cases if not case.is_absent or self._why_not_whole(case) is None]
+
+    def _problems(
+        self,
+        cases: Sequence[UndoCase],
+        elsewhere: Mapping[int, StoredLedger | UnreadableLedger],
+        put_back: Collection[int],
+        surveys: Mapping[int, Survival] = _NO_SURVEYS,
+    ) -> dict[int, str]:
+        """Return which of these ledgers other clusters have, and must not be read here, and why.
+
+        What was just put back was proven a moment ago: that its bookies have not dropped it since, ``surveys`` tell.
+        """
+        problems: dict[int, str] = {}
+        for case in cases:
+            kept = elsewhere.get(case.ledger_id)
+            if kept is None or case.obstacle is not None or case.never_deleted is not None:
+                continue
+            if case.ledger_id not in put_back:
+                problem = self._why_not_whole(case)
+            elif case.is_absent or surveys[case.ledger_id].is_whole:
+                problem = None
+            else:
+                problem = str(surveys[case.ledger_id])
+            if problem is not None:
+                problems[case.ledger_id] = f"{_where(kept)}, and here it is not proven whole: {problem}"
+        return problems
+
+    def _why_not_whole(self, case: UndoCase) -> str | None:
+        """Read every entry from each bookie of the ledger as it was deleted; return what is wrong, if anything."""
+        entry, metadata = case.deletion.entry, case.metadata
+        if metadata is None:
+            return case.obstacle
+        if self._proof is None:
+            return "no bookies can be asked"
+        return self._proof.problem_of(StoredLedger(entry.ledger_id, entry.path, 0, 0, entry.raw, metadata))
+
+    def _is_to_yield(self, case: UndoCase, kept: StoredLedger | UnreadableLedger, put_back: Collection[int]) -> bool:
+        """Return whether what an undo put back, and is not whole, is removed for what another cluster has."""
+        if not isinstance(case.reading, StoredLedger) or not case.reading.is_as_created:
+            return False
+        if case.ledger_id in put_back or case.deletion.undone is UndoStep.BEGUN:
+            return True
+        # What an earlier undo told of may be all that is left by now.
+        is_proven = isinstance(kept, StoredLedger) and self._proof is not None and self._proof.problem_of(kept) is None
+        return case.deletion.undone is not None and is_proven
 
     def _is_to_go(self, case: UndoCase, surveys: Mapping[int, Survival], put_back: Collection[int]) -> bool:
         survival, reading = surveys.get(case.ledger_id), case.reading
@@ -247,6 +329,12 @@ def _steps(
         if step is not None and (case.ledger_id in put_back or before not in (None, step)):
             steps.append((case.deletion, step))
     return steps
+
+
+def _where(kept: StoredLedger | UnreadableLedger) -> str:
+    if isinstance(kept, UnreadableLedger):
+        return f"another bookie cluster may have it ({kept.reason})"
+    return f"bookie cluster {kept.bookie_cluster} has it"
 
 
 def _other_metadata(found: LedgerMetadata, deleted: LedgerMetadata) -> str:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from itertools import islice
+from typing import Final, Protocol
 
 from bookwarden.deletion.journal.reading import Deletion, SelectedDeletions
 from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import LedgerCatalog, RestoringCatalog
-from bookwarden.deletion.undo.operation import Undo
+from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.metadata import AbsentLedger, UnreadableLedger
+from bookwarden.ledgers.custom_metadata import is_unfinished
+from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.undone import UndoneLedger
+
+_BEFORE: Final = "before bookie clusters were registered, in the first one, which is registered no more"
 
 
 class NamedCatalogs(Protocol):
     """The catalogs of the registered bookie clusters."""
 
     def catalogs(self) -> Mapping[str, RestoringCatalog]:
-        """Return them by name, by "" that of ledgers from before there was a registry; empty without a registry.
+        """Return them by name, by "" that of ledgers from before there was a registry, if it is registered still.
+
+        Empty without a registry.
 
         Raises StoreError when they are not known.
         """
@@ -32,8 +39,8 @@ class NamedCatalogs(Protocol):
 class UndoInPlaces:
     """Restores deletions, those of one bookie cluster after those of another, each into the BookKeeper that it was in.
 
-    ``alone`` is the undo where no cluster is registered; ``undo_of`` makes that of one cluster. ``everywhere`` has the
-    ledgers of all clusters.
+    ``alone`` is the undo where no cluster is registered; ``undo_of`` makes that of one cluster, which is given what the
+    others have. ``everywhere`` has the ledgers of all clusters.
     """
 
     def __init__(
@@ -42,10 +49,11 @@ class UndoInPlaces:
         clusters: NamedCatalogs,
         everywhere: LedgerCatalog,
         undone: RecordsUndone,
-        undo_of: Callable[[RestoringCatalog, RecordsUndone], Undo],
+        undo_of: Callable[[RestoringCatalog, RecordsUndone, ReadsElsewhere], Undo],
     ) -> None:
         self._alone = alone
         self._clusters = clusters
+        self._everywhere = everywhere
         self._undone = _UndoneAnywhere(undone, everywhere)
         self._undo_of = undo_of
 
@@ -101,7 +109,10 @@ class UndoInPlaces:
             if catalog is None:
                 yield from ([_of_no_cluster(deletion, catalogs)] for deletion in some)
                 continue
-            for rows in act(self._undo_of(catalog, self._undone), some):
+            # Records from before the registry name none.
+            place = name or next(each for each, found in catalogs.items() if each and found is catalog)
+            undo = self._undo_of(catalog, self._undone, partial(_elsewhere, self._everywhere, place))
+            for rows in act(undo, some):
                 yield [replace(row, reason=_told(name, row.reason)) for row in rows]
 
 
@@ -137,10 +148,25 @@ class _UndoneAnywhere:
         return self._undone.withdraw_many([each.ledger_id for each in readings if isinstance(each, AbsentLedger)])
 
 
+def _elsewhere(
+    everywhere: LedgerCatalog, place: str, ledger_ids: Sequence[int]
+) -> dict[int, StoredLedger | UnreadableLedger]:
+    """Return what other bookie clusters than this one have of these ledgers, or may have, as brokers would read it."""
+    found: dict[int, StoredLedger | UnreadableLedger] = {}
+    for reading in everywhere.read_many(ledger_ids):
+        if isinstance(reading, UnreadableLedger):
+            found[reading.ledger_id] = reading
+        elif isinstance(reading, StoredLedger):
+            others = (one for one in reading.places if one.bookie_cluster != place and not is_unfinished(one.metadata))
+            found.update((one.ledger_id, one) for one in islice(others, 1))
+    return found
+
+
 def _of_no_cluster(deletion: Deletion, names: Collection[str]) -> UndoRow:
     entry = deletion.entry
     there = ", ".join(sorted(name for name in names if name))
-    obstacle = f"it was deleted in the bookie cluster {entry.bookie_cluster!r}, and there are {there}"
+    where = f"in the bookie cluster {entry.bookie_cluster!r}" if entry.bookie_cluster else _BEFORE
+    obstacle = f"it was deleted {where}, and there are {there}"
     case = UndoCase(deletion, UnreadableLedger(entry.ledger_id, obstacle), None, obstacle)
     return conclusion(case, {}, {}, ())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from bookwarden.deletion.journal.reading import Deletion
 from bookwarden.deletion.undo.survival import Survival
@@ -29,6 +30,9 @@ _AFTER_TAKING_AWAY = {
     DeleteResult.LOST_RACE: "its metadata changed meanwhile and stays",
     DeleteResult.UNKNOWN: "it is not known whether its metadata was taken away again: repeat the undo",
 }
+
+
+_NO_PROBLEMS: Final[Mapping[int, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,20 @@ class UndoCase:
 
 
 def conclusion(
-    case: UndoCase, surveys: Mapping[int, Survival], gone: Mapping[int, DeleteResult], put_back: Collection[int]
+    case: UndoCase,
+    surveys: Mapping[int, Survival],
+    gone: Mapping[int, DeleteResult],
+    put_back: Collection[int],
+    problems: Mapping[int, str] = _NO_PROBLEMS,
 ) -> UndoRow:
-    """Return a ledger's result; the mappings are by id: its bookies' answers, and the deletes of its metadata."""
-    survival = surveys.get(case.ledger_id)
+    """Return a ledger's result; the mappings are by id: its bookies' answers, and the deletes of its metadata.
+
+    ``problems`` say why what another bookie cluster has must not be hidden by it.
+    """
+    survival, problem = surveys.get(case.ledger_id), problems.get(case.ledger_id)
+    if problem is not None:
+        text = "nothing was put back" if case.is_absent else _AFTER_TAKING_AWAY[gone.get(case.ledger_id)]
+        return _hidden(case, f"{problem}; {text}", survival)
     if isinstance(case.reading, AbsentLedger) and case.obstacle is None:
         text = "its metadata could not be put back, or was deleted again since: is a mark of it still in flight?"
         return _row(case, UndoOutcome.NOT_RESTORABLE, text)
@@ -103,9 +117,11 @@ def conclusion(
     return _row(case, outcome, _told(case, survival, put_back), survival)
 
 
-def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
-    """Return the result that an undo of a ledger would have."""
-    survival = surveys.get(case.ledger_id)
+def preview(case: UndoCase, surveys: Mapping[int, Survival], problems: Mapping[int, str] = _NO_PROBLEMS) -> UndoRow:
+    """Return the result that an undo of a ledger would have; ``problems`` are as for `conclusion`."""
+    survival, problem = surveys.get(case.ledger_id), problems.get(case.ledger_id)
+    if problem is not None:
+        return _hidden(case, problem, survival)
     if survival is None:
         return _untouched(case)
     if survival.lost:
@@ -114,6 +130,11 @@ def preview(case: UndoCase, surveys: Mapping[int, Survival]) -> UndoRow:
         return _row(case, UndoOutcome.WOULD_RESTORE, _told(case, survival, (case.ledger_id,)), survival)
     outcome = UndoOutcome.UNVERIFIED if survival.unknown else UndoOutcome.RESTORED
     return _row(case, outcome, _told(case, survival, ()), survival)
+
+
+def _hidden(case: UndoCase, reason: str, survival: Survival | None) -> UndoRow:
+    """Return the result of one that would hide what another bookie cluster has, and is not whole."""
+    return _row(case, UndoOutcome.NOT_RESTORABLE if case.is_absent else UndoOutcome.LOST, reason, survival)
 
 
 def _untouched(case: UndoCase, consequence: str = "") -> UndoRow:

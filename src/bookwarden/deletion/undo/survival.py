@@ -27,6 +27,11 @@ class Survival:
     unknown: tuple[int, ...]
     silent: Mapping[str, str]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each copy that was asked for was found."""
+        return self.held == self.copies
+
     def __str__(self) -> str:
         parts = []
         if self.lost:
