@@ -25,7 +25,7 @@ from bookwarden.switching.offline.checking import MoveChecks
 from bookwarden.switching.offline.comparing import Compared, Standing, compare
 from bookwarden.switching.offline.named import NamedLedgers, ReadsAllReferences, read_named
 from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord, next_record
-from bookwarden.switching.offline.saved_nodes import save_nodes
+from bookwarden.switching.offline.saved_nodes import changed_since, save_nodes
 from bookwarden.switching.offline.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
 from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
 
@@ -34,6 +34,8 @@ IDS_AHEAD: Final = 1_000
 _ROUNDS: Final = 5
 # What brokers have closed meanwhile goes with the rest.
 _LITTLE: Final = 10
+# The rest, from the beginning.
+_RESTS: Final = 3
 _LOOK_EVERY_S: Final = 1.0
 _SHOWN: Final = 20
 
@@ -117,6 +119,15 @@ class _Work:
     copied: int = 0  #: Ledgers.
     recovered: int = 0  #: Likewise.
     troubles: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
+
+
+class _Rest(NamedTuple):
+    """What was done once brokers were stopped."""
+
+    saved: Path  #: The nodes as they were before.
+    tally: Tally  #: Of what is named afterwards.
+    next_id: int  #: Of the target.
+    changed: str | None  #: What is not as it was before; None if all is.
 
 
 @dataclass(frozen=True)
@@ -206,17 +217,40 @@ class OfflineMove:
         if ahead_only:
             return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.read_references)))
         self._wait_for_stop(work, wait_s)
+        for left in reversed(range(_RESTS)):
+            rest = self._move_rest(work)
+            self._require_no_broker()
+            if rest.changed is None:
+                break
+            told = f"{rest.changed} changed since brokers were stopped: a broker was started meanwhile, and is gone"
+            if not left:
+                raise refused(
+                    f"{told}. Nothing that brokers use was changed. See that nothing starts a broker, and that no "
+                    "other process writes there; then repeat the command"
+                )
+            work.say(f"{told}. The rest begins again")
+        _require_same(rest.tally, work.troubles, work.plan.may_miss)
+        self._advance(work, MovePhase.DONE, str(rest.saved))
+        return replace(self._moved(work, rest.tally), next_id=rest.next_id)
+
+    def _move_rest(self, work: _Work) -> _Rest:
+        """Recover and copy what is left, and compare all of it, and what names it, with what it was at the stop."""
+        sides = work.plan.sides
+        saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
+        source_id = self.generator_at(sides.source.place).next_id()
         named = self._recover_open(work)
         work.say(f"Copying what is left of {len(named.all):,} ledgers")
         self._copy(work, named, guarded=True)
-        # Once more, and last of all: nobody can have taken one since.
         next_id = self._raise_ids(work, 0)
+        named = read_named(self.read_references)
+        named.require_whole()
         tally = self._tally(sides, work.plan.record.owner, named)
-        _require_same(tally, work.troubles, work.plan.may_miss)
-        saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
-        self._require_no_broker()
-        self._advance(work, MovePhase.DONE, str(saved))
-        return replace(self._moved(work, tally), next_id=next_id)
+        changed = changed_since(self.pulsar, saved, self.pulsar_url)
+        # Last of all: a broker that loads a topic takes an id, whatever it writes.
+        now_id = self.generator_at(sides.source.place).next_id()
+        if changed is None and now_id != source_id:
+            changed = f"the next ledger id below {sides.source.place.ledgers_root} ({source_id}, now {now_id})"
+        return _Rest(saved, tally, next_id, changed)
 
     def _moved(self, work: _Work, tally: Tally) -> Moved:
         found = self.node.read()

@@ -142,6 +142,21 @@ def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
     return Restoration(nodes, changed, gone, tuple(shown))
 
 
+def changed_since(store: MetadataStore, file: Path, url: str) -> str | None:
+    """Return the path of a node that was written, made or removed since it was saved; None if all are as they were."""
+    store.sync()
+    count = 0
+    for part in in_parts(read_saved(file, url)):
+        count += len(part)
+        for saved, now in zip(part, store.get_many([saved.path for saved in part]), strict=True):
+            if now is None or (now.version, now.value) != (saved.version, saved.value):
+                return saved.path
+    if sum(1 for _ in walk_nodes(store)) == count:
+        return None
+    known = {saved.path for saved in read_saved(file, url)}
+    return next((path for path, _ in walk_nodes(store) if path not in known), str(TREES))
+
+
 def restore_nodes(store: MetadataStore, file: Path, url: str, require: Callable[[], object]) -> int:
     """Put the saved values back, each by compare-and-set; return how many were written.
 

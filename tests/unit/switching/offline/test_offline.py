@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of
 from unit.switching.mortal import Killed, Mortal
-from unit.switching.offline.offline_grounds import CURSOR, ELSEWHERE, PULSAR, TO_A, TO_B, TOPIC, A, B, Ground
+from unit.switching.offline.offline_grounds import CURSOR, ELSEWHERE, PULSAR, TO_A, TO_B, TOPIC, A, B, Ground, Part
 
 OPEN = LedgerState.OPEN
 
@@ -124,6 +124,77 @@ def test_a_broker_that_stays_ends_the_wait(ground: Ground) -> None:
         ground.carry_out()
     assert ground.record.phase is MovePhase.STOPPING
     assert ground.recovered == []
+
+
+class Visitor:
+    """A broker that comes and goes while one ledger is copied; ``writes`` is what it does meanwhile."""
+
+    def __init__(self, ground: Ground, writes: Callable[[], object]) -> None:
+        self._ground = ground
+        self._writes = writes
+
+    def __call__(self) -> None:
+        self._ground.start_broker("br2")
+        self._writes()
+        self._ground.stop_brokers()
+
+
+def write(ground: Ground, path: str) -> None:
+    node = ground.store.get(path)
+    assert node is not None
+    ground.store.put(path, node.value, node.version)
+
+
+def take_an_id(ground: Ground) -> None:
+    ground.ids(A).take()
+
+
+def add_a_topic(ground: Ground) -> None:
+    ground.store.create("/managed-ledgers/t/n/persistent/late", b"topic")
+
+
+def remove_a_schema(ground: Ground) -> None:
+    ground.store.delete_many([("/schemas/t/n/orders", 0)])
+
+
+@pytest.mark.parametrize(
+    ("writes", "told"),
+    [
+        (lambda ground: ground.ledger(A, 12), "the next ledger id below /ledgers (10, now 13)"),
+        (lambda ground: write(ground, TOPIC), TOPIC),
+        (take_an_id, "the next ledger id below /ledgers (10, now 11)"),
+        (add_a_topic, "/managed-ledgers/t/n/persistent/late"),
+        (remove_a_schema, "/schemas/t/n/orders"),
+    ],
+    ids=["a ledger", "a list", "an id", "a topic", "a schema that is gone"],
+)
+def test_what_a_broker_did_during_the_rest_is_moved_too(
+    ground: Ground, writes: Callable[[Ground], object], told: str
+) -> None:
+    """It is gone before anybody looks who lives: what it acknowledged would be missing on the target."""
+    ground.before[9] = Visitor(ground, lambda: writes(ground))
+    ground.recover = lambda ledger_id: ground.close(A, ledger_id)  # type: ignore[method-assign]
+    moved = ground.carry_out()
+    assert f"{told} changed since brokers were stopped: a broker was started meanwhile" in "".join(ground.said)
+    assert moved.record.phase is MovePhase.DONE
+    require_moved(ground)
+    assert moved.next_id >= ground.ids(A).next_id()
+
+
+def test_where_brokers_come_and_go_all_the_time_nothing_is_moved(ground: Ground) -> None:
+    references = ground.references
+
+    def visited() -> Iterator[Part]:
+        Visitor(ground, lambda: write(ground, CURSOR))()
+        return references()
+
+    ground.stop_brokers()
+    plan = ground.plan()
+    ground.references = visited  # type: ignore[method-assign]
+    with pytest.raises(RefusedError, match=f"{CURSOR} changed since .* See that nothing starts a broker"):
+        ground.move.carry_out(plan, wait_s=5, say=ground.said.append)
+    assert sum("The rest begins again" in one for one in ground.said) == 2
+    assert ground.record.phase is MovePhase.REST
 
 
 def test_a_broker_that_comes_back_ends_it_before_anything_is_recovered(ground: Ground) -> None:
