@@ -7,6 +7,7 @@ copy must be proven before the ledger goes, since the ledger may be the only cop
 
 from __future__ import annotations
 
+from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.offloaded_copies import (
@@ -37,6 +38,9 @@ def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | Non
         return "the list does not say that its offloaded copy is complete"
     if offload.segments:
         return "the list has segments of the former streaming offload"
+    if is_unfinished(metadata):
+        # Of a copy that nobody reads the list alone tells how long the ledger was.
+        return None
     if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id is None:
         return "BookKeeper's ledger is not closed"
     if metadata.last_entry_id >= listed.entries:

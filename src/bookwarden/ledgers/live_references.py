@@ -9,8 +9,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.ledgers.holes import NAMES_NOTHING
+from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.managed_ledger import LedgerInfo, NodeInfo
-from bookwarden.ledgers.metadata import Conditions
+from bookwarden.ledgers.metadata import Conditions, LedgerMetadata
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 
 
@@ -83,6 +84,14 @@ class LiveReferences:
     def names(self, ledger_id: int) -> bool:
         """Return whether the holder, or a shadow topic of it, names the ledger."""
         return ledger_id in self.ledger_ids or self.naming_shadow(ledger_id) is not None
+
+    def needs(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Return whether brokers want to find a ledger in a bookie cluster that has it with this metadata.
+
+        They do not where nothing names it, or what does names a whole offloaded copy in its place.
+        """
+        left = None if ledger_id in self.puzzling else self.left_behind.get(ledger_id)
+        return self.names(ledger_id) and (left is None or why_not_offloaded(left, metadata) is not None)
 
     def naming_shadow(self, ledger_id: int) -> str | None:
         """Return the managed ledger of a shadow topic that lists the ledger."""

@@ -18,6 +18,7 @@ from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
+from bookwarden.ledgers.managed_ledger import LedgerInfo, OffloadInfo
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import CopyResult
 from bookwarden.metastore.interface import MetadataStore
@@ -39,12 +40,19 @@ def placement_in(store: MetadataStore) -> Placement:
     return Placement(lambda: Ground(read_members(store, B).writable, {}, {}), lambda _: Affinity())
 
 
+def offloaded_info(ledger_id: int) -> LedgerInfo:
+    """Return what a list says of a ledger that is whole in a bucket, and nowhere else."""
+    return LedgerInfo(ledger_id, 120, 1000, 1, OffloadInfo(1, 2, True, True, 1, "aws-s3"))
+
+
 @dataclass
 class Named:
     """What topics name; ``before`` is called with the number of each reading."""
 
     ids: set[int] = field(default_factory=set)
     doubt: str | None = None
+    #: These are named only where they were offloaded to.
+    offloaded: set[int] = field(default_factory=set)
     before: Callable[[int], object] = lambda _: None
     readings: int = 0
 
@@ -53,8 +61,9 @@ class Named:
     ) -> Mapping[Holder, References]:
         self.readings += 1
         self.before(self.readings)
-        found = LiveReferences(frozenset(self.ids), True) if self.doubt is None else UnknownReferences(self.doubt)
-        return dict.fromkeys(holders, found)
+        left = {ledger_id: offloaded_info(ledger_id) for ledger_id in self.offloaded}
+        named = LiveReferences(frozenset(self.ids), True, left_behind=left)
+        return dict.fromkeys(holders, named if self.doubt is None else UnknownReferences(self.doubt))
 
 
 class CopySite:

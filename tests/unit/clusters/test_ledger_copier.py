@@ -190,15 +190,68 @@ def test_what_is_deleted_everywhere_while_it_is_copied_is_not_resurrected(ground
     assert ground.copied(7) is None
 
 
-def test_a_source_that_vanishes_while_something_names_it_is_told(ground: CopySite) -> None:
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_a_source_that_vanishes_while_something_names_it_is_named_and_gone(ground: CopySite, offloaded: bool) -> None:
+    """What was copied of it may be all that is left, unless the list names an offloaded copy in its place."""
+    ground.plant(7)
+
+    def vanish(reading: int) -> None:
+        if reading == 1:
+            ground.remove(A, 7)
+            ground.named.offloaded = {7} if offloaded else set()
+
+    ground.named.before = vanish
+    for _ in range(2):
+        result = ground.copy(7)
+        assert (result.outcome, "named and gone" in result.reason) == (
+            (CopyOutcome.GONE, False) if offloaded else (CopyOutcome.FAILED, True)
+        )
+        copy = ground.copied(7)
+        assert copy is not None
+        assert is_unfinished(copy)
+
+
+def test_an_unfinished_copy_without_its_source_is_left_to_phase_two(ground: CopySite) -> None:
+    """That keeps it in the journal; a doubt about who names it decides nothing."""
     ground.plant(7)
     ground.named.before = lambda reading: ground.remove(A, 7) if reading == 1 else None
+    assert ground.copy(7).outcome is CopyOutcome.FAILED
+    ground.named.doubt = "no answer"
+    assert ground.copy(7)[1:] == (CopyOutcome.DEFERRED, HOLDER, 0, 0, "no answer")
+    ground.named.doubt = None
+    ground.named.ids.clear()
     result = ground.copy(7)
-    assert result.outcome is CopyOutcome.GONE
+    assert (result.outcome, "goes by `bookie-clusters cleanup`" in result.reason) == (CopyOutcome.GONE, True)
+    assert ground.copied(7) is not None
+
+
+def test_what_is_gone_before_its_turn_is_not_begun(ground: CopySite) -> None:
+    """The last of many is begun hours after they were read."""
+    ground.plant(7, count=20)
+    ground.plant(8, count=20)
+    ground.plant(9, count=20)
+
+    def meanwhile(reading: int) -> None:
+        if reading == 2:
+            ground.remove(A, 8)
+            ground.named.ids.remove(9)
+
+    ground.named.before = meanwhile
+    limits = CopyLimits(ledgers_per_second=0.2)
+    found = {result.ledger_id: result.outcome for result in ground.copier(limits=limits).copy([7, 8, 9])}
+    assert found == {7: CopyOutcome.COPIED, 8: CopyOutcome.GONE, 9: CopyOutcome.GONE}
+    assert ground.copied(8) is ground.copied(9) is None
+
+
+def test_a_bookie_that_moved_from_the_source_to_the_target_is_copied_from_and_to(ground: CopySite) -> None:
+    """Its id is in both ensembles; what it answers is told by what it was asked."""
+    moved = ground.targets[0].bookie_id
+    source = ground.plant(7, count=60, segments=(Segment(0, (moved, ground.sources[0].bookie_id)),))
+    assert ground.copy(7).outcome is CopyOutcome.COPIED
     copy = ground.copied(7)
-    # It was written and not closed: whoever put the source back copies it anew.
     assert copy is not None
-    assert is_unfinished(copy)
+    assert is_unfinished(copy) is False
+    ground.require_same(7, source)
 
 
 def damage(bookie: ScriptedBookie, ledger_id: int, entry_id: int) -> None:

@@ -1,6 +1,7 @@
 """Copies closed ledgers that are referenced from one bookie cluster to another, under the same ids.
 
-What is killed at any moment leaves at most an unfinished copy, which nobody reads and the next copier begins anew.
+What is killed at any moment leaves at most an unfinished copy, which nobody reads and the next copier begins anew. One
+whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.places).
 """
 
 from __future__ import annotations
@@ -172,30 +173,73 @@ class LedgerCopier:
     def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _Trouble]:
         """Try to copy these ledgers, as everything is now."""
         candidates: list[_Candidate] = []
+        left: list[StoredLedger] = []
         for source, found in zip(self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids), strict=True):
             judged = self._judge(source, found)
             if isinstance(judged, _Candidate):
                 candidates.append(judged)
+            elif isinstance(judged, StoredLedger):
+                left.append(judged)
             else:
                 yield judged
-        named: list[_Candidate] = []
-        for each, why in self._why_not_named(candidates):
-            if why is None:
-                named.append(each)
-            else:
-                yield self._unnamed(each, each.existing, why)
-        for run in self._runs(named):
-            yield from self._copy(run)
+        yield from self._without_source(left)
+        for run in self._runs(candidates):
+            named: list[_Candidate] = []
+            for each in self._as_now(run):
+                if isinstance(each, _Candidate):
+                    named.append(each)
+                else:
+                    yield each
+            yield from self._copy(named)
 
-    def _judge(self, source: LedgerReading, found: LedgerReading) -> CopyResult | _Candidate:
+    def _as_now(self, candidates: Sequence[_Candidate]) -> Iterator[_Candidate | CopyResult | _Trouble]:
+        """Read again what is about to be copied, and what refers to it: earlier runs may have taken hours."""
+        same: list[_Candidate] = []
+        sources = self._sources.read_many([each.source.ledger_id for each in candidates])
+        for each, source in zip(candidates, sources, strict=True):
+            if isinstance(source, StoredLedger) and _is_same(source, each.source):
+                same.append(each._replace(source=source))
+            else:
+                yield each.trouble("its metadata on the source was changed meanwhile, or is gone")
+        for each, why in self._why_not_named(same):
+            yield each if why is None else self._unnamed(each, each.existing, why)
+
+    def _without_source(self, copies: Sequence[StoredLedger]) -> Iterator[CopyResult]:
+        """Tell of unfinished copies whose ledger the source does not have: they may hold the only bytes of it."""
+        holders = {each.ledger_id: self._holder_in(each) for each in copies}
+        found = self._references.read(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
+        for each in copies:
+            ledger_id, holder = each.ledger_id, holders[each.ledger_id]
+            if holder is None or not self._wanted(holder):
+                yield CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="nothing tells whose it is")
+                continue
+            references = found[holder]
+            if not isinstance(references, LiveReferences):
+                yield CopyResult(ledger_id, CopyOutcome.DEFERRED, holder, reason=references.reason)
+            elif references.needs(ledger_id, each.metadata):
+                why = (
+                    "named and gone: the source does not have it any more, and its unfinished copy here stays"
+                )
+                yield CopyResult(ledger_id, CopyOutcome.FAILED, holder, reason=why)
+            else:
+                why = "the source does not have it any more; its unfinished copy goes by `bookie-clusters cleanup`"
+                yield CopyResult(ledger_id, CopyOutcome.GONE, holder, reason=why)
+
+    def _holder_in(self, ledger: StoredLedger) -> Holder | None:
+        # Of references that may be older than this; they are read again before anything is done.
+        custom = ledger.metadata.custom
+        return self._holder_of(ledger.ledger_id) if names_nobody(custom) else identify_holder(custom)
+
+    def _judge(self, source: LedgerReading, found: LedgerReading) -> CopyResult | _Candidate | StoredLedger:
+        """Return what is to be copied, or the unfinished copy of what the source does not have."""
         ledger_id = source.ledger_id
         if isinstance(source, UnreadableLedger):
             return CopyResult(ledger_id, CopyOutcome.FAILED, None, reason=source.reason)
         if isinstance(source, AbsentLedger):
+            if isinstance(found, StoredLedger) and is_unfinished(found.metadata):
+                return found
             return CopyResult(ledger_id, CopyOutcome.GONE, None, reason="the source does not have it any more")
-        custom = source.metadata.custom
-        # Of references that may be older than this; they are read anew before anything is done.
-        holder = self._holder_of(ledger_id) if names_nobody(custom) else identify_holder(custom)
+        custom, holder = source.metadata.custom, self._holder_in(source)
         if holder is None:
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="nothing tells whose it is")
         if not self._wanted(holder):
@@ -257,7 +301,7 @@ class LedgerCopier:
             yield run
 
     def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _Trouble]:
-        """Copy these; of each the source is closed, and something names it."""
+        """Copy these; of each the source is closed, and something names it, as was read just now."""
         begun: list[_Begun] = []
         for each in self._begin(candidates):
             if isinstance(each, _Begun):
@@ -359,7 +403,8 @@ class LedgerCopier:
             if not isinstance(ours, StoredLedger) or ours.raw != each.raw:
                 yield candidate.trouble("its copy was changed by somebody else meanwhile")
             elif why is not None:
-                yield self._unnamed(candidate, ours, why)
+                # Without its source it goes by phase two alone, which writes it to the journal.
+                yield self._unnamed(candidate, None if isinstance(source, AbsentLedger) else ours, why)
             elif not _is_same(source, candidate.source):
                 yield candidate.trouble("its metadata on the source was changed meanwhile, or is gone")
             else:

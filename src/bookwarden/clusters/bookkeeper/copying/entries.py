@@ -130,6 +130,12 @@ class EntryCopying:
         return 0.0
 
 
+class _ReadBack(ReadEntry):
+    """Asks the target for an entry; a bookie may be among those of the source too, since it can move between them."""
+
+    __slots__ = ()
+
+
 class _UnderWay:
     """A ledger on its way: entries are asked for in order, come in any order, and are written in order."""
 
@@ -137,8 +143,7 @@ class _UnderWay:
         self.ledger = ledger
         source = ledger.source
         self._bookies = bookies
-        self._targets = _bookies_of(ledger.target)
-        self._bookies_of_ledger = self._targets | _bookies_of(source.metadata)
+        self._bookies_of_ledger = _bookies_of(ledger.target) | _bookies_of(source.metadata)
         self._sources, self._replicas = Replicas(source.metadata), Replicas(ledger.target)
         self._search = EntrySearch(source.ledger_id, self._sources, ledger.digest, bookies)
         kind = AddKind.RECOVERY if ledger.anew else AddKind.WRITER
@@ -187,7 +192,7 @@ class _UnderWay:
         if isinstance(request, AddEntry):
             self._take_written(answer, request)
             return 0
-        if answer.bookie_id in self._targets:
+        if isinstance(request, _ReadBack):
             return self._compare(answer, request.entry_id)
         self._search.take(answer)
         if self._search.failed:
@@ -217,7 +222,7 @@ class _UnderWay:
             bookies = self._replicas.of(request.entry_id)
             self._expected[request.entry_id] = request.packet, len(bookies)
             for bookie_id in bookies:
-                self._bookies.ask(bookie_id, ReadEntry(request.ledger_id, request.entry_id))
+                self._bookies.ask(bookie_id, _ReadBack(request.ledger_id, request.entry_id))
 
     def _compare(self, answer: Answer, entry_id: int) -> int:
         packet, missing = self._expected[entry_id]
