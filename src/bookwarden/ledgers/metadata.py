@@ -83,9 +83,10 @@ class Restoration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AbsentLedger:
-    """The store has no metadata for this ledger."""
+    """The store has no metadata for this ledger that a broker would read."""
 
     ledger_id: int
+    unfinished: tuple[StoredLedger, ...] = ()  #: What registered bookie clusters have of unfinished copies of it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class PlacedCatalog:
         """Read the metadata of each ledger in all clusters, in the order asked; never older than this call.
 
         A ledger comes as brokers read it, with the same in other clusters beside it; unfinished copies are among these
-        alone. Ledgers that are not ours are not there. What is not one ledger and its copies is unreadable.
+        alone, or with an absent one. Ledgers that are not ours are not there. What is not one ledger and its copies is
+        unreadable.
         """
         placed = self._clusters.placed()
         if placed is None:
@@ -120,5 +121,8 @@ class PlacedCatalog:
         problem = why_not_the_same([*whole, *unfinished]) if whole else None
         if problem is not None:
             return UnreadableLedger(ledger_id, problem)
+        if whole:
+            return whole[0]._replace(elsewhere=(*whole[1:], *unfinished))
         # Brokers do not read an unfinished copy either.
-        return whole[0]._replace(elsewhere=(*whole[1:], *unfinished)) if whole else AbsentLedger(ledger_id)
+        is_one = unfinished and why_not_the_same(unfinished) is None
+        return AbsentLedger(ledger_id, tuple(unfinished) if is_one else ())

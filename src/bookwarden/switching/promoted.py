@@ -72,6 +72,9 @@ def why_not_promoted(
     kept: StoredLedger, holder: Holder, promotion: Promotion | None, active: ActiveCluster
 ) -> str | None:
     """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
+    if active.since_ms is None:
+        # Nothing was ever switched, so that brokers have always read the active cluster first.
+        return None
     kept_open = why_kept_open(holder)
     if promotion is None or not promotion.counts_for(active.name, active.epoch):
         return NOT_PROMOTED if kept_open is None else f"not promoted: {kept_open}"

@@ -39,6 +39,7 @@ class FormerClustersContext(Resources):
             places = FormerPlaces(
                 *(metadata.bookie_clusters, metadata.catalog, read_every_ledger),
                 metadata.named_holders.holder_of,
+                metadata.references.read,
             )
             loaded = partial(read_loaded_topics, metadata.store, connection_of(settings.pulsar))
             #: Has brokers read copies.

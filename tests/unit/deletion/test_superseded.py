@@ -267,11 +267,18 @@ def test_a_time_to_come_counts_as_now(site: Switched) -> None:
     assert "for another 24.0 h" in site.tell(superseded_in("a", 1))[1]
 
 
-def test_where_nothing_was_switched_nothing_is_superseded(site: Switched) -> None:
+def test_where_nothing_was_switched_a_copy_made_ahead_goes_and_what_brokers_read_stays(site: Switched) -> None:
+    """No broker has ever read it, so that nothing has to be promoted; the original is proven as ever."""
     site.moved(1)
-    site.register(site.registry)
-    assert site.tell(superseded_in("a", 1)) == (Outcome.RETRY, "nothing was switched to bookie cluster b")
+    site.promote(Promotion("b", 2, int(NOW * 1000) + 1, frozenset()))
+    site.register(replace(site.registry, active="a"))
+    assert site.outcomes(superseded_in("a", 1)) == [Outcome.STILL_REFERENCED]
+    site.proof.problems = {1: "bookie a1 answered ENOENTRY to entry 0"}
+    assert site.outcomes(superseded_in("b", 1)) == [Outcome.RETRY]
     assert site.places_of(1) == "ab"
+    site.proof.problems = {}
+    assert site.outcomes(superseded_in("b", 1)) == [Outcome.DELETED]
+    assert site.places_of(1) == "a"
 
 
 @pytest.mark.parametrize("name", ["", "c"])

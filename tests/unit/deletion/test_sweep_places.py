@@ -225,3 +225,29 @@ def test_what_undo_put_back_into_one_cluster_stays_in_all(site: Site) -> None:
     site.undone.note_many([UndoneLedger(1, "undo-1", 5, 1_600_000_000_000)])
     assert site.outcomes(mark(1), mark_in("b", 1)) == [Outcome.UNDONE, Outcome.UNDONE]
     assert site.places_of(1) == "ab"
+
+
+UNFINISHED = {"state": LedgerState.OPEN, "last": None, "length": 0}
+
+
+def test_an_unfinished_copy_whose_ledger_is_nowhere_goes_as_a_ledger_does(site: Site) -> None:
+    """Nobody reads it; it is journaled first, and stays while something names its ledger: it may have the rest."""
+    for ledger_id in (1, 2, 4):
+        site.ledger("b", ledger_id, **UNFINISHED, **COPY)
+    site.ledger("b", 3)
+    site.ledger("b", 5)
+    site.population.names(DATA, [3, 5], closed=True)
+    assert site.outcomes(mark_in("b", 1), mark_in("a", 2)) == [Outcome.DELETED, Outcome.ALREADY_GONE]
+    assert site.recorder.places == [(1, "b", "bookies-b")]
+    # Inside the list, whose node may have lost it: how many entries it had nobody knows.
+    assert site.outcomes(mark(4)) == [Outcome.RETRY]
+    site.population.names(DATA, [2, 3, 5], closed=True)
+    assert site.outcomes(mark(2)) == [Outcome.STILL_REFERENCED]
+    assert [site.places_of(ledger_id) for ledger_id in (1, 2, 4)] == ["", "b", "b"]
+
+
+def test_an_unfinished_copy_made_a_moment_ago_stays(site: Site) -> None:
+    site.ledger("b", 1, ctime_ms=int(NOW * 1000) - 1000, **UNFINISHED, **COPY)
+    (row,) = site.sweep(mark(1))
+    assert (row.outcome, "unlisted_grace_seconds" in row.reason) == (Outcome.RETRY, True)
+    assert site.places_of(1) == "b"

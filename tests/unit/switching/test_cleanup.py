@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, Holder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
@@ -22,6 +23,7 @@ from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import NOT_PROMOTED, Promotion
 from bookwarden.switching.registry import Directive
+from unit.clusters.copy_site import offloaded_info
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 
 WINDOW_S = 3600.0
@@ -40,12 +42,16 @@ class Site(TwoBookieClusters):
         self.marked: list[PendingDeletion] = []
         self.failing: set[int] = set()
         self.named: dict[int, Holder] = {}
+        self.references: References = LiveReferences(frozenset(), True)
         super().__init__(MemoryStore(lambda: self.changed_at))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
         self.promotion: Promotion | None = Promotion("b", 3, int(NOW * 1000), frozenset())
         self.cleanup = Cleanup(
-            FormerPlaces(self.clusters, self.catalog, read_every_ledger, self.named.get),
+            FormerPlaces(
+                *(self.clusters, self.catalog, read_every_ledger, self.named.get),
+                lambda holders: dict.fromkeys(holders, self.references),
+            ),
             lambda: self.promotion,
             self,
             lambda: State(self.phase, self.registry, None, ()),
@@ -199,10 +205,43 @@ def test_after_a_rollback_the_copies_may_go(site: Site) -> None:
     assert {mark.bookie_cluster for mark in site.marked} == {"b"}
 
 
-def test_without_a_switch_or_a_second_cluster_there_is_nothing_to_clean_up(site: Site) -> None:
-    site.register(replace(site.registry, directive=None))
-    with pytest.raises(RefusedError, match="nothing was switched yet"):
-        site.cleanup.targets()
+def test_copies_made_ahead_of_a_switch_that_never_came_may_go(site: Site) -> None:
+    """Nothing can have been opened there, so that nothing has to be promoted; the window is that of a switch."""
+    site.registry = replace(site.registry, active="a", directive=None)
+    site.register()
+    site.phase, site.promotion, site.changed_at = Phase.REGISTERED, None, NOW
+    found = site.cleanup.targets()
+    assert (found.total, found.active, found.window_left_s) == (3, "a", 0)
+    assert site.cleanup.mark("b").sent == 3
+    assert {(mark.bookie_cluster, mark.waives) for mark in site.marked} == {("b", frozenset({Waiver.SUPERSEDED}))}
+    site.phase = Phase.SWITCH_TRIGGERED
+    with pytest.raises(RefusedError, match="is in the phase SWITCH_TRIGGERED"):
+        site.cleanup.mark("b")
+
+
+def test_an_unfinished_copy_of_what_is_nowhere_goes_once_nothing_needs_it(site: Site) -> None:
+    for ledger_id in (20, 21, 22):
+        site.ledger("a", ledger_id, **OPEN, **COPY)
+    site.ledger("a", 23, holder=None, **OPEN, **COPY)
+    # Of a ledger that is there it goes with what is superseded.
+    site.ledger("a", 24, **OPEN, **COPY)
+    site.ledger("b", 24)
+    unknown = Counter({("a", "an unfinished copy, and whether its ledger is named is not known now"): 3})
+    unknown["a", "nothing tells whose it is: the orphan scan's business"] = 1
+    site.references = UnknownReferences("no answer")
+    assert site.cleanup.targets().kept == unknown
+    site.references = LiveReferences(frozenset({20, 21}), True, left_behind={21: offloaded_info(21)})
+    found = site.cleanup.targets()
+    named = "named and gone: no bookie cluster has it whole, and this unfinished copy may have the rest"
+    assert (found.total, found.kept["a", named]) == (6, 1)
+    site.cleanup.mark()
+    assert site.marked_ids() == [1, 2, 3, 21, 22, 24]
+    # Phase two judges these as it judges any ledger, by its grace too.
+    marks = {mark.ledger_id: mark for mark in site.marked}
+    assert [(marks[each].waives, marks[each].bookie_cluster) for each in (21, 22)] == [(frozenset(), "a")] * 2
+
+
+def test_without_a_second_cluster_there_is_nothing_to_clean_up(site: Site) -> None:
     site.register(replace(site.registry, active="a", clusters={"a": site.registry.clusters["a"]}))
     with pytest.raises(RefusedError, match="no other bookie cluster than the active one"):
         site.cleanup.targets()

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from uuid import UUID
 
-from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, is_unfinished
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.left_behind import why_not_offloaded
@@ -238,7 +238,9 @@ def _standing(
     """Return how the ledger stands to its topic's list; LET_GO for other holders, and where the list is waived."""
     if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in circumstances.waives:
         return Standing.LET_GO
-    return standing_of(reading.ledger_id, references.first_listed, has_entries(reading.metadata))
+    # How far a copier came says nothing of the ledger.
+    filled = is_unfinished(reading.metadata) or has_entries(reading.metadata)
+    return standing_of(reading.ledger_id, references.first_listed, filled)
 
 
 def judge_proven(mark: PendingDeletion, references: LiveReferences, attempts: int) -> Decision:

@@ -94,9 +94,8 @@ def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: 
     if Waiver.ROLLBACK_WINDOW in circumstances.waives:
         return None
     left = active.window_left(policy.rollback_window, circumstances.now_ms)
-    if left is None:
-        return retry(f"nothing was switched to bookie cluster {active.name}")
     if not left:
+        # Over, or nothing was ever switched: then brokers have always read it there.
         return None
     reason = f"the switch to bookie cluster {active.name} can be rolled back for another {left / 3600:.1f} h"
     return wait(reason)

@@ -17,7 +17,7 @@ from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
-from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, in_parts
+from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, Unfinished, in_parts
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.ports import Confirm, unasked
@@ -60,9 +60,13 @@ class Target(NamedTuple):
     ledger_id: int
     holder: Holder
     size: int  #: In bytes, of one copy of each entry.
+    is_unfinished: bool = False  #: It is an unfinished copy of a ledger that is in no cluster.
 
     def mark(self, active: str, waives: frozenset[Waiver]) -> PendingDeletion:
         """Make its pending deletion."""
+        if self.is_unfinished:
+            reason = "an unfinished copy of a ledger that no bookie cluster has"
+            return replace(mark_of_holder(self.ledger_id, self.holder, reason), bookie_cluster=self.cluster)
         reason = f"brokers read it from bookie cluster {active}"
         return replace(mark_of_holder(self.ledger_id, self.holder, reason), bookie_cluster=self.cluster, waives=waives)
 
@@ -137,7 +141,8 @@ class Cleanup:
         if not self.marker.enabled:
             raise _refused("deletion.topic_two_phase_deletion_enabled is false")
         phase = self.state().phase
-        if phase is not Phase.DONE:
+        # As long as nothing was switched no broker reads elsewhere.
+        if phase is not Phase.DONE and (phase is not Phase.REGISTERED or active.since_ms is not None):
             raise _refused(
                 f"the newest switch is in the phase {phase.value}, so that brokers may act by another registry: carry "
                 "it on with `bookie-clusters switch --resume` first"
@@ -205,7 +210,10 @@ class Cleanup:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
         promotion = self.promotion()
         for one in self.places.found(active, source):
-            yield one if isinstance(one, Stays) else _judged(one, promotion, active)
+            if isinstance(one, Unfinished):
+                yield Target(one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True)
+            else:
+                yield one if isinstance(one, Stays) else _judged(one, promotion, active)
 
 
 def _judged(found: Superseded, promotion: Promotion | None, active: ActiveCluster) -> Target | Stays:

@@ -156,6 +156,8 @@ class Draining:
             raise RefusedError(f"bookie cluster {name!r} is not drained: {error}") from error
 
     def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
+        if self.cleanup.places.active().since_ms is None:
+            return None
         plan = self.promoting.plan()
         if not plan.ledgers.total():
             return None

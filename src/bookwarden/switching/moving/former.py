@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import (
+    AbsentLedger,
     ActiveCluster,
     LedgerMetadata,
     LedgerReading,
@@ -22,6 +24,7 @@ from bookwarden.ledgers.metadata import (
 from bookwarden.metastore.interface import MetadataStore
 
 AT_ONCE = 500
+_NOBODYS = "nothing tells whose it is: the orphan scan's business"
 _T = TypeVar("_T")
 
 
@@ -53,6 +56,13 @@ class Superseded(NamedTuple):
     holder: Holder
 
 
+class Unfinished(NamedTuple):
+    """An unfinished copy of a ledger that no cluster has, and that nothing needs."""
+
+    copy: StoredLedger
+    holder: Holder
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Stays:
     """A ledger that has to stay in its former cluster."""
@@ -73,11 +83,16 @@ class FormerPlaces:
     read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
     #: Says whose a ledger is that does not say it; None where nothing tells.
     holder_of: Callable[[int], Holder | None] = lambda _: None
+    #: Reads what holders name, just now.
+    read_references: Callable[[Sequence[Holder]], Mapping[Holder, References]] = lambda holders: dict.fromkeys(
+        holders, UnknownReferences("they cannot be read here")
+    )
 
     def active(self, source: str | None = None) -> ActiveCluster:
         """Return the active cluster as it is now.
 
-        Raises RefusedError where no former cluster is registered, or the named one is none.
+        As long as nothing was switched the others have at most what was copied ahead. Raises RefusedError where no
+        other cluster is registered, or the named one is none.
         """
         self.clusters.look_again()
         active = self.clusters.active()
@@ -87,15 +102,13 @@ class FormerPlaces:
             raise _refused(f"no bookie cluster {source!r} is registered")
         if source == active.name:
             raise _refused(f"bookie cluster {source} is active: brokers read its ledgers there")
-        if active.since_ms is None:
-            raise _refused("nothing was switched yet")
         return active
 
     def active_store(self, active: ActiveCluster) -> MetadataStore:
         """Return the store that has the metadata of the active cluster."""
         return self.clusters.roots_by_name()[active.name][0]
 
-    def found(self, active: ActiveCluster, source: str | None = None) -> Iterator[Superseded | Stays]:
+    def found(self, active: ActiveCluster, source: str | None = None) -> Iterator[Superseded | Unfinished | Stays]:
         """Yield what may go from former clusters, or from this one alone, and all else with the reason that it stays.
 
         Reads the metadata of every ledger there.
@@ -104,10 +117,38 @@ class FormerPlaces:
             if name == active.name or source not in (None, name):
                 continue
             for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
+                left: list[StoredLedger] = []
                 for reading in self.catalog.read_many(ids):
+                    if isinstance(reading, AbsentLedger):
+                        left += [copy for copy in reading.unfinished if copy.bookie_cluster == name]
+                        continue
                     one = self._looked_at(reading, name, active.name)
                     if one is not None:
                         yield one
+                yield from self._unfinished(left, name)
+
+    def _unfinished(self, copies: Sequence[StoredLedger], name: str) -> Iterator[Unfinished | Stays]:
+        """Sort unfinished copies of ledgers that are in no cluster: what is named may have its only bytes there."""
+        holders = [self._holder_in(copy) for copy in copies]
+        known = list(dict.fromkeys(holder for holder in holders if holder is not None))
+        found = self.read_references(known) if known else {}
+        for copy, holder in zip(copies, holders, strict=True):
+            if holder is None:
+                yield Stays(name, _NOBODYS)
+                continue
+            references = found[holder]
+            if not isinstance(references, LiveReferences):
+                yield Stays(name, "an unfinished copy, and whether its ledger is named is not known now")
+            elif references.needs(copy.ledger_id, copy.metadata):
+                yield Stays(
+                    name, "named and gone: no bookie cluster has it whole, and this unfinished copy may have the rest"
+                )
+            else:
+                yield Unfinished(copy, holder)
+
+    def _holder_in(self, ledger: StoredLedger) -> Holder | None:
+        custom = ledger.metadata.custom
+        return self.holder_of(ledger.ledger_id) if names_nobody(custom) else identify_holder(custom)
 
     def _looked_at(self, reading: LedgerReading, name: str, active: str) -> Superseded | Stays | None:
         if isinstance(reading, UnreadableLedger):
@@ -120,10 +161,9 @@ class FormerPlaces:
         reason = why_not_superseded(former, kept, active)
         if reason is not None or kept is None:
             return Stays(name, reason or "", _to_copy(former.metadata, kept))
-        custom = former.metadata.custom
-        holder = self.holder_of(former.ledger_id) if names_nobody(custom) else identify_holder(custom)
+        holder = self._holder_in(former)
         if holder is None:
-            return Stays(name, "nothing tells whose it is: the orphan scan's business")
+            return Stays(name, _NOBODYS)
         return Superseded(former, kept, holder)
 
 

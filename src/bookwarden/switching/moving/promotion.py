@@ -16,7 +16,7 @@ from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.inventory import Unloaded, roll
-from bookwarden.switching.moving.former import FormerPlaces, Stays
+from bookwarden.switching.moving.former import FormerPlaces, Stays, Unfinished
 from bookwarden.switching.moving.stamps import Stamped, Stamping
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
@@ -109,6 +109,8 @@ class Promoting:
         Raises RefusedError where there is no former cluster, or a switch is under way.
         """
         active = self.places.active()
+        if active.since_ms is None:
+            raise RefusedError("nothing is promoted: nothing was switched yet, so that brokers read nothing elsewhere")
         phase = self.state().phase
         if phase is not Phase.DONE:
             raise RefusedError(
@@ -126,6 +128,9 @@ class Promoting:
         for one in self.places.found(active):
             if isinstance(one, Stays):
                 stays[one] += 1
+                continue
+            if isinstance(one, Unfinished):
+                # No broker reads it.
                 continue
             cluster, holder = one.former.bookie_cluster, one.holder
             kept_open = why_kept_open(holder)

@@ -14,6 +14,8 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import PulsarUnavailableError, RefusedError
+from bookwarden.ledgers.custom_metadata import is_unfinished
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
@@ -56,11 +58,15 @@ class Site(TwoBookieClusters):
         self.marked: list[int] = []
         self.waived = set[Waiver]()
         self.built: FoundBuild | None = None
+        self.references = LiveReferences(frozenset(), True)
         super().__init__(MemoryStore(lambda: self.time))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
         self.store.create("/managed-ledgers", b"")
-        places = FormerPlaces(self.clusters, self.catalog, read_every_ledger)
+        places = FormerPlaces(
+            *(self.clusters, self.catalog, read_every_ledger),
+            read_references=lambda holders: dict.fromkeys(holders, self.references),
+        )
         state = lambda: State(self.phase, self.registry, None, ())  # noqa: E731
         self.draining = Draining(
             RegistryNode(self.store, "memory:"),
@@ -100,7 +106,7 @@ class Site(TwoBookieClusters):
         if self.is_stubborn:
             raise PulsarUnavailableError("no answer")
         for ledger_id, metadata in list(read_every_ledger(self.store, ROOTS["a"])):
-            if metadata is not None and metadata.state is LedgerState.OPEN:
+            if metadata is not None and metadata.state is LedgerState.OPEN and not is_unfinished(metadata):
                 self.remove("a", ledger_id)
                 self.ledger("a", ledger_id)
 
@@ -217,3 +223,32 @@ def test_nothing_is_done_while_a_switch_is_under_way(site: Site) -> None:
     with pytest.raises(RefusedError, match=r"bookie cluster .a. is not drained: .*LIVE_DUAL_READ"):
         site.drain()
     assert site.steps == []
+
+
+def test_unfinished_copies_of_what_is_nowhere_are_drained_unless_they_are_needed(site: Site) -> None:
+    """No build would ever go on with them; what is named may have its only bytes there."""
+    for ledger_id in (20, 21):
+        site.ledger("a", ledger_id, **OPEN, **COPY)
+    site.references = LiveReferences(frozenset({20}), True)
+    done = site.drain()
+    assert sorted(site.marked) == [1, 2, 3, 21]
+    ((why, number),) = done.left.stays.items()
+    assert (number, why.startswith("named and gone: ")) == (1, True)
+    site.references = LiveReferences(frozenset(), True)
+    site.drain()
+    assert 20 in site.marked
+
+
+def test_copies_made_ahead_of_a_switch_that_never_came_are_drained(site: Site) -> None:
+    site.registry = replace(site.registry, active="b", directive=None)
+    site.register()
+    site.phase = Phase.REGISTERED
+    for ledger_id in (1, 2):
+        site.ledger("b", ledger_id)
+    site.remove("a", 3)
+    for ledger_id in (1, 2):
+        site.remove("a", ledger_id)
+        site.ledger("a", ledger_id, **COPY)
+    done = site.drain()
+    assert (sorted(site.marked), done.promoted, done.left.window_left_s) == ([1, 2], None, 0)
+    assert "unload" not in "".join(site.steps)

@@ -217,9 +217,7 @@ class LedgerCopier:
             if not isinstance(references, LiveReferences):
                 yield CopyResult(ledger_id, CopyOutcome.DEFERRED, holder, reason=references.reason)
             elif references.needs(ledger_id, each.metadata):
-                why = (
-                    "named and gone: the source does not have it any more, and its unfinished copy here stays"
-                )
+                why = "named and gone: the source does not have it any more, and its unfinished copy here stays"
                 yield CopyResult(ledger_id, CopyOutcome.FAILED, holder, reason=why)
             else:
                 why = "the source does not have it any more; its unfinished copy goes by `bookie-clusters cleanup`"
