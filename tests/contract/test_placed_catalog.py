@@ -1,12 +1,13 @@
-"""Two bookie clusters in one metadata store, on every store: ledgers found, deleted where they are, and put back."""
+"""Two bookie clusters in one metadata store, and in two: ledgers found, deleted where they are, and put back."""
 
 from __future__ import annotations
 
 import pytest
 
-from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, Restoration, StoredLedger
+from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, Restoration, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.registry import REGISTRY_PATH
 from contract.test_metadata_store import FACTORIES, Pair
 from servers.metadata_tree import remove_tree
@@ -21,8 +22,9 @@ def store(request: pytest.FixtureRequest) -> MetadataStore:
     return pair[0]
 
 
-def test_ledgers_in_two_clusters_are_swept_and_put_back(store: MetadataStore) -> None:
-    site = Site(store)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["one store", "two stores"])
+def test_ledgers_in_two_clusters_are_swept_and_put_back(store: MetadataStore, is_elsewhere: bool) -> None:
+    site = Site(store, MemoryStore() if is_elsewhere else None)
     try:
         site.ledger("a", 601)
         site.ledger("b", 602)
@@ -44,7 +46,29 @@ def test_ledgers_in_two_clusters_are_swept_and_put_back(store: MetadataStore) ->
         forget(site)
 
 
+@pytest.mark.parametrize("is_swapped", [False, True], ids=["b elsewhere", "a and Pulsar elsewhere"])
+def test_nodes_of_one_store_are_not_demanded_of_the_other(store: MetadataStore, is_swapped: bool) -> None:
+    """A holder's node is in the store of the settings alone: another store knows no such path, and deletes as it is."""
+    pair = (MemoryStore(), store) if is_swapped else (store, MemoryStore())
+    site = Site(*pair)
+    try:
+        site.ledger("b", 611)
+        site.ledger("a", 612)
+        found = [each for each in site.catalog.read_many([611, 612]) if isinstance(each, StoredLedger)]
+        assert [each.bookie_cluster for each in found] == ["b", "a"]
+        here, there = pair
+        here.create("/named", b"", make_parents=True)
+        holder = [Condition("/named", 0)]
+        assert there.get("/named") is None
+        assert site.catalog.delete_many(found, [holder, holder]) == [DeleteResult.DELETED] * 2
+        assert site.catalog.read_many([611, 612]) == [AbsentLedger(611), AbsentLedger(612)]
+    finally:
+        remove_tree(pair[0], "/named")
+        forget(site)
+
+
 def forget(site: TwoBookieClusters) -> None:
     """Leave no registry and no ledgers to other tests of a shared store, nor to this one when it is tried again."""
     for path in (REGISTRY_PATH, *ROOTS.values()):
-        remove_tree(site.store, path)
+        for each in {id(one): one for one in site.stores.values()}.values():
+            remove_tree(each, path)

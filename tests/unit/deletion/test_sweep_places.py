@@ -45,8 +45,10 @@ class PlacedJournal(Recorder):
 class Site(TwoBookieClusters):
     """Two bookie clusters that are swept."""
 
-    def __init__(self, store: MetadataStore, *, proof: CopyProof | None = None) -> None:
-        super().__init__(store)
+    def __init__(
+        self, store: MetadataStore, elsewhere: MetadataStore | None = None, *, proof: CopyProof | None = None
+    ) -> None:
+        super().__init__(store, elsewhere)
         self.register()
         self.population = Population(store)
         self.recorder = PlacedJournal()
