@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bookwarden.ledgers.custom_metadata import OWNER_KEY
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 from bookwarden.switching.registry import BookieCluster, Registry
 
 
@@ -21,6 +21,11 @@ def is_marked(custom: Mapping[str, bytes] | None, owner: str) -> bool:
 def is_marked_as_ours(registry: Registry, custom: Mapping[str, bytes] | None) -> bool:
     """Return whether a ledger has the mark of the registry's owner, or of a former one."""
     return any(is_marked(custom, owner) for owner in (registry.owner, *registry.former_owners))
+
+
+def is_trial(registry: Registry, custom: Mapping[str, bytes] | None) -> bool:
+    """Return whether it is a trial ledger that a precheck of ours left, which nothing names."""
+    return custom is not None and TRIAL_KEY in custom and is_marked_as_ours(registry, custom)
 
 
 def owner_in(custom: Mapping[str, bytes] | None) -> str | None:

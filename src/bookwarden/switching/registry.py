@@ -227,6 +227,8 @@ def _check(registry: Registry) -> None:
         raise FormatError(f"the active cluster {registry.active!r} is not among the clusters")
     if registry.clusters[registry.active].deprecated:
         raise FormatError(f"the active cluster {registry.active!r} is deprecated")
+    if registry.directive is not None and registry.directive.target != registry.active:
+        raise FormatError(f"the newest order made {registry.directive.target!r} active, not {registry.active!r}")
     places: dict[tuple[str | None, str], str] = {}
     for name, each in registry.clusters.items():
         if each.since > registry.epoch:

@@ -14,13 +14,15 @@ from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, await_brokers
-from bookwarden.switching.owners import is_ours
+from bookwarden.switching.owners import is_ours, is_trial
 from bookwarden.switching.ports import ClusterMetadata, OpensCluster
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import looked
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
+# A ledger whose bookies were chosen before a switch has its metadata after that long, or never.
+_CREATE_SECONDS: Final = 60.0
 _SHOWN: Final = 3
 _READ_AT_ONCE: Final = 1_000
 
@@ -42,6 +44,7 @@ class Unregistration:
     registry: RegistryNode  #: Of this Pulsar cluster.
     pulsar: MetadataStore  #: Its own metadata store.
     open_cluster: OpensCluster  #: Opens a place.
+    clock: Callable[[], float]  #: Tells seconds since the epoch, as the store of Pulsar does.
 
     def plan(self, name: str, *, wait_s: float = 0.0) -> UnregistrationPlan:
         """List all ledgers of the cluster, and change nothing; brokers that are late are waited for up to ``wait_s``.
@@ -52,8 +55,7 @@ class Unregistration:
         before = self.registry.require()
         registry = before.registry
         after, cluster = registry.without_cluster(name), registry.cluster(name)
-        self._require_no_order(registry, name)
-        self._require_followed(registry, cluster, wait_s)
+        self.require_unused(before, cluster, wait_s)
         metadata = self.open_cluster(self.registry.place_of(cluster))
         seen = looked(metadata, name)
         if seen.instance != cluster.instance:
@@ -64,6 +66,8 @@ class Unregistration:
             )
         ours, foreign = [], 0
         for ledger_id, custom in metadata.custom_metadata():
+            if is_trial(registry, custom):
+                continue
             if custom is None or is_ours(registry, cluster, ledger_id, custom):
                 ours.append(ledger_id)
             else:
@@ -100,6 +104,22 @@ class Unregistration:
     def carry_out(self, plan: UnregistrationPlan) -> None:
         """Put the registry without the cluster into its node, if it is still as it was when the ledgers were listed."""
         self.registry.replace(plan.before, plan.after)
+
+    def require_unused(self, before: StoredRegistry, cluster: BookieCluster, wait_s: float = 0.0) -> None:
+        """Raise RefusedError where a broker may write there now: by an order, an older epoch, or begun before."""
+        name = cluster.name
+        self._require_no_order(before.registry, name)
+        self._require_followed(before.registry, cluster, wait_s)
+        directive = before.registry.directive
+        if directive is None or (directive.epoch != before.registry.epoch and directive.source != name):
+            return
+        left = _CREATE_SECONDS - (self.clock() - before.changed_ms / 1000)
+        if left > 0:
+            raise _refused(
+                name,
+                f"brokers were switched to {directive.target} a moment ago, and a ledger that was begun before may "
+                f"still come to {name}: try again in {left:.0f} s",
+            )
 
     def _require_no_order(self, registry: Registry, name: str) -> None:
         last = find_order(self.pulsar)

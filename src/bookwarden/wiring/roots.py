@@ -28,6 +28,8 @@ def roots_proof_of(
         lambda url: open_single_store(settings, url),
         separate=settings.separate_roots,
         allow_unseen=settings.allow_unseen_roots,
+        # A snapshot is of one store.
+        further_urls=tuple if of_snapshot else clusters.own_store_urls,
         require_first=clusters.require_one if of_snapshot else clusters.look_again,
         require_bookies=(lambda: None) if of_snapshot else metadata.running_bookies.require_soon,
     )

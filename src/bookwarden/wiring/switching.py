@@ -8,6 +8,7 @@ from bookwarden.clusters.bookkeeper.cluster_stores import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
 from bookwarden.config import MetadataStoreSettings, Settings
+from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
 from bookwarden.switching.offline.record import owner_of_move_to
 from bookwarden.switching.ports import Place
@@ -54,7 +55,9 @@ class SwitchingContext(Resources):
                 partial(owner_of_move_to, self.pulsar_store),
             )
             self.upgrade = Upgrade(self.registry, self.pulsar_store, stores.cluster_at, ids_at)
-            self.unregistration = Unregistration(self.registry, self.pulsar_store, stores.cluster_at)
+            self.unregistration = Unregistration(
+                self.registry, self.pulsar_store, stores.cluster_at, StoreClock(self.pulsar_store)
+            )
             self.id_raising = IdRaising(
                 self.registry,
                 self.pulsar_store,

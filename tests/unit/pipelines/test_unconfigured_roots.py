@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.members import RunningBookies
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.roots import proof
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
@@ -34,11 +35,12 @@ from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.scan import ScanContext
-from servers.population import Population
+from servers.population import Population, closed_ledger, tags_of
 from unit.deletion.test_sweeping import mark
 
 TOPIC = ManagedLedgerHolder("shop/orders/persistent/t")
@@ -126,6 +128,25 @@ def test_the_ensemble_of_bookkeeper_is_looked_at_too(ensembles: Ensembles) -> No
     shared(ensembles, theirs="zk:books:1/green", books="zk:books:1")
     with pytest.raises(RefusedError, match="zk:books:1/green"):
         look("zk:a:1/blue", **{"metadata_store.bookkeeper_url": "zk:books:1"})
+
+
+def test_the_ensemble_of_a_further_registered_bookie_cluster_is_looked_at_too(ensembles: Ensembles) -> None:
+    ours = ensembles.population("zk:a:1")
+    ours.store.create("/ledgers/INSTANCEID", b"instance-a")
+    ensembles.population("zk:c:1/green").names(TOPIC, [7])
+    registry = Registry(
+        *(1, "5f2c9a41", "/ledgers", "a"),
+        {"a": BookieCluster("a", "zk+hierarchical://a:1/ledgers", None, "/ledgers", "instance-a", 1, bootstrap=True)},
+    )
+    ours.store.create(REGISTRY_PATH, serialize_registry(registry), make_parents=True)
+    assert look("zk:a:1") == []
+    other = ensembles.open(None, "zk:c:1")
+    other.create("/bookies-b/INSTANCEID", b"instance-b", make_parents=True)
+    other.create(ledger_path("/bookies-b", 7), closed_ledger(tags_of(TOPIC)), make_parents=True)
+    added = BookieCluster("b", "zk+hierarchical://c:1/bookies-b", "zk:c:1", "/bookies-b", "instance-b", 2)
+    ours.store.put(REGISTRY_PATH, serialize_registry(registry.with_cluster(added)), 0)
+    with pytest.raises(RefusedError, match="zk:c:1/green is the metadata root of .* ledger 7 of shop/orders"):
+        look("zk:a:1")
 
 
 def test_a_root_with_another_bookkeeper_is_told_with_the_ledgers_looked_up(ensembles: Ensembles) -> None:

@@ -35,6 +35,7 @@ class Ground:
         self.brokers_place = A
         #: The owner of a move by the INSTANCEID of its target.
         self.moved: dict[str, str] = {}
+        self.later_s = 60.0  #: So much has passed since the registry was changed.
         self.cluster(A, "instance-a", ("a1:3181", "a2:3181"))
 
     @property
@@ -53,7 +54,7 @@ class Ground:
     @property
     def unregistration(self) -> Unregistration:
         """Unregisters in this Pulsar cluster."""
-        return Unregistration(self.registry, self.pulsar, self.opened)
+        return Unregistration(self.registry, self.pulsar, self.opened, lambda: time.time() + self.later_s)
 
     @property
     def id_raising(self) -> IdRaising:
@@ -106,9 +107,9 @@ class Ground:
             node = store.ephemeral_sequential(f"{path}/ID-", b"")
             store.delete_many([(node, 0)])
 
-    def ledger(self, place: Place, ledger_id: int, owner: str | None = None) -> None:
+    def ledger(self, place: Place, ledger_id: int, owner: str | None = None, **more: bytes) -> None:
         """Make a ledger, with an owner's mark or without."""
-        custom = {"application": b"pulsar"} | ({} if owner is None else {"bookwarden.owner": owner.encode()})
+        custom = {"application": b"pulsar"} | ({} if owner is None else {"bookwarden.owner": owner.encode()}) | more
         segments = (Segment(0, ("a1:3181",)),)
         metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 7, 0, "CRC32C", 5, custom=custom)
         path = ledger_path(place.ledgers_root, ledger_id)

@@ -242,7 +242,8 @@ def test_an_unfinished_copy_of_what_is_nowhere_goes_once_nothing_needs_it(site: 
 
 
 def test_without_a_second_cluster_there_is_nothing_to_clean_up(site: Site) -> None:
-    site.register(replace(site.registry, active="a", clusters={"a": site.registry.clusters["a"]}))
+    alone = {"a": site.registry.clusters["a"]}
+    site.register(replace(site.registry, active="a", clusters=alone, directive=Directive("b", "a", "test", 3, 0)))
     with pytest.raises(RefusedError, match="no other bookie cluster than the active one"):
         site.cleanup.targets()
 

@@ -51,7 +51,7 @@ def registries(draw: st.DrawFn) -> Registry:
         )
         for name, root in zip(names, roots, strict=True)
     }
-    directive = draw(st.none() | st.builds(Directive, NAMES, NAMES, TEXTS, NUMBERS, NUMBERS))
+    directive = draw(st.none() | st.builds(Directive, NAMES, st.just(active), TEXTS, NUMBERS, NUMBERS))
     owner, *former = draw(st.lists(st.from_regex(r"[0-9a-f]{8}", fullmatch=True), min_size=1, max_size=3))
     return Registry(epoch, owner, draw(ROOTS), active, clusters, directive, tuple(former))
 

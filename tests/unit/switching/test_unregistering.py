@@ -94,6 +94,26 @@ def test_ledgers_of_others_do_not_keep_it() -> None:
     assert set(shared.now.clusters) == {"a"}
 
 
+def test_a_trial_ledger_that_was_left_keeps_no_cluster(ground: Ground) -> None:
+    ground.ledger(B, 5, ground.now.owner, **{"bookwarden.trial": b"precheck"})
+    assert ground.unregistration.plan("b").foreign == 0
+    # Whose it is tells the mark.
+    ground.ledger(B, 6, "0badc0de", **{"bookwarden.trial": b"precheck"})
+    assert ground.unregistration.plan("b").foreign == 1
+
+
+def test_right_after_a_switch_a_ledger_may_still_come(ground: Ground) -> None:
+    ground.later_s = 20.0
+    assert ground.unregistration.plan("b")
+    refused(switched(ground), "a", r"switched to b a moment ago, .* may still come to a: try again in 40 s")
+    # Also after another change.
+    seen = ground.registry.require()
+    ground.registry.replace(seen, seen.registry.with_deprecated("a", True))
+    refused(ground, "a", "try again in")
+    ground.later_s = 60.0
+    assert ground.unregistration.plan("a")
+
+
 def test_an_empty_root_where_the_cluster_was_proves_nothing(ground: Ground) -> None:
     ground.stores[OTHER].put("/bookies-b/INSTANCEID", b"formatted anew", 0)
     refused(ground, "b", "has the INSTANCEID formatted anew instead of instance-b, so its ledgers cannot be counted")

@@ -50,10 +50,14 @@ def _foreign(plan: UnregistrationPlan) -> str:
 
 
 def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
-    """Return what must stay of a cluster that leaves: its counter of ledger ids, if all clusters share it."""
+    """Return what to know of a cluster that leaves: its counter of ledger ids stays, if all clusters share it."""
+    notes = []
+    if plan.cluster.deprecated:
+        notes.append("It is DEPRECATED: if it is registered again, it is STANDBY; `deprecate` it again then.")
     if plan.cluster.store_url is not None or plan.after.id_root != plan.cluster.ledgers_root:
-        return []
+        return notes
     return [
+        *notes,
         f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
         f"{context.pulsar_url}, or ids begin anew."
     ]

@@ -415,7 +415,10 @@ def _trial(seen: Observations) -> Iterator[Found]:
         yield warns(f"left there: {trial.left}", "nothing: the next precheck removes it")
     if not (trial.trouble or failed or trial.denied):
         end = "closed" if trial.left else "closed and deleted"
-        yield ok(f"{named} was written to {trial.bookies} bookies of {seen.target}, read back and compared, {end}")
+        yield ok(
+            f"{named} was written to {trial.bookies} bookies of {seen.target} from this machine, read back and "
+            f"compared, {end}; that brokers reach these bookies is not checked"
+        )
 
 
 _ELSEWHERE: Final = "check persistence policies and bookie affinity groups of the namespaces yourself"

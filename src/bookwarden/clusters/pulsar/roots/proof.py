@@ -54,6 +54,8 @@ class RootsProof:
     allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
     #: Called before the roots are searched; raises RefusedError where that would not tell enough.
     require_first: Callable[[], object] = lambda: None
+    #: Reads the URLs of stores that further registered bookie clusters have of their own.
+    further_urls: Callable[[], Sequence[str]] = tuple
     #: Raises NoBookieError where that BookKeeper is not in service; a snapshot's cannot tell.
     require_bookies: Callable[[], object] = lambda: None
 
@@ -69,8 +71,8 @@ class RootsProof:
     def require_all_roots(self) -> list[str]:
         """Raise RefusedError where a root that the settings do not name shares their BookKeeper, or may.
 
-        Only ensembles of the settings are searched. Returns notes for the operator: roots that do not share it, and
-        points to check. StoreError where one does not answer.
+        The ensembles of the settings and of further registered bookie clusters are searched. Returns notes for the
+        operator: roots that do not share it, and points to check. StoreError where one does not answer.
         """
         self.require_first()
         notes: list[str] = []
@@ -133,7 +135,8 @@ class RootsProof:
     def _ensembles(self) -> Iterator[_Ensemble]:
         urls = [split_chroot(url) for url in self.stores]
         separate = [split_chroot(url) for url in self.separate]
-        for ensemble in dict.fromkeys([*(url for url, _ in urls), split_chroot(self.place.url)[0]]):
+        others = (split_chroot(url)[0] for url in (self.place.url, *self.further_urls()))
+        for ensemble in dict.fromkeys([*(url for url, _ in urls), *others]):
             yield _Ensemble(ensemble, _chroots(urls, ensemble), _chroots(separate, ensemble))
 
     def _told_of(self, url: str, root: MetadataStore) -> str:

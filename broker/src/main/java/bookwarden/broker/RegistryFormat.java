@@ -45,7 +45,7 @@ final class RegistryFormat {
             clusters.put(field.getKey(), entry(field.getKey(), field.getValue()));
             ownership.put(field.getKey(), ownership(field.getValue()));
         }
-        checkDirective(fields.get("directive"));
+        checkDirective(fields.get("directive"), text(fields, "active"));
         Registry registry = new Registry(whole(fields, "epoch"), text(fields, "owner"),
                 formerOwners(fields), root(fields, "idRoot"), text(fields, "active"), Map.copyOf(clusters),
                 Map.copyOf(ownership));
@@ -114,13 +114,15 @@ final class RegistryFormat {
     }
 
     /** The broker needs nothing of the order to switch, but a node with a broken one is a broken node. */
-    private static void checkDirective(JsonNode directive) throws IOException {
+    private static void checkDirective(JsonNode directive, String active) throws IOException {
         if (directive == null || directive.isNull()) {
             return;
         }
         JsonNode fields = object(directive, "directive");
         text(fields, "source");
-        text(fields, "target");
+        if (!text(fields, "target").equals(active)) {
+            throw new IOException("the newest order made '" + text(fields, "target") + "' active, not '" + active + "'");
+        }
         text(fields, "origin");
         whole(fields, "epoch");
         whole(fields, "time");
