@@ -6,6 +6,7 @@ that moved is found anew.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
@@ -20,7 +21,9 @@ from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
     cluster_data,
+    import_data,
     left_data,
+    lost_data,
     promoted_data,
     raised_data,
     registration_data,
@@ -29,9 +32,11 @@ from bookwarden.switching.documents import (
     switch_data,
     targets_data,
     unregistration_data,
+    uri_data,
 )
 from bookwarden.switching.operation import Planned, SwitchOptions
 from bookwarden.switching.registering import RegistrationPlan, Wanted
+from bookwarden.switching.registry import serialize_registry
 from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
@@ -41,6 +46,8 @@ _LONGEST_WAIT_S: Final = 600.0
 
 _Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
 _Source = Annotated[str | None, Query(description="This former bookie cluster alone.")]
+_Lost = Annotated[bool, Query(description="Its metadata is gone for good: what only it had is lost.")]
+_Confirm = Annotated[str, Query(description="With lost: the name again, since this cannot be undone.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
 
 
@@ -70,6 +77,20 @@ class Registering(_Body):
         alias="timeoutSeconds",
         description="Maximum seconds to wait for brokers.",
     )
+
+
+class ChangingUri(_Body):
+    """A new address of a registered cluster's metadata."""
+
+    metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it now.")
+    dry_run: bool = Field(default=True, alias="dryRun", description="Look at both addresses, change nothing.")
+
+
+class ImportingRegistry(_Body):
+    """A saved registry, to be put back where its node is gone, or is none."""
+
+    registry: dict[str, Any] = Field(description="As GET returned it.")
+    dry_run: bool = Field(default=True, alias="dryRun", description="Compare it with everything, change nothing.")
 
 
 class Deprecating(_Body):
@@ -158,6 +179,8 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.get("/cleanup-targets", summary="Count what former bookie clusters need not have any more")(
         endpoints.cleanup_targets
     )
+    router.get("/registry", summary="Export the registry's node")(endpoints.export_registry)
+    router.post("/registry", summary="Put a saved registry back")(endpoints.import_registry)
     router.post("/promote", summary="Have brokers read from the active cluster what it has whole")(endpoints.promote)
     router.post("/cleanup", summary="Mark what former bookie clusters need not have any more")(endpoints.cleanup)
     for operation in SUPERSEDED:
@@ -166,6 +189,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     router.put("/{name}", summary="Register a bookie cluster")(endpoints.register)
     router.delete("/{name}", summary="Unregister a bookie cluster")(endpoints.unregister)
     router.post("/{name}/deprecated", summary="Keep a bookie cluster from becoming active")(endpoints.deprecate)
+    router.post("/{name}/metadata-service-uri", summary="Change the address of its metadata")(endpoints.set_uri)
     router.post("/{name}/raise-ids", summary="Raise a bookie cluster's own counter of ledger ids")(endpoints.raise_ids)
     router.get("/{name}/precheck", summary="Check whether brokers can be switched")(endpoints.precheck)
     router.post("/{name}/precheck", summary="Likewise, with a trial ledger")(endpoints.precheck_with_trial)
@@ -203,8 +227,39 @@ class _Endpoints(NamedTuple):
             result = context.registration.register(wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order)
             return registration_data(context.pulsar_url, result)
 
-    def unregister(self, name: _Name, dryRun: _DryRun = False, timeoutSeconds: _Timeout = 60.0) -> dict[str, Any]:
+    def export_registry(self) -> dict[str, Any]:
         with SwitchingContext(self.settings) as context:
+            saved: dict[str, Any] = json.loads(serialize_registry(context.registry.require().registry))
+            return saved
+
+    def import_registry(self, body: ImportingRegistry) -> dict[str, Any]:
+        saved = json.dumps(body.registry).encode()
+        with SwitchingContext(self.settings) as context:
+            imported = context.registry_import
+            plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
+            return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
+
+    def set_uri(self, name: _Name, body: ChangingUri) -> dict[str, Any]:
+        uri = body.metadata_service_uri
+        wanted = Wanted(name, uri, place_of_uri(uri))
+        with SwitchingContext(self.settings) as context:
+            plan = context.uri_change.plan(wanted) if body.dry_run else context.uri_change.carry_out(wanted)
+            return uri_data(plan, dry_run=body.dry_run)
+
+    def unregister(
+        self,
+        name: _Name,
+        dryRun: _DryRun = False,
+        lost: _Lost = False,
+        confirm: _Confirm = "",
+        timeoutSeconds: _Timeout = 60.0,
+    ) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            if lost:
+                lost_plan = context.lost_clusters.plan(name)
+                if not dryRun:
+                    context.lost_clusters.carry_out(lost_plan, confirm)
+                return lost_data(context.pulsar_url, lost_plan, dry_run=dryRun)
             plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
             return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
 

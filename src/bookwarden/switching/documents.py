@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bookwarden.switching.brokers import Broker
+from bookwarden.switching.lost_clusters import LostPlan
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
 from bookwarden.switching.moving.draining import Left
 from bookwarden.switching.moving.promotion import PromotionPlan, PromotionResult
@@ -16,7 +17,9 @@ from bookwarden.switching.promoted import Promotion
 from bookwarden.switching.raising_ids import RaiseResult
 from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import Directive, Registry
+from bookwarden.switching.registry_import import ImportPlan
 from bookwarden.switching.unregistering import UnregistrationPlan
+from bookwarden.switching.uri_change import UriPlan
 
 #: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
 SUPERSEDED: Final = {
@@ -261,3 +264,33 @@ def left_data(left: Left) -> dict[str, Any]:
         },
         "windowLeftSeconds": round(left.window_left_s),
     }
+
+
+def lost_data(url: str, plan: LostPlan, *, dry_run: bool) -> dict[str, Any]:
+    """Say what is lost with a cluster whose metadata is gone, and the registry."""
+    return {
+        "unregistered": not dry_run,
+        "name": plan.cluster.name,
+        "reason": plan.reason,
+        "ledgers": plan.ledgers,
+        "references": dict(sorted(plan.references.items())),
+        "examples": list(plan.examples),
+        "doubts": list(plan.doubts),
+        "silent": list(plan.silent),
+        **registry_data(url, plan.before.registry if dry_run else plan.after),
+    }
+
+
+def uri_data(plan: UriPlan, *, dry_run: bool) -> dict[str, Any]:
+    """Say where a cluster is from now on."""
+    return {
+        "changed": not dry_run,
+        "epoch": plan.after.epoch,
+        "bookies": sorted(plan.bookies),
+        "cluster": cluster_data(plan.after, plan.cluster.name),
+    }
+
+
+def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
+    """Say which registry was, or would be, put back."""
+    return {"imported": not dry_run, "savedEpoch": plan.saved_epoch, **registry_data(url, plan.registry)}

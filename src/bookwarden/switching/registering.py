@@ -81,7 +81,7 @@ class Registration:
     def plan(self, wanted: Wanted) -> RegistrationPlan:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
         before = self.registry.read()
-        candidate, seen = self._find(wanted)
+        candidate, seen = self.find(wanted)
         same = None if before is None else before.registry.clusters.get(wanted.name)
         if before is not None and same is not None and _is_registration_of(wanted, seen, same):
             # By a command that was killed before all brokers reached it.
@@ -92,7 +92,7 @@ class Registration:
             reasons += self._against_bootstrap(wanted, seen)
         else:
             for other in before.registry.clusters.values():
-                reasons += self._against_other(wanted, candidate, seen, other)
+                reasons += self.against_other(wanted, candidate, seen, other)
             if candidate.url == self.registry.url and overlap(candidate.ledgers_root, before.registry.id_root):
                 known = [each.ledgers_root for each in before.registry.clusters.values() if each.store_url is None]
                 if before.registry.id_root not in known:
@@ -213,7 +213,7 @@ class Registration:
             + ("" if is_as_made else f". The registry was changed since: `bookie-clusters unregister {cluster.name}`")
         )
 
-    def _find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
+    def find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
         """Find the cluster, in Pulsar's own store if that is where it is."""
         candidate = self.open_cluster(wanted.place)
         own_root = candidate.root_seen_from(self.registry.url)
@@ -239,8 +239,8 @@ class Registration:
         if followers:
             epochs = ", ".join(sorted({str(each.epoch) for each in followers}))
             yield (
-                f"brokers follow a registry of epoch {epochs} although {REGISTRY_PATH} is gone: write its value back, "
-                "since a new registry would begin with epoch 1, which they refuse"
+                f"brokers follow a registry of epoch {epochs} although {REGISTRY_PATH} is gone: put it back with "
+                "`bookie-clusters registry import`, since a new registry would begin with epoch 1, which they refuse"
             )
         if not wanted.bootstrap or seen.instance is None:
             return
@@ -253,7 +253,7 @@ class Registration:
                 f"{seen.instance}: the first cluster to register is that one"
             )
 
-    def _against_other(
+    def against_other(
         self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen, other: BookieCluster
     ) -> Iterator[str]:
         place = self.registry.place_of(other)

@@ -90,6 +90,25 @@ class RegistryNode:
         except (LostRaceError, OutcomeUnknownError) as error:
             self._require_written(value, error)
 
+    def version(self) -> int | None:
+        """Read the version of the node, whatever it has; None if there is none."""
+        node = self._fresh()
+        return None if node is None else node.version
+
+    def write_imported(self, registry: Registry, version: int | None) -> None:
+        """Write a registry of any epoch over a node of this version; None: where there is none.
+
+        LostRaceError if somebody else changed it meanwhile.
+        """
+        value = _checked(registry)
+        try:
+            if version is None:
+                self._store.create(REGISTRY_PATH, value, make_parents=True)
+            else:
+                self._store.put(REGISTRY_PATH, value, version)
+        except (LostRaceError, OutcomeUnknownError) as error:
+            self._require_written(value, error)
+
     def replace(self, seen: StoredRegistry, changed: Registry) -> None:
         """Put ``changed`` into the place of what was read; LostRaceError if somebody else changed it meanwhile.
 

@@ -7,16 +7,20 @@ from functools import partial
 from bookwarden.clusters.bookkeeper.cluster_stores import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
+from bookwarden.switching.lost_clusters import LostClusters
 from bookwarden.switching.offline.record import owner_of_move_to
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration
+from bookwarden.switching.registry_import import RegistryImport
 from bookwarden.switching.registry_node import RegistryNode, store_of_cluster
 from bookwarden.switching.unregistering import Unregistration
 from bookwarden.switching.upgrading import Upgrade
+from bookwarden.switching.uri_change import UriChange
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 
@@ -57,6 +61,12 @@ class SwitchingContext(Resources):
             self.upgrade = Upgrade(self.registry, self.pulsar_store, stores.cluster_at, ids_at)
             self.unregistration = Unregistration(
                 self.registry, self.pulsar_store, stores.cluster_at, StoreClock(self.pulsar_store)
+            )
+            references = ReferencePieces({self.pulsar_url: self.pulsar_store})
+            self.lost_clusters = LostClusters(self.unregistration, references.read_all)
+            self.uri_change = UriChange(self.registry, self.pulsar_store, self.registration)
+            self.registry_import = RegistryImport(
+                self.registry, self.pulsar_store, stores.cluster_at, partial(LedgerIds, self.pulsar_store)
             )
             self.id_raising = IdRaising(
                 self.registry,

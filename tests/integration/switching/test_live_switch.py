@@ -93,7 +93,8 @@ def assert_tried_on(site: SwitchingSite, target: str) -> None:
     (trial,) = [check for check in checks if check["name"] == "trial ledger"]
     bookies = len(site.writable_bookies(target))
     assert (
-        f"was written to {bookies} bookies of {target} from this machine, read back and compared, closed and deleted" in trial["evidence"]
+        f"was written to {bookies} bookies of {target} from this machine, read back and compared, closed and deleted"
+        in trial["evidence"]
     )
     # Nobody else writes there yet.
     assert (site.places().by_cluster[target], site.store.children_of(TRIALS_PATH)) == (before, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -29,6 +30,8 @@ class Site:
     def run(self, *arguments: str, more: tuple[str, ...] = ()) -> Result:
         store = shared_memory_store(self.name)
         store.create("/ledgers/INSTANCEID", b"instance-a", make_parents=True)
+        for root in ("/managed-ledgers", "/schemas"):
+            store.create(root, b"")
         if self.value is not None:
             store.create(REGISTRY_PATH, self.value, make_parents=True)
         urls = json.dumps([f"memory:{self.name}", *more])
@@ -271,3 +274,71 @@ def test_what_is_superseded_says_so_whatever_it_is_given(site: Site, operation: 
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"changed": False, "instead": SUPERSEDED[operation]}
     assert " ".join(Site().run(operation).stdout.split()) == SUPERSEDED[operation]
+
+
+def test_the_registry_is_saved_and_put_back(site: Site, tmp_path: Path) -> None:
+    uri = f"metadata-store:memory:{site.name}"
+    register = ("register", "--bootstrap", "--name", "a", "--metadata-service-uri", uri)
+    site.value = serialize_registry(
+        replace(
+            parse_registry(json.dumps(json.loads(SAMPLE.read_bytes()) | {"directive": None}).encode()), active="a"
+        ).without_cluster("b")
+    ).replace(b"0a5e1c53-6b9b-4b5c-a7a5-0d1a6d8d4c11", b"instance-a")
+    file = tmp_path / "registry.json"
+    saved = site.run("registry", "export", str(file))
+    assert saved.exit_code == 0, saved.stderr
+    assert f"Saved in {file}" in " ".join(saved.stdout.split())
+    assert file.read_bytes() == site.value
+    again = site.run("registry", "import", str(file))
+    assert again.exit_code == RefusedError.exit_code
+    assert "has one, of epoch 4, with a" in again.stderr
+    assert site.run(*register).exit_code == RefusedError.exit_code
+    site.value = None
+    looked = json.loads(site.run("registry", "import", str(file), "-o", "json").stdout)
+    assert (looked["imported"], looked["savedEpoch"], looked["epoch"]) == (False, 4, 5)
+    asked = site.run("registry", "import", str(file), "--no-dry-run")
+    assert asked.exit_code == RefusedError.exit_code
+    done = json.loads(site.run("registry", "import", str(file), "--no-dry-run", "--yes", "-o", "json").stdout)
+    assert (done["imported"], done["epoch"], done["active"]) == (True, 5, "a")
+
+
+@pytest.fixture
+def lost() -> Site:
+    """With a cluster b whose metadata is gone."""
+    fields = json.loads(SAMPLE.read_bytes()) | {"directive": None, "active": "a"}
+    fields["clusters"]["a"]["instance"] = "instance-a"
+    fields["clusters"]["b"] |= {"storeUrl": None, "shared": False}
+    return Site(json.dumps(fields).encode())
+
+
+def test_a_lost_cluster_goes_when_its_name_is_typed_and_yes_is_not_enough(lost: Site) -> None:
+    shown = lost.run("unregister", "b", "--lost", "--dry-run", "-o", "json")
+    assert shown.exit_code == 0, shown.stderr
+    looked = json.loads(shown.stdout)
+    assert (looked["unregistered"], looked["ledgers"], looked["epoch"]) == (False, 0, 3)
+    asked = lost.run("unregister", "b", "--lost", "--yes")
+    assert asked.exit_code == RefusedError.exit_code
+    assert "has no INSTANCEID instead of" in asked.stderr
+    assert "add --confirm b to unregister it, or --dry-run to look only; --yes is not enough" in asked.stderr
+    other = lost.run("unregister", "b", "--lost", "--confirm", "a")
+    assert other.exit_code == RefusedError.exit_code
+    assert "'a' was typed to confirm it: nothing was changed" in other.stderr
+    done = json.loads(lost.run("unregister", "b", "--lost", "--confirm", "b", "-o", "json").stdout)
+    assert (done["unregistered"], done["epoch"], [one["name"] for one in done["clusters"]]) == (True, 4, ["a"])
+    assert lost.run("unregister", "b", "--confirm", "b").exit_code == 2
+
+
+def test_the_address_of_a_cluster_is_changed(lost: Site) -> None:
+    refused = lost.run("set-uri", "b", "--metadata-service-uri", f"metadata-store:memory:{lost.name}", "--yes")
+    assert refused.exit_code == RefusedError.exit_code
+    assert "its ledgers root is /bookies-b, and that of the URI is /ledgers" in refused.stderr
+    store = shared_memory_store(lost.name)
+    store.create("/ledgers/available/a1:3181", b"", make_parents=True)
+    instance = json.loads(SAMPLE.read_bytes())["clusters"]["b"]["instance"].encode()
+    store.create("/bookies-b/INSTANCEID", instance, make_parents=True)
+    uri = f"metadata-store:memory:{lost.name}"
+    result = lost.run("set-uri", "a", "--metadata-service-uri", uri, "--yes", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    done = json.loads(result.stdout)
+    assert (done["changed"], done["epoch"], done["bookies"]) == (True, 4, ["a1:3181"])
+    assert done["cluster"]["metadataServiceUri"] == uri

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.pulsar.roots import proof
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
@@ -145,7 +145,7 @@ def test_the_ensemble_of_a_further_registered_bookie_cluster_is_looked_at_too(en
     other.create(ledger_path("/bookies-b", 7), closed_ledger(tags_of(TOPIC)), make_parents=True)
     added = BookieCluster("b", "zk+hierarchical://c:1/bookies-b", "zk:c:1", "/bookies-b", "instance-b", 2)
     ours.store.put(REGISTRY_PATH, serialize_registry(registry.with_cluster(added)), 0)
-    with pytest.raises(RefusedError, match="zk:c:1/green is the metadata root of .* ledger 7 of shop/orders"):
+    with pytest.raises(RefusedError, match=r"zk:c:1/green is the metadata root of .* ledger 7 of shop/orders"):
         look("zk:a:1")
 
 

@@ -8,16 +8,20 @@ from collections.abc import Callable
 from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.lost_clusters import LostClusters
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
+from bookwarden.switching.registry_import import RegistryImport
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.switching.unregistering import Unregistration
 from bookwarden.switching.upgrading import Upgrade
+from bookwarden.switching.uri_change import UriChange
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 
@@ -55,6 +59,21 @@ class Ground:
     def unregistration(self) -> Unregistration:
         """Unregisters in this Pulsar cluster."""
         return Unregistration(self.registry, self.pulsar, self.opened, lambda: time.time() + self.later_s)
+
+    @property
+    def lost_clusters(self) -> LostClusters:
+        """Unregisters what is lost."""
+        return LostClusters(self.unregistration, ReferencePieces({PULSAR: self.pulsar}).read_all)
+
+    @property
+    def uri_change(self) -> UriChange:
+        """Changes addresses."""
+        return UriChange(self.registry, self.pulsar, self.registration)
+
+    @property
+    def registry_import(self) -> RegistryImport:
+        """Puts a saved registry back."""
+        return RegistryImport(self.registry, self.pulsar, self.opened, self.ids)
 
     @property
     def id_raising(self) -> IdRaising:

@@ -240,7 +240,9 @@ def test_a_registry_that_brokers_follow_is_not_begun_anew(begun: Ground) -> None
     node = begun.registry.require()
     begun.make(begun.pulsar, f"{FOLLOWERS_PATH}/1", follower_value(registry_of(epoch=7)))
     begun.pulsar.delete_many([(REGISTRY_PATH, node.version)])
-    refused(begun, first(), "brokers follow a registry of epoch 7 although .* is gone: write its value back")
+    refused(
+        begun, first(), "brokers follow a registry of epoch 7 although .* is gone: put it back with `bookie-clusters"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "bookies"), [(7.0, ("a1:3181", "a2:3181")), (5.0, ("a1:3181",)), (5.0, ())])

@@ -14,6 +14,8 @@ from bookwarden.cli.bookie_clusters.precheck import precheck
 from bookwarden.cli.bookie_clusters.promote import promote
 from bookwarden.cli.bookie_clusters.raise_ids import raise_ids
 from bookwarden.cli.bookie_clusters.register import register
+from bookwarden.cli.bookie_clusters.registry import registry
+from bookwarden.cli.bookie_clusters.set_uri import set_uri
 from bookwarden.cli.bookie_clusters.status import status
 from bookwarden.cli.bookie_clusters.superseded import superseded
 from bookwarden.cli.bookie_clusters.switch import rollback, switch
@@ -35,7 +37,7 @@ def bookie_clusters() -> None:
 
 
 for _command in (
-    *(list_clusters, get_cluster, register, unregister, deprecate, upgrade, raise_ids, jar),
+    *(list_clusters, get_cluster, register, unregister, deprecate, upgrade, set_uri, registry, raise_ids, jar),
     *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
 ):
     bookie_clusters.add_command(_command)

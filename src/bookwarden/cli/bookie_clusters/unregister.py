@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import Document, counted
+from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.switching.documents import unregistration_data
+from bookwarden.errors import RefusedError
+from bookwarden.switching.documents import lost_data, unregistration_data
+from bookwarden.switching.lost_clusters import LostPlan
 from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.switching import SwitchingContext
 
@@ -18,17 +22,31 @@ Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md.""
 
 @click.command(epilog=_EPILOG)
 @click.argument("name")
+@click.option("--lost", is_flag=True, help="Its metadata is gone for good: count what is lost, then ask for its name.")
+@click.option("--confirm", "confirmed", metavar="NAME", help="With --lost: the name, where nobody can type it.")
 @click.option("--dry-run", is_flag=True, help="List its ledgers, change nothing.")
 @wait_option
 @yes_option
 @output_option
 @pass_invocation
-def unregister(invocation: Invocation, name: str, dry_run: bool, wait_s: float, yes: bool) -> None:
+def unregister(
+    invocation: Invocation, name: str, lost: bool, confirmed: str | None, dry_run: bool, wait_s: float, yes: bool
+) -> None:
     """Unregister a bookie cluster.
 
     Refused while it is ACTIVE, and while a ledger is there that this Pulsar cluster made, or may have made.
+    With --lost it is one whose metadata is gone for good: what names a ledger that only it had is counted, and lost.
+    --yes is not enough for that.
     """
+    if confirmed is not None and not lost:
+        raise click.UsageError("--confirm is for --lost")
     with SwitchingContext(invocation.settings) as context:
+        if lost:
+            lost_plan = context.lost_clusters.plan(name)
+            if not dry_run:
+                context.lost_clusters.carry_out(lost_plan, confirmed or _typed(lost_plan))
+            invocation.write(_describe_lost(context.pulsar_url, lost_plan, dry_run=dry_run))
+            return
 
         def ask(plan: UnregistrationPlan) -> None:
             if plan.foreign:
@@ -49,6 +67,50 @@ def _foreign(plan: UnregistrationPlan) -> str:
     return f"{counted(plan.foreign, 'ledger')} of others are there by their owner marks, and stay: brokers read none."
 
 
+def _typed(plan: LostPlan) -> str:
+    """Say what is lost, and have the cluster's name typed; RefusedError where nobody can."""
+    name = plan.cluster.name
+    question = f"{_loss(plan)} {plan.reason}."
+    if not sys.stdin.isatty():
+        raise RefusedError(
+            f"{question} Nobody is there to type its name: add --confirm {name} to unregister it, or --dry-run to look "
+            "only; --yes is not enough"
+        )
+    click.echo(question, err=True)
+    return str(click.prompt(f"Type the name {name} to unregister it for good", err=True))
+
+
+def _loss(plan: LostPlan) -> str:
+    if not plan.ledgers:
+        return f"Nothing that can be read names a ledger that only {plan.cluster.name} has."
+    return (
+        f"{counted(sum(plan.references.values()), 'reference')} to {counted(plan.ledgers, 'ledger')} name nothing in "
+        "another registered cluster, and are lost."
+    )
+
+
+def _describe_lost(url: str, plan: LostPlan, *, dry_run: bool) -> Document:
+    rows = tuple((kind, f"{number:,}") for kind, number in sorted(plan.references.items()))
+    notes = [
+        f"{plan.cluster.name} {'can be' if dry_run else 'is'} unregistered: {plan.reason}.",
+        _loss(plan),
+        *(f"Such as {one}." for one in plan.examples),
+    ]
+    if plan.doubts:
+        notes.append(
+            f"{counted(len(plan.doubts), 'node')} could not be read, and may name more, such as {plan.doubts[0]}."
+        )
+    if plan.silent:
+        notes.append(f"{', '.join(plan.silent)} does not answer either: what only it has is counted too.")
+    if not dry_run:
+        notes.append(
+            "Topics drop these ledgers from their lists when they are loaded, and cursors go back. If its metadata is "
+            "found again, stop all brokers before they do, and register it again."
+        )
+    table = Table((Column("kind of reference"), Column("lost", right=True)), rows, empty="No reference is lost.")
+    return Document(lost_data(url, plan, dry_run=dry_run), (table, *map(Note, notes)))
+
+
 def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
     """Return what to know of a cluster that leaves: its counter of ledger ids stays, if all clusters share it."""
     notes = []
@@ -59,7 +121,7 @@ def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str
     return [
         *notes,
         f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
-        f"{context.pulsar_url}, or ids begin anew."
+        f"{context.pulsar_url}, or ids begin anew.",
     ]
 
 

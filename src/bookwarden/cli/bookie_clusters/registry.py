@@ -1,0 +1,67 @@
+"""`bookwarden bookie-clusters registry`: the registry's node saved, and put back where it is gone or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Document
+from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.durable import sync
+from bookwarden.switching.documents import import_data
+from bookwarden.switching.registry import serialize_registry
+from bookwarden.wiring.switching import SwitchingContext
+
+_EPILOG = """\b
+When to save it, and what an import refuses: docs/bookie-clusters.md, "Dead ends"."""
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group("registry", epilog=_EPILOG)
+def registry() -> None:
+    """Save the registry of bookie clusters, and put it back."""
+
+
+@registry.command("export")
+@click.argument("file", type=_FILE)
+@output_option
+@pass_invocation
+def export_registry(invocation: Invocation, file: Path) -> None:
+    """Save the registry into a file, which is replaced. Changes nothing else."""
+    with SwitchingContext(invocation.settings) as context:
+        found = context.registry.require().registry
+        written = file.with_name(f"{file.name}.tmp")
+        written.write_bytes(serialize_registry(found))
+        sync(written)
+        written.replace(file)
+        invocation.write(describe_registry(context, found, f"Saved in {file}."))
+
+
+@registry.command("import")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--dry-run/--no-dry-run", default=True, help="Compare the file with everything; the default.")
+@yes_option
+@output_option
+@pass_invocation
+def import_registry(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
+    """Put a saved registry back where its node is gone, or is none.
+
+    Refused where a registry is there, where a cluster is another than in the file, and where brokers follow another
+    owner, or another active cluster. Its epoch is then above every one that brokers followed.
+    """
+    saved = file.read_bytes()
+    with SwitchingContext(invocation.settings) as context:
+        plan = context.registry_import.plan(saved)
+        if not dry_run:
+            confirm(f"Put the registry of {file} back, with {plan.registry.active} active?", yes=yes)
+            plan = context.registry_import.carry_out(saved)
+        done = "Would be put back" if dry_run else "Put back"
+        note = f"{done}: epoch {plan.saved_epoch} of {file} as {plan.registry.epoch}."
+        more = (
+            "With --no-dry-run, after a question." if dry_run else "See that brokers follow: `bookie-clusters status`."
+        )
+        shown = describe_registry(context, plan.registry, note, more)
+        invocation.write(Document(import_data(context.pulsar_url, plan, dry_run=dry_run), shown.parts))
