@@ -22,6 +22,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.wiring.metadata import MetadataContext
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
@@ -110,6 +111,28 @@ def test_a_ledger_that_the_source_did_not_count_is_passed_too(moved: Moved) -> N
         assert moved.counters("--execute", "--count-up")[IDS]["next"] == 23_457
     finally:
         moved.remove(ledger)
+
+
+def test_with_a_registry_ids_are_counted_where_it_says(moved: Moved) -> None:
+    registry = Registry(
+        *(1, "5f2c9a41", "/bookwarden/ledger-ids", "a"),
+        {"a": BookieCluster("a", "metadata-store:x", None, "/ledgers", "instance-a", 1, bootstrap=True)},
+    )
+    ids, ledger = "/bookwarden/ledger-ids/idgen", ledger_path("/ledgers", 77)
+    for store in (moved.source, moved.target):
+        store.create(REGISTRY_PATH, serialize_registry(registry), make_parents=True)
+        store.create(ids, b"", make_parents=True)
+    for _ in range(60):
+        moved.source.ephemeral_sequential(f"{ids}/ID-", b"")
+    moved.target.create(ledger, b"", make_parents=True)
+    try:
+        found = moved.counters()
+        assert IDS not in found
+        assert (found[ids]["source_next"], found[ids]["behind"]) == (60, 77)
+        assert moved.counters("--execute", "--count-up")[ids]["next"] == 78
+    finally:
+        for path in (ledger, ids, REGISTRY_PATH):
+            moved.remove(path)
 
 
 def test_the_sweep_deletes_nothing_until_the_counter_has_passed_the_ledgers_and_then_goes_on(moved: Moved) -> None:

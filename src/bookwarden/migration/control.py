@@ -11,7 +11,7 @@ from bookwarden.errors import BookwardenError, ConfigError, FormatError, Refused
 from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.following.participants import Participant, read_participants
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen
-from bookwarden.migration.observations import BrokerSeen, Configured, Observations
+from bookwarden.migration.observations import BrokerSeen, Configured, Observations, RegisteredClusters
 from bookwarden.migration.survey import Survey, survey
 from bookwarden.migration.watching import Copied, Look
 
@@ -37,7 +37,8 @@ class MigrationControl:
 
     ``source`` is the raw one: the store that follows a migration would redirect reads; ``surveyed`` is the same, its
     reads limited for the survey. ``keeps_ledgers`` says that it has BookKeeper's metadata too, ``is_zookeeper`` that
-    brokers move such a store. ``read_brokers`` asks each registered broker, with the fields of BrokerSeen.
+    brokers move such a store. ``read_brokers`` asks each registered broker, with the fields of BrokerSeen;
+    ``read_registered`` reads the registry of bookie clusters.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class MigrationControl:
         broker: MigratingBroker,
         read_brokers: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]],
         open_target: Callable[[str], MetadataStore],
+        read_registered: Callable[[], RegisteredClusters] = RegisteredClusters,
         *,
         is_zookeeper: bool,
         keeps_ledgers: bool,
@@ -59,6 +61,7 @@ class MigrationControl:
         self._surveyed = surveyed
         self._read_brokers = read_brokers
         self._open_target = open_target
+        self._read_registered = read_registered
         self._is_zookeeper = is_zookeeper
         self._keeps_ledgers = keeps_ledgers
         self._targets: dict[str, MetadataStore] = {}
@@ -103,6 +106,8 @@ class MigrationControl:
         look = self._look_at_any_flag()
         registered = read_participants(self._source)
         root = self._configured.ledgers_root
+        registered_clusters = self._read_registered()
+        numbered = registered_clusters.id_root or (root if self._keeps_ledgers else "")
         bookies, known = self._bookies(root) if self._keeps_ledgers else ((), ())
         return Observations(
             **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(Configured)},
@@ -115,10 +120,11 @@ class MigrationControl:
             brokers=tuple(BrokerSeen(*broker) for broker in self._read_brokers()),
             admin_trouble=_trouble_of(self.broker.status),
             admin_brokers=self._admin_brokers(),
-            has_numbered_ledgers=self._keeps_ledgers and self._source.get(f"{root}/idgen") is not None,
+            has_numbered_ledgers=bool(numbered) and self._source.get(f"{numbered}/idgen") is not None,
             bookies=bookies,
             bookies_known=known,
             target=self._target_seen(target_url, may_write=may_write),
+            registered=registered_clusters,
         )
 
     def start(self, target_url: str) -> None:

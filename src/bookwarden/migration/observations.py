@@ -36,6 +36,16 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisteredClusters:
+    """The bookie clusters that the source's registry names, between which brokers with the jar are switched."""
+
+    names: tuple[str, ...] = ()  #: Empty where none is registered.
+    id_root: str = ""  #: Where ledger ids are counted in the source.
+    counts_itself: bool = True  #: That is the root of the one cluster, in the source: a stock broker counts on there.
+    problem: str = ""  #: Why the registry cannot be read; "" if it can.
+
+
+@dataclass(frozen=True, slots=True)
 class Observations(Configured):
     """The state of source, target and processes before a migration."""
 
@@ -53,3 +63,4 @@ class Observations(Configured):
     bookies: tuple[str, ...]  #: Ids of the bookies registered now.
     bookies_known: tuple[str, ...]  #: Ids of all bookies that have a cookie.
     target: TargetSeen | str  #: A text says why it does not answer.
+    registered: RegisteredClusters = RegisteredClusters()  #: By the registry of bookie clusters in the source.

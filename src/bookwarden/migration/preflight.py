@@ -26,8 +26,9 @@ _OLDEST: Final = (4, 2)
 _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
 
 
-# While the one fails no migration is possible; with the other it would be another cluster's.
-NEVER_SKIPPED: Final = frozenset({"flag", "cluster"})
+# While the first fails no migration is possible; with the second it would be another cluster's; with the third topics
+# would lose ledgers.
+NEVER_SKIPPED: Final = frozenset({"flag", "cluster", "bookie clusters"})
 
 
 def judge(seen: Observations) -> list[Finding]:
@@ -88,8 +89,24 @@ def _cluster(seen: Observations) -> Iterator[Found]:
         yield ok("the broker of pulsar.admin_url is of the cluster that uses the source")
 
 
+def _bookie_clusters(seen: Observations) -> Iterator[Found]:
+    registered = seen.registered
+    if registered.problem:
+        yield fails(registered.problem, "put the registry back first: `bookie-clusters registry import`")
+    elif len(registered.names) > 1:
+        yield fails(
+            f"the bookie clusters {', '.join(registered.names)} are registered, and brokers with the jar do not follow "
+            "a move of the metadata: without it each broker finds the ledgers of one cluster alone, and topics forget "
+            "all others",
+            "leave all clusters but one first (docs/bookie-clusters.md, 'To leave it again'); no broker without the "
+            "jar before that",
+        )
+    elif registered.names:
+        yield ok(f"{registered.names[0]} alone is registered, and ids are counted below {registered.id_root}")
+
+
 def _broker_settings(seen: Observations) -> Iterator[Found]:
-    faults = [fault for broker in seen.brokers for fault in _faults_of(broker)]
+    faults = [fault for broker in seen.brokers for fault in _faults_of(broker, seen)]
     silent = [f"{broker.name}: {broker.trouble}" for broker in seen.brokers if broker.settings is None]
     yield from faults
     if silent:
@@ -100,7 +117,7 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
         yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
 
 
-def _faults_of(broker: BrokerSeen) -> Iterator[Found]:
+def _faults_of(broker: BrokerSeen, seen: Observations) -> Iterator[Found]:
     settings = broker.settings or {}
     if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
         yield fails(
@@ -109,10 +126,21 @@ def _faults_of(broker: BrokerSeen) -> Iterator[Found]:
         )
     uri = settings.get("bookkeeperMetadataServiceUri", "")
     if uri and not uri.startswith("metadata-store:"):
-        yield fails(
-            f"{broker.name} reaches BookKeeper's metadata by {uri}, which does not follow",
-            "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart",
+        yield fails(f"{broker.name} reaches BookKeeper's metadata by {uri}, which does not follow", _way_to(seen))
+
+
+def _way_to(seen: Observations) -> str:
+    """Return how to have brokers reach BookKeeper's metadata in a way that follows; never where ledgers get lost."""
+    registered = seen.registered
+    if registered.problem or len(registered.names) > 1:
+        return "leave it as it is: see the line on bookie clusters"
+    if not registered.counts_itself:
+        return (
+            f"stop all brokers, then `bookie-clusters raise-ids --name {registered.names[0]}`, since ids are counted "
+            f"below {registered.id_root}; then set bookkeeperMetadataServiceUri to metadata-store: and the source's "
+            "URL, and start all brokers so (docs/bookie-clusters.md, 'To leave it again')"
         )
+    return "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart"
 
 
 def _participants(seen: Observations) -> Iterator[Found]:
@@ -310,6 +338,7 @@ _LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
     "flag": _flag,
     "brokers": _brokers,
     "cluster": _cluster,
+    "bookie clusters": _bookie_clusters,
     "broker settings": _broker_settings,
     "participants": _participants,
     "bookies": _bookies,

@@ -267,7 +267,7 @@ def left_data(left: Left) -> dict[str, Any]:
 
 
 def lost_data(url: str, plan: LostPlan, *, dry_run: bool) -> dict[str, Any]:
-    """Say what is lost with a cluster whose metadata is gone, and the registry."""
+    """Return what is lost with a cluster whose metadata is gone, and the registry."""
     return {
         "unregistered": not dry_run,
         "name": plan.cluster.name,
@@ -282,7 +282,7 @@ def lost_data(url: str, plan: LostPlan, *, dry_run: bool) -> dict[str, Any]:
 
 
 def uri_data(plan: UriPlan, *, dry_run: bool) -> dict[str, Any]:
-    """Say where a cluster is from now on."""
+    """Return where a cluster is from now on."""
     return {
         "changed": not dry_run,
         "epoch": plan.after.epoch,
@@ -292,5 +292,5 @@ def uri_data(plan: UriPlan, *, dry_run: bool) -> dict[str, Any]:
 
 
 def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
-    """Say which registry was, or would be, put back."""
+    """Return the registry that was, or would be, put back."""
     return {"imported": not dry_run, "savedEpoch": plan.saved_epoch, **registry_data(url, plan.registry)}

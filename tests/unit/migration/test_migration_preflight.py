@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.observations import BrokerSeen, Observations
+from bookwarden.migration.observations import BrokerSeen, Observations, RegisteredClusters
 from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
 from bookwarden.migration.survey import SizedNode, Survey
 
@@ -86,6 +86,8 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
         {"brokers": broker(settings={"bookkeeperMetadataServiceUri": "zk+hierarchical://zk1:2181/ledgers"})},
         "which does not follow",
     ),
+    ("bookie clusters", FAILS, {"registered": RegisteredClusters(("a", "b"), "/ledgers")}, "a, b are registered"),
+    ("bookie clusters", FAILS, {"registered": RegisteredClusters(problem="no registry")}, "no registry"),
     ("participants", FAILS, {"participants": {}}, "no process has registered"),
     ("participants", FAILS, {"not_taking_part": {7: ("/namespace/x",)}}, "keeps /namespace/x"),
     ("bookies", FAILS, {"not_taking_part": {7: ("/ledgers/available/k1:3181",)}}, "bookie k1:3181 did not register"),
@@ -127,6 +129,28 @@ def test_each_fault_is_a_line_with_advice(check: str, verdict: Verdict, changes:
     # Nothing else is blamed for it, but what cannot be seen either.
     others = {one.check for one in findings if one.verdict is FAILS} - {check}
     assert not others
+
+
+@pytest.mark.parametrize(
+    ("registered", "advice"),
+    [
+        (RegisteredClusters(), "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it"),
+        (RegisteredClusters(("a",), "/ledgers"), "set bookkeeperMetadataServiceUri to metadata-store:"),
+        (RegisteredClusters(("a",), "/x", counts_itself=False), "stop all brokers, then `bookie-clusters raise-ids"),
+        (RegisteredClusters(("a", "b"), "/ledgers"), "leave it as it is: see the line on bookie clusters"),
+        (RegisteredClusters(problem="no registry"), "leave it as it is"),
+    ],
+)
+def test_a_stock_broker_is_advised_only_where_one_cluster_has_all_and_counts_on(
+    registered: RegisteredClusters, advice: str
+) -> None:
+    brokers = broker(settings={"bookkeeperMetadataServiceUri": "bookwarden://zk1:2181/ledgers"})
+    findings = judge(dataclasses.replace(GOOD, brokers=brokers, registered=registered))
+    (found,) = [one for one in findings if one.check == "broker settings" and one.verdict is FAILS]
+    assert found.advice.startswith(advice)
+    several = [one for one in failing(findings) if one.check == "bookie clusters"]
+    assert bool(several) == (len(registered.names) > 1 or bool(registered.problem))
+    assert "bookie clusters" in NEVER_SKIPPED
 
 
 def test_a_line_is_given_for_each_session_that_does_not_take_part() -> None:

@@ -68,7 +68,7 @@ def _foreign(plan: UnregistrationPlan) -> str:
 
 
 def _typed(plan: LostPlan) -> str:
-    """Say what is lost, and have the cluster's name typed; RefusedError where nobody can."""
+    """Return the name that the operator types, shown what is lost; RefusedError where no terminal is there."""
     name = plan.cluster.name
     question = f"{_loss(plan)} {plan.reason}."
     if not sys.stdin.isatty():
