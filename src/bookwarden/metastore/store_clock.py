@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, StoreError, StoreUnavailableError
@@ -82,3 +82,22 @@ class StoreClock:
         if node is None:
             raise StoreError(f"{CLOCK_PATH} was removed while its time was read")
         return node.modified_ms
+
+
+class StoreClocks:
+    """The clocks of the stores that registered bookie clusters are in, and of Pulsar's own, which has the registry.
+
+    ``roots`` returns the stores of the clusters by name.
+    """
+
+    def __init__(self, pulsar: MetadataStore, roots: Callable[[], Mapping[str, tuple[MetadataStore, str]]]) -> None:
+        self._pulsar = pulsar
+        self._roots = roots
+        self._clocks: dict[MetadataStore, StoreClock] = {}
+
+    def now(self, name: str | None) -> float:
+        """Return the seconds since the epoch by the store of this cluster, or by Pulsar's own; as StoreClock."""
+        store = self._pulsar if name is None else self._roots()[name][0]
+        if store not in self._clocks:
+            self._clocks[store] = StoreClock(store)
+        return self._clocks[store]()

@@ -38,7 +38,8 @@ class MigrationControl:
     ``source`` is the raw one: the store that follows a migration would redirect reads; ``surveyed`` is the same, its
     reads limited for the survey. ``keeps_ledgers`` says that it has BookKeeper's metadata too, ``is_zookeeper`` that
     brokers move such a store. ``read_brokers`` asks each registered broker, with the fields of BrokerSeen;
-    ``read_registered`` reads the registry of bookie clusters.
+    ``read_registered`` reads the registry of bookie clusters, with the fields
+    of RegisteredClusters.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class MigrationControl:
         broker: MigratingBroker,
         read_brokers: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]],
         open_target: Callable[[str], MetadataStore],
-        read_registered: Callable[[], RegisteredClusters] = RegisteredClusters,
+        read_registered: Callable[[], tuple[tuple[str, ...], str, bool, str]],
         *,
         is_zookeeper: bool,
         keeps_ledgers: bool,
@@ -106,7 +107,7 @@ class MigrationControl:
         look = self._look_at_any_flag()
         registered = read_participants(self._source)
         root = self._configured.ledgers_root
-        registered_clusters = self._read_registered()
+        registered_clusters = RegisteredClusters(*self._read_registered())
         numbered = registered_clusters.id_root or (root if self._keeps_ledgers else "")
         bookies, known = self._bookies(root) if self._keeps_ledgers else ((), ())
         return Observations(

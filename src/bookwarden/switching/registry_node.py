@@ -153,3 +153,41 @@ def store_of_cluster(
 ) -> MetadataStore:
     """Return the store that a registered cluster's metadata is in, from what opens the store of a URL."""
     return store_at(registry.place_of(cluster).url)
+
+
+def read_registered(node: RegistryNode) -> tuple[tuple[str, ...], str, bool, str]:
+    """Read the names of the registered clusters, and where ledger ids are counted.
+
+    Then whether that is the one cluster's own counter in Pulsar's own store, and why the registry is none.
+    """
+    try:
+        found = node.read()
+    except FormatError as error:
+        return (), "", False, str(error)
+    if found is None:
+        return (), "", True, ""
+    registry = found.registry
+    alone = next(iter(registry.clusters.values()))
+    counts_itself = alone.store_url is None and alone.ledgers_root == registry.id_root
+    return tuple(sorted(registry.clusters)), registry.id_root, counts_itself, ""
+
+
+def read_id_counter(
+    node: RegistryNode,
+    root: str,
+    elsewhere: str | None,
+    open_store: Callable[[str], MetadataStore],
+    pulsar: MetadataStore,
+) -> tuple[str | None, str, list[tuple[MetadataStore, str]]]:
+    """Read the root below which brokers count ledger ids, and the ledgers roots that have their ledgers.
+
+    ``elsewhere`` is the store of the settings' BookKeeper, ``root`` its ledgers root, if that is not Pulsar's own;
+    returned first, it says that ids are counted there.
+    """
+    found = node.read()
+    if found is None:
+        return elsewhere, root, [(pulsar, root)]
+    clusters = [each for each in found.registry.clusters.values() if not each.shared]
+    stores = [pulsar if each.store_url is None else open_store(each.store_url) for each in clusters]
+    places = [(store, each.ledgers_root) for store, each in zip(stores, clusters, strict=True)]
+    return None, found.registry.id_root, places

@@ -28,7 +28,7 @@ from bookwarden.deletion.phase_two.undone import RecordsUndone
 from bookwarden.deletion.ports import RestoringCatalog
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
-from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.metastore.store_clock import StoreClock, StoreClocks
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
@@ -137,6 +137,7 @@ class SweepContext(Resources):
             registry = SchemaRegistry(metadata.admin)
             # A dry run writes nothing, and a wrong age makes it delete nothing.
             clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
+            clocks = StoreClocks(metadata.store, metadata.bookie_clusters.roots_by_name)
             journal = self._keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
             outbox = self._keep(
                 RetrySender(
@@ -175,6 +176,7 @@ class SweepContext(Resources):
                 verify_owner=settings.offload.verify_owner,
                 dry_run=settings.sweep.dry_run,
                 clock=clock,
+                clock_of=None if settings.sweep.dry_run else clocks.now,
                 why_letters_are_lost=partial(
                     Topics(metadata.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
                 ),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_of_ledger_ids, read_ledger_numbers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
 from bookwarden.config import MetadataStoreSettings, Settings
-from bookwarden.errors import ConfigError, FormatError, RefusedError
+from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 from bookwarden.metastore.paths import parent_of
@@ -21,10 +21,9 @@ from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
 from bookwarden.migration.control import MigrationControl
 from bookwarden.migration.counters import Counters, completed_target
-from bookwarden.migration.observations import Configured, RegisteredClusters
+from bookwarden.migration.observations import Configured
 from bookwarden.resources import Resources
-from bookwarden.switching.registry import BookieCluster
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry_node import RegistryNode, read_id_counter, read_registered
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
@@ -72,7 +71,7 @@ class MigrationContext(Resources):
                 self.admin,
                 partial(read_registered_brokers, raw, connection),
                 lambda target: self._keep(open_single_store(store, target)),
-                partial(_registered_in, raw, url),
+                partial(read_registered, RegistryNode(raw, url)),
                 is_zookeeper=scheme_of(url) == "zk",
                 keeps_ledgers=split_chroot(place.url) == whole,
             )
@@ -100,19 +99,14 @@ class CountersContext(Resources):
             place = bookkeeper_place_of(settings)
             # The settings may name either store by now.
             is_here = split_chroot(place.url) in (split_chroot(self.source_url), split_chroot(self.target_url))
-            self.ledgers_elsewhere = None if is_here else place.url
-            root = place.ledgers_root
-            places: list[tuple[MetadataStore, str]] = [(target, root)]
             # The copy has the newest registry.
-            registered = RegistryNode(target, self.target_url).read()
-            if registered is not None:
-                # Brokers count there, wherever BookKeeper's metadata is.
-                self.ledgers_elsewhere, root = None, registered.registry.id_root
-                places = [
-                    (self._store_of(settings, each, target), each.ledgers_root)
-                    for each in registered.registry.clusters.values()
-                    if not each.shared
-                ]
+            self.ledgers_elsewhere, root, places = read_id_counter(
+                RegistryNode(target, self.target_url),
+                place.ledgers_root,
+                None if is_here else place.url,
+                lambda url: self._keep(open_single_store(settings, url)),
+                target,
+            )
             counts = self.ledgers_elsewhere is None
             self.counters = Counters(
                 moved,
@@ -120,15 +114,8 @@ class CountersContext(Resources):
                 target,
                 self.target_url,
                 ledger_numbers=partial(read_ledger_numbers, root=root) if counts else None,
-                largest_ledger_id=partial(_largest_ledger_id, places) if counts else None,
+                largest_ledger_id=partial(largest_of_ledger_ids, places) if counts else None,
             )
-
-    def _store_of(
-        self, settings: MetadataStoreSettings, cluster: BookieCluster, target: MetadataStore
-    ) -> MetadataStore:
-        if cluster.store_url is None:
-            return target
-        return self._keep(open_single_store(settings, cluster.store_url))
 
 
 class VerificationContext(Resources):
@@ -177,24 +164,6 @@ def former_store(settings: MetadataStoreSettings) -> str:
             f"metadata_store.urls names {urls[0]}: name the store from before the migration with --source"
         )
     return urls[0]
-
-
-def _registered_in(store: MetadataStore, url: str) -> RegisteredClusters:
-    try:
-        found = RegistryNode(store, url).read()
-    except FormatError as error:
-        return RegisteredClusters(problem=str(error))
-    if found is None:
-        return RegisteredClusters()
-    registry = found.registry
-    alone = next(iter(registry.clusters.values()))
-    counts_itself = alone.store_url is None and alone.ledgers_root == registry.id_root
-    return RegisteredClusters(tuple(sorted(registry.clusters)), registry.id_root, counts_itself)
-
-
-def _largest_ledger_id(places: Sequence[tuple[MetadataStore, str]], first: int, end: int) -> int | None:
-    found = (largest_ledger_id(store, root, first, end) for store, root in places)
-    return max((one for one in found if one is not None), default=None)
 
 
 def _target_of(flag: MigrationState | None, source_url: str) -> str:

@@ -56,7 +56,12 @@ class Switched(Site):
         self.named: list[int] = []
         #: By the store's clock, which tells when the registry was changed.
         self.now = NOW - POLICY.rollback_window - 1
-        super().__init__(MemoryStore(lambda: self.now), proof=self.proof)
+        self.registry_now = NOW  #: By the store that has the registry.
+        super().__init__(
+            MemoryStore(lambda: self.now),
+            proof=self.proof,
+            clock_of=lambda name: self.registry_now if name is None else NOW,
+        )
         self.register(replace(self.registry, directive=ORDER))
         self.promote(Promotion("b", 3, int(NOW * 1000), frozenset()))
 
@@ -258,6 +263,16 @@ def test_the_rollback_window_is_waited_for_unless_that_is_waived(site: Switched)
     assert reason == "the switch to bookie cluster b can be rolled back for another 23.0 h"
     assert site.places_of(1) == "ab"
     assert site.outcomes(superseded_in("a", 1, AT_ONCE)) == [Outcome.DELETED]
+
+
+def test_the_rollback_window_goes_by_the_clock_of_the_store_that_has_the_registry(site: Switched) -> None:
+    site.moved(1)
+    site.registry_now = NOW - 60
+    outcome, reason = site.tell(superseded_in("a", 1))
+    assert outcome is Outcome.WAITING
+    assert "can be rolled back for another" in reason
+    site.registry_now = NOW
+    assert site.tell(superseded_in("a", 1))[0] is Outcome.DELETED
 
 
 def test_a_time_to_come_counts_as_now(site: Switched) -> None:

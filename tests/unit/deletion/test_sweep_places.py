@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,6 +19,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.store_clock import StoreClocks
 from bookwarden.switching.promoted import Promotions
 from bookwarden.switching.registry import REGISTRY_PATH
 from servers.population import Population
@@ -46,7 +47,12 @@ class Site(TwoBookieClusters):
     """Two bookie clusters that are swept."""
 
     def __init__(
-        self, store: MetadataStore, elsewhere: MetadataStore | None = None, *, proof: CopyProof | None = None
+        self,
+        store: MetadataStore,
+        elsewhere: MetadataStore | None = None,
+        *,
+        proof: CopyProof | None = None,
+        clock_of: Callable[[str | None], float] | None = None,
     ) -> None:
         super().__init__(store, elsewhere)
         self.register()
@@ -66,6 +72,7 @@ class Site(TwoBookieClusters):
             promotions=Promotions(store, ""),
             pause=lambda _: None,
             clock=lambda: NOW,
+            clock_of=clock_of,
         )
 
     def sweep(self, *marks: ReceivedMark) -> list[OutcomeRow]:
@@ -254,3 +261,23 @@ def test_an_unfinished_copy_made_a_moment_ago_stays(site: Site) -> None:
     (row,) = site.sweep(mark(1))
     assert (row.outcome, "unlisted_grace_seconds" in row.reason) == (Outcome.RETRY, True)
     assert site.places_of(1) == "b"
+
+def test_the_age_of_a_ledger_goes_by_the_clock_of_the_store_that_has_it() -> None:
+    # The store of b is an hour behind: what is made there now seems an hour old by the other one's clock.
+    behind = NOW - 3600
+    clocks = {"a": NOW, "b": behind, None: NOW}
+    site = Site(MemoryStore(lambda: NOW - 30), elsewhere=MemoryStore(lambda: behind - 30), clock_of=clocks.__getitem__)
+    site.ledger("a", 1)
+    site.ledger("b", 2)
+    site.ledger("a", 3)
+    site.ledger("b", 3, **COPY)
+    rows = site.sweep(mark(1), mark(2), mark(3))
+    assert [row.reason.partition(" s ago")[0] for row in rows] == ["created 30", "created 30", "created 30"]
+    clocks |= {"a": NOW + 60, "b": behind + 60}
+    assert site.outcomes(mark(1), mark(2)) == [Outcome.DELETED] * 2
+
+
+def test_in_each_process_every_store_has_a_clock_of_its_own() -> None:
+    stores = {"a": MemoryStore(lambda: 1_000.0), "b": MemoryStore(lambda: 2_000.0)}
+    clocks = StoreClocks(stores["a"], lambda: {name: (store, "/ledgers") for name, store in stores.items()})
+    assert [int(clocks.now(name)) for name in (None, "a", "b")] == [1_000, 1_000, 2_000]

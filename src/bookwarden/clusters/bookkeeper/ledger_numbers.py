@@ -8,7 +8,7 @@ children ``HOB-<n>`` the largest numbers the lower half of ids that have n for t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bookwarden.errors import NotFoundError
@@ -55,6 +55,12 @@ def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> 
         largest = _Tree(store, widths, first, end).largest(root, "", names)
         found += [] if largest is None else [largest]
     return max(found, default=None)
+
+
+def largest_of_ledger_ids(places: Iterable[tuple[MetadataStore, str]], first: int, end: int) -> int | None:
+    """Find the same over the ledgers roots of several stores."""
+    found = (largest_ledger_id(store, root, first, end) for store, root in places)
+    return max((one for one in found if one is not None), default=None)
 
 
 class _Tree:

@@ -79,6 +79,14 @@ class Circumstances:
     waives: frozenset[Waiver] = frozenset()  #: Those of the mark's message.
     #: Names of the registered ones; empty where none is registered, or the mark names none.
     bookie_clusters: frozenset[str] = frozenset()
+    #: Likewise now, by the clock of the store whose times are compared with it: the ledger's, or that of the registry.
+    #: None where that is the clock of ``now_ms``.
+    store_now_ms: int | None = None
+
+    @property
+    def there_ms(self) -> int:
+        """Now, by the clock of the store that is asked: stores of several bookie clusters have several clocks."""
+        return self.now_ms if self.store_now_ms is None else self.store_now_ms
 
 
 def decide(
@@ -206,7 +214,7 @@ def _of_no_time(reading: StoredLedger) -> Decision | None:
 
 def _too_young(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
     """Keep a ledger that was created a moment ago, and whose holder may be about to name it."""
-    age = (circumstances.now_ms - _created_ms(reading)) / 1000
+    age = (circumstances.there_ms - _created_ms(reading)) / 1000
     if age >= policy.unlisted_grace:
         return None
     return retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
@@ -224,7 +232,7 @@ def _perhaps_in_use(
     use = references.unnamed_use
     if use is None:
         return None
-    before_ms = circumstances.now_ms - policy.unlisted_grace * 1000
+    before_ms = circumstances.there_ms - policy.unlisted_grace * 1000
     unchanged = all(0 < place.modified_ms <= before_ms for place in reading.places)
     if use.rules_out(reading.ledger_id, _created_ms(reading), unchanged=unchanged):
         return None

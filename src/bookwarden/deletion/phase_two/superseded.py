@@ -93,7 +93,7 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
 def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
     if Waiver.ROLLBACK_WINDOW in circumstances.waives:
         return None
-    left = active.window_left(policy.rollback_window, circumstances.now_ms)
+    left = active.window_left(policy.rollback_window, circumstances.there_ms)
     if not left:
         # Over, or nothing was ever switched: then brokers have always read it there.
         return None

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -145,6 +145,7 @@ class Sweep:
         dry_run: bool = False,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
+        clock_of: Callable[[str | None], float] | None = None,
         why_letters_are_lost: Callable[[], str | None] = lambda: None,
         require_bookies: Callable[[], object] = lambda: None,
     ) -> None:
@@ -167,6 +168,8 @@ class Sweep:
         self._dry_run = dry_run
         self._pause = pause
         self._clock = clock
+        #: Tells the time of the store of a bookie cluster, by its name, or of the registry, for None.
+        self._clock_of = clock_of or (lambda _: clock())
         self._why_letters_are_lost = why_letters_are_lost
         self._require_bookies = require_bookies
         self._epoch: int | None = None
@@ -334,6 +337,7 @@ class Sweep:
         names = self._clusters.names() if mark.bookie_cluster else _NO_NAMES
         circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives, names)
         reading = readings[mark.ledger_id]
+        circumstances = replace(circumstances, store_now_ms=self._store_now_ms(message, reading))
         if Waiver.SUPERSEDED in message.waives:
             active = self._clusters.active()
             judged = judge_superseded(mark, reading, references[holder], active, circumstances, self._policy)
@@ -343,6 +347,14 @@ class Sweep:
         if decision.outcome is Outcome.MISMATCH:
             logger.warning("ledger %d of %s is kept: %s", mark.ledger_id, holder, decision.reason)
         return decision
+
+    def _store_now_ms(self, message: ReceivedMark, reading: LedgerReading) -> int | None:
+        """Return the earliest time of the stores whose times count; None where no bookie cluster is registered."""
+        if Waiver.SUPERSEDED in message.waives:
+            return int(self._clock_of(None) * 1000)
+        places = reading.places if isinstance(reading, StoredLedger) else ()
+        names = {place.bookie_cluster for place in places} - {""}
+        return min((int(self._clock_of(name) * 1000) for name in names), default=None)
 
     def _delete(
         self,

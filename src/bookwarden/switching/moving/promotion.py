@@ -119,8 +119,14 @@ class Promoting:
             )
         promotion, version = find_promotion(self.store)
         # Before anything is listed, so that a copy that is closed meanwhile is younger.
-        through_ms = int(self.clock_of(self.places.active_store(active))() * 1000)
+        target = self.places.active_store(active)
+        through_ms = int(self.clock_of(target)() * 1000)
         started_ms = self.started()
+        if target is not self.store:
+            # Brokers' starts go by Pulsar's own store, copies by the target's: where that one's clock is behind, a copy
+            # seems closed before a start that it was closed after.
+            behind_ms = int(self.clock_of(self.store)() * 1000) - through_ms
+            started_ms = max(0, started_ms - max(0, behind_ms))
         known = self.readers()
         ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
         readers: dict[str, set[str]] = {}

@@ -41,8 +41,9 @@ OTHER = "persistent://t/ns/other"
 class Site(TwoBookieClusters):
     """Brokers were switched from a to b, and then three ledgers of a topic were copied; the topic is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: MetadataStore | None = None) -> None:
         self.time = BEFORE
+        self.behind = 0.0  #: The clock of the store of b, where that is another one.
         self.phase = Phase.DONE
         self.started = 0
         self.loaded = {ORDERS, OTHER}
@@ -50,7 +51,7 @@ class Site(TwoBookieClusters):
         self.failing: dict[str, Exception] = {}
         self.unloaded: list[str] = []
         self.on_unload: Callable[[], object] = lambda: None
-        super().__init__(MemoryStore(lambda: self.time))
+        super().__init__(MemoryStore(lambda: self.time), elsewhere)
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
         self.store.create("/managed-ledgers", b"")
@@ -69,8 +70,7 @@ class Site(TwoBookieClusters):
         )
 
     def clock_of(self, store: MetadataStore) -> Callable[[], float]:
-        assert store is self.stores["b"]
-        return lambda: self.time
+        return lambda: self.time - (self.behind if store is self.stores["b"] and store is not self.store else 0)
 
     def both(
         self, ledger_id: int, holder: ManagedLedgerHolder | CursorHolder | SchemaHolder | BucketHolder = DATA
@@ -262,6 +262,21 @@ def test_what_no_unloading_closes_is_promoted_once_all_brokers_were_restarted(
     site.both(8, holder)
     site.time += 1
     assert site.promoting.plan().stays.total() == 1
+
+
+def test_a_copy_in_a_store_whose_clock_is_behind_is_not_older_than_brokers_that_were_started_before_it() -> None:
+    now = BEFORE
+    site = Site(MemoryStore(lambda: now - 600))
+    site.behind = 600.0
+    now = NOW
+    site.both(7, BUCKET)
+    site.time = NOW + 400
+    # After the copy by their numbers, since its store says NOW - 600; in truth 300 s before it.
+    site.started = int((NOW - 300) * 1000)
+    assert site.promoting.plan().started_ms == int((NOW - 900) * 1000)
+    assert site.promoting.plan().stays.total() == 1
+    site.started = int((NOW + 1) * 1000)
+    assert site.promoting.plan().stays.total() == 0
 
 
 def test_what_brokers_opened_before_the_switch_is_not_promoted(site: Site) -> None:
