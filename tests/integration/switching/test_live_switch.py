@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
 from bookwarden.findings import Verdict
 from bookwarden.switching.checks.trial import TRIALS_PATH
+from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import serialize_registry
 from servers.pool import ServerPool
 from servers.switching.shared_site import BOTH_VERSIONS, shared_site
@@ -316,3 +318,46 @@ def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSi
     finally:
         stock.process.stop()
     eventually(lambda: site.brokers_without_jar() == [], PATIENCE)
+
+
+def test_a_lost_registry_a_changed_address_and_a_lost_cluster_have_a_way_out(
+    site: SwitchingSite, tmp_path: Path
+) -> None:
+    site.ensure("b")
+    site.ensure("a")
+    topics = site.new_topics(TOPICS)
+    file, uri = str(tmp_path / "registry.json"), site.servers.clusters["c"].metadata_service_uri
+    zookeeper = site.servers.clusters["c"].zookeeper
+    assert zookeeper is not None
+    with load_on(site, topics) as load:
+        site.command("registry", "export", file)
+        saved = site.registry()
+        site.remove_registry()
+        assert site.command("registry", "import", file, "--no-dry-run", "--yes")["epoch"] == saved.epoch + 1
+        site.wait_until_followed()
+        assert dataclasses.replace(site.registry(), epoch=saved.epoch) == saved
+        other = uri.replace("127.0.0.1", "localhost")
+        assert site.command("set-uri", "c", "--metadata-service-uri", other, "--yes")["changed"]
+        site.wait_until_followed()
+        assert site.registry().clusters["c"].store_url != saved.clusters["c"].store_url
+        eventually(lambda: reach_c(site) == {True}, PATIENCE)
+        with zookeeper.outage():
+            eventually(lambda: reach_c(site) == {False}, PATIENCE)
+            told = site.command("unregister", "c", "--lost", "--dry-run")
+            assert "does not answer" in told["reason"]
+            site.command("unregister", "c", "--lost", "--confirm", "c")
+            site.wait_until_followed()
+            # With c registered no removal succeeds.
+            site.admin.delete(topic_path(site.new_topics(1)[0]), params={"force": True})
+            load.wait_for(ENOUGH, PATIENCE)
+        assert_nothing_lost(load.stop(), doubled=True)
+        assert_all_there(site, load)
+    site.register("c")
+    site.wait_until_followed()
+    assert_none_astray(site)
+
+
+def reach_c(site: SwitchingSite) -> set[bool]:
+    """Tell whether brokers read the metadata of c now."""
+    followers = [found.follower for found in read_followers(site.store) if found.follower is not None]
+    return {"c" in one.instances and "c" not in one.unreachable for one in followers}
