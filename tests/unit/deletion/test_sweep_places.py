@@ -262,6 +262,7 @@ def test_an_unfinished_copy_made_a_moment_ago_stays(site: Site) -> None:
     assert (row.outcome, "unlisted_grace_seconds" in row.reason) == (Outcome.RETRY, True)
     assert site.places_of(1) == "b"
 
+
 def test_the_age_of_a_ledger_goes_by_the_clock_of_the_store_that_has_it() -> None:
     # The store of b is an hour behind: what is made there now seems an hour old by the other one's clock.
     behind = NOW - 3600
