@@ -46,7 +46,9 @@ def classes() -> Iterator[tuple[str, ast.ClassDef, list[str]]]:
 
 
 def explained(field: ast.AnnAssign, lines: list[str]) -> bool:
-    """Return whether ``#:`` stands on the field's own lines, or in the comment right above them."""
+    """Return whether ``#:`` stands on the field's own lines, or right above them, or the field has a description."""
+    if isinstance(field.value, ast.Call) and any(keyword.arg == "description" for keyword in field.value.keywords):
+        return True
     above = field.lineno - 2
     while lines[above].lstrip().startswith("#"):
         above -= 1

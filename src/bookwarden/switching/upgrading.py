@@ -1,4 +1,4 @@
-"""What a registry of 0.1.0 leaves out, written down: former owners, and where ledgers without a mark end to be ours.
+"""Upgrade of a registry of 0.1.0: former owners, and the ids below which ledgers without a mark are ours.
 
 With 0.1.0 every ledger of a cluster that is not shared counted as ours. A client with the cluster's own URI makes
 ledgers there whose ids are those of ours elsewhere, and brokers read them in place of ours.

@@ -28,6 +28,8 @@ WRITES = ("create", "create_many", "put", "write_many", "delete_many", "ephemera
 BODIES = {
     "/{name}": {"metadataServiceUri": "zk+hierarchical://h:2181/bookies-c"},
     "/{name}/deprecated": {"deprecated": False},
+    "/{name}/metadata-service-uri": {"metadataServiceUri": "zk+hierarchical://h:2181/bookies-c"},
+    "/registry": {"registry": {}},
     "/switch": {"target": "b"},
 }
 
@@ -157,8 +159,8 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
         ("unregister b --yes", "DELETE", "/b", None, 200),
         ("unregister a --yes", "DELETE", "/a", None, 409),
         ("promote --yes", "POST", "/promote", {"dryRun": False}, 409),
-        ("cleanup --no-dry-run --yes", "POST", "/cleanup", {"dryRun": False}, 409),
-        ("list-cleanup-targets", "GET", "/cleanup-targets", None, 409),
+        ("cleanup --no-dry-run --yes", "POST", "/cleanup", {"dryRun": False}, 200),
+        ("list-cleanup-targets", "GET", "/cleanup-targets", None, 200),
     ],
 )
 def test_a_command_and_rest_say_the_same(

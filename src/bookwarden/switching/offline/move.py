@@ -122,7 +122,7 @@ class _Work:
 
 
 class _Rest(NamedTuple):
-    """What was done once brokers were stopped."""
+    """The work that was done once brokers were stopped."""
 
     saved: Path  #: The nodes as they were before.
     tally: Tally  #: Of what is named afterwards.

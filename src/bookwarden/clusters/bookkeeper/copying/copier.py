@@ -205,7 +205,7 @@ class LedgerCopier:
             yield each if why is None else self._unnamed(each, each.existing, why)
 
     def _without_source(self, copies: Sequence[StoredLedger]) -> Iterator[CopyResult]:
-        """Tell of unfinished copies whose ledger the source does not have: they may hold the only bytes of it."""
+        """Return the results of unfinished copies without a source: they may have the only bytes of the ledger."""
         holders = {each.ledger_id: self._holder_in(each) for each in copies}
         found = self._references.read(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
         for each in copies:
