@@ -115,6 +115,14 @@ def test_the_status_names_brokers_that_do_not_follow() -> None:
     assert "br1:8080 runs without the jar" in text
 
 
+@pytest.mark.parametrize(("names", "is_behind"), [("b", True), ("a", False), ("ab", False)])
+def test_the_status_says_what_comes_before_brokers_get_the_jar_again(names: str, is_behind: bool) -> None:
+    site = Site(registry_of(active=names[-1], names=names))
+    site.broker("br1:8080")
+    text = " ".join(site.run("status").stdout.split())
+    assert ("stop all brokers, and register another cluster" in text) == is_behind
+
+
 def test_the_status_for_programs() -> None:
     site = Site(registry_of().switched("b", "one", 1))
     site.broker("br1:8080")

@@ -147,6 +147,15 @@ def _describe(url: str, overview: Overview) -> Document:
     parts.append(Table(columns, tuple(map(_row, state.brokers)), empty="No broker is registered."))
     without = [broker.name for broker in state.brokers if broker.follower is None]
     if state.registry is not None and without:
+        left_with = _counted_elsewhere(state.registry)
+        if left_with is not None:
+            parts.append(
+                Note(
+                    f"Without the jar brokers take ledger ids from the counter of {left_with}, with it from the one "
+                    f"below {state.registry.id_root}, which is behind then, and topics would lose what came before "
+                    "smaller ids. Before a broker with the jar starts, stop all brokers, and register another cluster."
+                )
+            )
         parts.append(
             Note(
                 f"{', '.join(without)} runs without the jar: it knows one bookie cluster only. Never switch while it "
@@ -154,6 +163,12 @@ def _describe(url: str, overview: Overview) -> Document:
             )
         )
     return Document(state_data(url, overview), tuple(parts))
+
+
+def _counted_elsewhere(registry: Registry) -> str | None:
+    """Return the name of the only cluster if brokers with the jar do not take ids from its own counter, else None."""
+    alone = [each.name for each in registry.open_ranges()] if len(registry.clusters) == 1 else []
+    return alone[0] if alone else None
 
 
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
