@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.every_ledger import read_custom_metadata, read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, next_ledger_id
 from bookwarden.clusters.bookkeeper.members import read_instance, read_members
@@ -19,7 +19,6 @@ from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_b
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.leases import LeaseTimes
-from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.processes import described_here
 from bookwarden.resources import Resources
 from bookwarden.switching.checks.observing import Checks, Sources
@@ -58,7 +57,8 @@ class SwitchContext(Resources):
                 registered.store_of,
                 read_members,
                 read_instance,
-                partial(largest_ledger_id, first=0, end=MAX_LEDGER_ID + 1),
+                lambda at, root, end: largest_ledger_id(at, root, 0, end),
+                read_custom_metadata,
                 next_ledger_id,
                 partial(read_registered_brokers, store, connection),
                 read_placements,

@@ -16,12 +16,15 @@ import pulsar
 import pyarrow.parquet as pq
 import pytest
 
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden.switching.inventory import NOT_OURS
 from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.moving.report import MORE_LATER
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload
+from servers.switching.others_ledgers import OthersLedgers
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
@@ -136,6 +139,19 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         assert kinds(first, "failed") == Counter()
         assert {one["outcome"] for one in first["staying"]} == {"open"}
         site.command("status", "--ledgers", "--roll", "--per-second", "20", "--yes")
+        # Another client has ledgers on b of the ids of what is only on a, and b is asked first.
+        others = OthersLedgers(site, "b")
+        with others.made(own):
+            assert len(others.ids) >= 3 * TOPICS
+            site.kill_brokers(topics)
+            for topic in topics:
+                assert read_numbers(client, topic) == list(range(COUNT))
+            counted = site.command("status", "--ledgers")["ledgers"]
+            assert [each["closed"] for each in counted if each["kind"] == NOT_OURS] == [len(others.ids)]
+            taken = site.run(tmp_path, *BUILD, "--all", exit_codes=(DONE_WITH_FAILURES,))
+            assert kinds(taken, "failed")["data"] == len(others.ids)
+            assert others.are_all_there()
+
         for topic in topics:
             # The next ledger of each is made on b.
             send(client, topic, range(COUNT, COUNT + 1))
@@ -144,7 +160,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         build_and_kill(site, tmp_path, "--all", "--folder", str(folder), "--max-ledgers-per-second", "2")
         status = site.command("status")["build"]
         assert (status["underWay"]["isHeld"], status["underWay"]["folder"]) == (False, str(folder))
-        assert status["last"]["outcomes"] == first["outcomes"]
+        assert status["last"]["outcomes"] == taken["outcomes"]
         resumed = site.run(tmp_path, *BUILD, "--resume")
         assert resumed["folder"] == str(folder)
         assert kinds(resumed, "open", "deferred", "failed") == Counter()

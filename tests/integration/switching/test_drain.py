@@ -1,15 +1,23 @@
-"""A former bookie cluster is emptied and unregistered under load; its bookies are stopped, and nothing is missed."""
+"""A former bookie cluster is emptied and unregistered under load; its bookies are stopped, and nothing is missed.
+
+The one that stays is then left to brokers without the jar, and both are registered again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.moving.report import MORE_LATER
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
@@ -18,9 +26,14 @@ from servers.switching.drained import drain, empty_and_unregister, run
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import watched_load
+from servers.topic_contents import managed_ledger_of, read_back
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
+
+# More than a ledger holds.
+COUNT = 130
+PATIENCE = 120
 
 
 @pytest.fixture
@@ -79,3 +92,76 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
     # One cluster is left, so that nothing is to be switched.
     assert found.harm == {"phase": Phase.NOT_REGISTERED}
     assert found.ledgers.get("a", 0) == 0
+    leave_and_come_back(site)
+
+
+def leave_and_come_back(site: SwitchingSite) -> None:
+    """Have brokers without the jar write to b, which alone is registered; then register and use both again."""
+    topics, (broker,) = site.new_topics(2), site.brokers
+    send(site.connection, topics, 0)
+    end(site)
+    assert site.registry().cluster("b").unmarked_below is None
+    site.command("raise-ids", "--name", "b", "--yes")
+    stock = site.servers.stock_broker()
+    stock.settings["bookkeeperMetadataServiceUri"] = site.servers.clusters["b"].metadata_service_uri
+    stock.process.start()
+    try:
+        before = site.places()
+        send(stock.connection(), topics, 1)
+        metadata = site.ledgers_of("b")
+        unmarked = {each for each in site.places().since(before)["b"] if OWNER_KEY not in metadata[each].custom}
+        assert len(unmarked) >= len(topics)
+        # The range that this would end is one that it writes in.
+        refused = site.refusal("register", "--name", "a", "--metadata-service-uri", uri_of(site, "a"), "--yes")
+        assert "makes ledgers without an owner mark in b" in refused
+    finally:
+        stock.process.stop()
+    eventually(lambda: not read_brokers(site.store), PATIENCE)
+    for bookie in site.servers.clusters["a"].processes:
+        bookie.start()
+    site.register("a")
+    below = site.registry().cluster("b").unmarked_below
+    assert below is not None
+    assert below > max(unmarked)
+    broker.process.start()
+    site.wait_until_followed()
+    site.wait_until_served(topics)
+    send(site.connection, topics, 2)
+    assert site.command("switch", "--target", "a", "--yes")["phase"] == "DONE"
+    send(site.connection, topics, 3)
+    site.kill_brokers(topics)
+    with closing(site.connection.client()) as client:
+        for topic in topics:
+            assert read_back(client, topic) == [b"%d" % number for number in range(4 * COUNT)]
+            assert unmarked & ledgers_of_topic(site.store, topic)
+            listed = managed_ledger_ids(site, topic)
+            assert listed == sorted(listed)
+
+
+def managed_ledger_ids(site: SwitchingSite, topic: str) -> list[int]:
+    """List a topic's ledgers in its own order."""
+    read = ManagedLedgers(site.store).read(managed_ledger_of(topic))
+    assert read is not None
+    return [ledger.ledger_id for ledger in read.info.ledgers]
+
+
+def uri_of(site: SwitchingSite, name: str) -> str:
+    return site.servers.clusters[name].metadata_service_uri
+
+
+def end(site: SwitchingSite) -> None:
+    """Stop the broker, and wait until the metadata says so."""
+    (broker,) = site.brokers
+    broker.process.stop()
+    eventually(lambda: not read_brokers(site.store), PATIENCE)
+
+
+def send(connection: PulsarConnection, topics: Sequence[str], part: int) -> None:
+    """Send the numbers of this part of the messages to each topic."""
+    with closing(connection.client()) as client:
+        for topic in topics:
+            producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+            for number in range(part * COUNT, (part + 1) * COUNT):
+                producer.send_async(b"%d" % number, lambda *_: None)
+            producer.flush()
+            producer.close()

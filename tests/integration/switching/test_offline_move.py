@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,8 +21,10 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.owners import is_ours
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite
@@ -181,6 +184,7 @@ def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite
     require_newest_in(site, topics, "b")
 
     end(site, clean=False)
+    registered_with_the_owner_of_the_move(site, "b")
     to_a = ("--target-uri", f"metadata-store:{a.store_url}", "--folder", str(tmp_path), "--yes")
     ahead = move(site, *to_a, "--ahead", used=b.metadata_service_uri)
     started_on_the_wrong_cluster(site, topics, f"bookkeeperMetadataServiceUri=metadata-store:{a.store_url}")
@@ -202,6 +206,21 @@ def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite
     topics.require_all()
     require_newest_in(site, topics, "a")
     assert site.places().astray == ()
+
+
+def registered_with_the_owner_of_the_move(site: SwitchingSite, name: str) -> None:
+    """Register the target, as for brokers with the jar: its copies have the mark of the registry; then take it back."""
+    uri = site.servers.clusters[name].metadata_service_uri
+    used = ["--set", f"metadata_store.bookkeeper_url={uri}"]
+    words = ["bookie-clusters", "register", "--bootstrap", "--name", name, "--metadata-service-uri", uri, "--yes"]
+    ended = CliRunner().invoke(cli, [*site.options, *used, *words])
+    assert ended.exit_code == 0, ended.output
+    registry, metadata = site.registry(), site.ledgers_of(name)
+    marks = Counter(each.custom.get(OWNER_KEY) for each in metadata.values())
+    assert marks.keys() == {registry.owner.encode(), None}
+    # What the brokers made there is ours too.
+    assert all(is_ours(registry, registry.cluster(name), one, each.custom) for one, each in metadata.items())
+    site.remove_registry()
 
 
 def started_on_the_wrong_cluster(site: SwitchingSite, topics: Topics, line: str) -> None:

@@ -41,6 +41,7 @@ from servers.switching.broker_jar import broker_jar
 from servers.waiting import eventually
 
 _BUNDLES = 8
+_REFUSED = 5
 _FOLLOW_SECONDS = 60
 # An unload or a compaction may wait for many others on two busy cores.
 _ADMIN_SECONDS = 180
@@ -73,6 +74,9 @@ class SwitchingSite:
             "pulsar.service_url": self.connection.service_url,
             "pulsar.admin_url": self.connection.admin_url,
         }
+        first = next(iter(self.servers.clusters.values()))
+        if first.store_url != self.servers.store_url:
+            settings["metadata_store.bookkeeper_url"] = first.metadata_service_uri
         return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
     def command(self, *words: str, exit_code: int = 0) -> Any:
@@ -84,6 +88,12 @@ class SwitchingSite:
     def ended(self, *words: str) -> Result:
         """Run a command below `bookie-clusters`; return how it ended."""
         return _invoked(["-o", "json", *self.options, "bookie-clusters", *words])
+
+    def refusal(self, *words: str) -> str:
+        """Run a command below `bookie-clusters` that has to be refused; return what it says."""
+        ended = _invoked([*self.options, "bookie-clusters", *words])
+        assert ended.exit_code == _REFUSED, ended.output
+        return ended.output
 
     def words(self, home: Path, *words: str) -> list[str]:
         """Complete the words of a command; what the sweep keeps is in this folder."""

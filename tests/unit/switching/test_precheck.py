@@ -9,6 +9,7 @@ import pytest
 
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.switching.brokers import Broker, Follower
 from bookwarden.switching.checks.observations import (
     BookiePlaces,
@@ -19,9 +20,10 @@ from bookwarden.switching.checks.observations import (
     Quorums,
     TrialSeen,
 )
+from bookwarden.switching.checks.observing import Sources, observe
 from bookwarden.switching.checks.precheck import Precheck, judge
 from bookwarden.switching.registry import Registry
-from servers.switching.ground import OWNER, registry_of
+from servers.switching.ground import OWNER, Ground, registry_of
 
 INSTANCES = {"a": "instance-a", "b": "instance-b"}
 FOLLOWS = Follower(2, "a", OWNER, INSTANCES, jar="0.1.0")
@@ -118,6 +120,10 @@ def test_where_all_is_well_each_line_says_so() -> None:
         (
             {"clusters": {"a": A, "b": replace(B, largest_ledger=9**9)}, "registry": shared("b")},
             *("ledger ids", WARNING, "of another Pulsar cluster"),
+        ),
+        (
+            {"clusters": {"a": A, "b": replace(B, largest_of_others=9**9)}},
+            *("ledger ids", WARNING, f"b has {9**9}, which is not ours"),
         ),
         (
             {"registry": closed_at(900), "clusters": {"a": A, "b": replace(B, own_next_id=17)}},
@@ -261,3 +267,32 @@ def test_a_rollback_passes_brokers_that_are_late_and_know_both_clusters() -> Non
         FAILS,
         Verdict.OK,
     ]
+
+
+@pytest.mark.parametrize(
+    ("largest", "is_marked", "verdict"),
+    [([], False, FAILS), ([650], False, WARNING), ([650], True, FAILS), ([], True, FAILS)],
+)
+def test_ids_that_another_client_counts_are_no_danger(largest: list[int], is_marked: bool, verdict: Verdict) -> None:
+    """Ledgers of b, from the next id on, without a mark: another client has b's URI, as Functions have."""
+    ledgers = {*largest, *((750,) if not largest and not is_marked else range(701, 750))}
+    custom = {701: {OWNER_KEY: OWNER.encode()}} if is_marked else {750: None} if not largest else {}
+    sources = Sources(
+        Ground().store,
+        lambda _: Ground().store,
+        lambda *_: (B.writable, frozenset(), frozenset()),
+        lambda _, root: f"instance-{root[1:]}",
+        lambda _, root, end: max((one for one in ledgers if root == "/b" and one < end), default=None),
+        lambda _, root, ledger_id: custom.get(ledger_id, {}),
+        lambda *_: 701,
+        list,
+        lambda _: (),
+        lambda _: ((), ()),
+        lambda _: ({}, {}),
+        lambda *_: {},
+    )
+    seen = observe(sources, WELL.registry, "b")
+    found = {one.verdict for one in judge(seen).findings if one.check == "ledger ids" and "and b has" in one.seen}
+    assert verdict in found
+    assert (FAILS in found) == (verdict is FAILS)
+    assert seen.clusters["b"].largest_ledger == (701 if is_marked else largest[0] if largest else 750)

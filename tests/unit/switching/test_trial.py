@@ -244,6 +244,7 @@ def test_only_where_nothing_stands_in_the_way_is_anything_written(
         lambda _, root: (writable if root == "/b" else nothing, nothing, nothing),
         lambda _, root: "instance-b" if root == "/b" and is_ready else "instance-a",
         lambda *_: 999,
+        lambda *_: None,
         lambda *_: 1_000,
         lambda: [("br1", "4.0.8", settings, None, None)],
         lambda _: (),

@@ -1,9 +1,10 @@
-"""The metadata of every ledger of a bookie cluster, one directory after another."""
+"""The metadata of the ledgers of a bookie cluster: of every one, one directory after another, or of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata
@@ -21,3 +22,14 @@ def read_every_ledger(store: MetadataStore, root: str) -> Iterator[tuple[int, Le
                 yield ledger_id, decode_ledger_metadata(node.value)
             except FormatError:
                 yield ledger_id, None
+
+
+def read_custom_metadata(store: MetadataStore, root: str, ledger_id: int) -> Mapping[str, bytes] | None:
+    """Read that of one ledger, empty if it is not there; None where its metadata is not understood."""
+    node = store.get(ledger_path(root, ledger_id))
+    if node is None:
+        return {}
+    try:
+        return decode_ledger_metadata(node.value).custom
+    except FormatError:
+        return None

@@ -20,7 +20,10 @@ class ClusterSeen:
     read_only: frozenset[str] = frozenset()  #: Ids of the registered bookies that do not.
     known: frozenset[str] = frozenset()  #: Ids of the bookies that have a cookie, whether or not they run.
     own_next_id: int | None = None  #: That its own counter gives next; None where none was given yet.
-    largest_ledger: int | None = None  #: The largest id with metadata; None if it has no ledger.
+    #: The largest id with metadata, where it is not shared of a ledger of ours or below the next id; None if none has.
+    largest_ledger: int | None = None
+    #: The largest id, from the next one of all clusters on, if that ledger is not ours; always None for a shared one.
+    largest_of_others: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import BookwardenError
+from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.checks.observations import (
@@ -20,6 +21,7 @@ from bookwarden.switching.checks.observations import (
 )
 from bookwarden.switching.checks.precheck import Precheck, judge
 from bookwarden.switching.checks.trial import Trials
+from bookwarden.switching.owners import can_have_others, is_ours
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode
 
@@ -27,6 +29,8 @@ _Bookies = frozenset[str]
 _Quorums = tuple[int, int, int]
 # As brokers have it where nothing is set.
 _DEFAULT_QUORUMS: Final = Quorums(2, 2, 2)
+# Some seconds of reading. Of more than these the next one counts as ours.
+_MOST_OF_OTHERS: Final = 1_000
 # As ledgers' metadata names what brokers' settings do.
 _DIGESTS: Final = {"CRC32": "CRC32", "MAC": "HMAC", "DUMMY": "DUMMY"}
 
@@ -43,8 +47,10 @@ class Sources:
     members: Callable[[MetadataStore, str], tuple[_Bookies, _Bookies, _Bookies]]
     #: Reads the instance id at a ledgers root; "" if there is none.
     instance: Callable[[MetadataStore, str], str]
-    #: Finds the largest id of a ledger at a ledgers root.
-    largest_ledger: Callable[[MetadataStore, str], int | None]
+    #: Finds the largest id of a ledger at a ledgers root that is smaller than this one.
+    largest_ledger: Callable[[MetadataStore, str, int], int | None]
+    #: Reads a ledger's custom metadata at a ledgers root; None where its metadata cannot be understood.
+    custom_metadata: Callable[[MetadataStore, str, int], Mapping[str, bytes] | None]
     #: Reads the next id that is given below a root of Pulsar's own store.
     next_ledger: Callable[[MetadataStore, str], int | None]
     #: Asks each live broker: name, version, settings, why it did not tell them, its configuration store if another.
@@ -90,6 +96,12 @@ def observe(sources: Sources, registry: Registry, target: str) -> Observations:
     cluster = registry.cluster(target)
     brokers = tuple(read_brokers(sources.store))
     clusters = {name: _look(sources, each) for name, each in registry.clusters.items()}
+    # After the ledgers, so that none of them is newer than it.
+    next_id = sources.next_ledger(sources.store, registry.id_root)
+    clusters = {
+        name: _without_others(sources, registry, registry.cluster(name), each, next_id or 0)
+        for name, each in clusters.items()
+    }
     placements = sources.placements(sources.store)
     topics, unread = sources.topic_quorums(sources.store)
     return Observations(
@@ -99,8 +111,7 @@ def observe(sources: Sources, registry: Registry, target: str) -> Observations:
         settings=tuple(
             BrokerSettings(name, settings, trouble, other) for name, _, settings, trouble, other in sources.settings()
         ),
-        # After the ledgers, so that none of them is newer than it.
-        next_ledger_id=sources.next_ledger(sources.store, registry.id_root),
+        next_ledger_id=next_id,
         clusters=clusters,
         namespaces=None if placements is None else tuple(map(_placement, placements)),
         places=BookiePlaces(*sources.places(sources.store)),
@@ -116,11 +127,33 @@ def _look(sources: Sources, cluster: BookieCluster) -> ClusterSeen:
         store.sync()
         instance = sources.instance(store, cluster.ledgers_root)
         writable, read_only, known = sources.members(store, cluster.ledgers_root)
-        largest = sources.largest_ledger(store, cluster.ledgers_root)
+        largest = sources.largest_ledger(store, cluster.ledgers_root, MAX_LEDGER_ID + 1)
         own_next_id = sources.next_ledger(store, cluster.ledgers_root)
     except BookwardenError as error:
         return ClusterSeen(trouble=str(error))
     return ClusterSeen("", instance, writable, read_only, known, own_next_id, largest)
+
+
+def _without_others(
+    sources: Sources, registry: Registry, cluster: BookieCluster, seen: ClusterSeen, next_id: int
+) -> ClusterSeen:
+    """Pass over the largest ids if they are not ours: another client there has a counter of its own."""
+    largest = seen.largest_ledger
+    if largest is None or largest < next_id or cluster.shared or not can_have_others(cluster):
+        return seen
+    try:
+        store = sources.store_of(cluster)
+        for _ in range(_MOST_OF_OTHERS):
+            if largest is None or largest < next_id:
+                break
+            custom = sources.custom_metadata(store, cluster.ledgers_root, largest)
+            if is_ours(registry, cluster, largest, custom):
+                break
+            largest = sources.largest_ledger(store, cluster.ledgers_root, largest)
+    except BookwardenError as error:
+        return ClusterSeen(trouble=str(error))
+    others = seen.largest_ledger if largest != seen.largest_ledger else None
+    return replace(seen, largest_ledger=largest, largest_of_others=others)
 
 
 def _ensemble(quorums: Quorums) -> int:

@@ -197,6 +197,16 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
             f"{told}, and {some(foreign)}, of another Pulsar cluster that writes there too",
             "nothing: ours come from one counter, and an id that is taken is passed over",
         )
+    others = [
+        f"{name} has {each.largest_of_others}"
+        for name, each in sorted(seen.clusters.items())
+        if each.largest_of_others is not None
+    ]
+    if others:
+        yield warns(
+            f"{told}, and {some(others)}, which is not ours: another client makes ledgers there with ids of its own",
+            "nothing if it is known, as Functions are: brokers pass these ledgers over, and ids that they take",
+        )
     unknown = sorted(name for name, each in seen.clusters.items() if each.trouble)
     if unknown:
         yield warns(
