@@ -24,8 +24,8 @@ from bookwarden.switching.registry import BookieCluster, Registry
 TRIALS_PATH: Final = "/bookwarden/bookie-clusters-trials"
 _MARK: Final = b"precheck"
 _ID: Final = re.compile(r"\d{1,19}", re.ASCII)
-# In a shared cluster ids are taken that others gave.
-_TRIES: Final = 5
+# In a shared cluster, and where another client has ids of its own, many in a row may be taken; brokers try without end.
+_TRIES: Final = 1_000
 
 
 class TrialLedgers(Protocol):
@@ -91,7 +91,7 @@ class Trials:
             if ledgers.create(ledger_id, metadata):
                 return ledger_id
             self._forget(ledger_id)
-        raise StoreError(f"{_TRIES} ledger ids in a row are taken in {target}: find out who gives ids there")
+        raise StoreError(f"{_TRIES:,} ledger ids in a row are taken in {target}: find out who gives ids there")
 
     def _remove_left(self, registry: Registry) -> list[str]:
         """Remove what earlier prechecks left; return why any of that is still there."""
