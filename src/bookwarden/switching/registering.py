@@ -93,7 +93,13 @@ class Registration:
         else:
             for other in before.registry.clusters.values():
                 reasons += self.against_other(wanted, candidate, seen, other)
-            if candidate.url == self.registry.url and overlap(candidate.ledgers_root, before.registry.id_root):
+            # The first cluster may come back: the counter at its root is that of all.
+            is_id_root = candidate.ledgers_root == before.registry.id_root
+            if (
+                candidate.url == self.registry.url
+                and not is_id_root
+                and overlap(candidate.ledgers_root, before.registry.id_root)
+            ):
                 known = [each.ledgers_root for each in before.registry.clusters.values() if each.store_url is None]
                 if before.registry.id_root not in known:
                     reasons.append(f"{candidate.ledgers_root} is where ledger ids are counted: give it another root")

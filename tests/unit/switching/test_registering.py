@@ -454,3 +454,18 @@ def test_one_that_may_have_been_used_since_stays_although_a_broker_does_not_reac
     ):
         begun.registration.carry_out(further(), wait_s=0)
     assert (set(begun.now.clusters), begun.now.epoch) == ({"a", "b"}, 3)
+
+
+def test_the_first_cluster_comes_back_to_the_root_where_ids_are_counted(begun: Ground) -> None:
+    begun.register(further())
+    seen = begun.registry.require()
+    begun.registry.replace(seen, seen.registry.switched("b", "h:1", 5))
+    begun.unregistration.carry_out(begun.unregistration.plan("a"))
+    begun.cluster(Place(PULSAR, "/ledgers/c"), "instance-c")
+    refused(
+        begun, further(Place(PULSAR, "/ledgers/c"), name="c", uri="c"), "/ledgers/c is where ledger ids are counted"
+    )
+    begun.give_ids(B, 30)
+    after = begun.register(further(A, name="a", uri="uri-of-a"))
+    assert (after.cluster("a").unmarked_below, after.cluster("b").unmarked_below) == (0, 30)
+    assert begun.ids("/ledgers").next_id() == 30
