@@ -105,7 +105,7 @@ def test_one_that_a_broker_reads_is_not_lost(ground: Ground) -> None:
 
 def test_the_active_one_and_one_that_brokers_may_write_to_stay(ground: Ground) -> None:
     refused(ground, "a", "'a' is active: switch to another first")
-    ground.broker("h:8080", 1, unreachable=["b"])
+    ground.broker("h:8080")
     refused(ground, "b", "may still write there")
 
 
