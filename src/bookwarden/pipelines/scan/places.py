@@ -90,7 +90,9 @@ class _Judged:
         """Return whether it is listed, as far as it alone tells, and why it is not ours; note copies."""
         registry, cluster = self._placed.registry, self._place.cluster
         shared = cluster.shared
-        if not can_have_others(cluster) and _OF_OURS not in value:
+        # A registry of the first release does not say which ledgers without a mark are ours in a further cluster.
+        unsaid = cluster.unmarked_below is None and self._place is not self._placed.first
+        if not unsaid and not can_have_others(cluster) and _OF_OURS not in value:
             return True, None
         if not shared and _OWNER_ENTRY + registry.owner.encode() in value and COPY_KEY.encode() not in value:
             return True, None
@@ -103,7 +105,7 @@ class _Judged:
             copies.append(ledger_id)
         ours, unknown = is_ours(registry, cluster, ledger_id, custom), unknown_owner(registry, custom)
         # What brokers read is not all that may be deleted.
-        if shared or (ours and unknown is None):
+        if shared or (ours and unknown is None and not (unsaid and OWNER_KEY not in custom)):
             return ours, None
         mark = "no owner mark" if unknown is None else f"the owner mark {unknown}"
         return True, f"it has {mark} in bookie cluster {cluster.name}, and ours is {registry.owner}"
