@@ -6,6 +6,7 @@ be gone, or elsewhere, before the cluster leaves the registry.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,9 +46,12 @@ class Unregistration:
     pulsar: MetadataStore  #: Its own metadata store.
     open_cluster: OpensCluster  #: Opens a place.
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store of Pulsar does.
+    sleep: Callable[[float], None] = time.sleep
 
     def plan(self, name: str, *, wait_s: float = 0.0) -> UnregistrationPlan:
-        """List all ledgers of the cluster, and change nothing; brokers that are late are waited for up to ``wait_s``.
+        """List all ledgers of the cluster, and change nothing.
+
+        Up to ``wait_s`` each it waits for brokers that are late, and until a switch is long enough ago.
 
         Raises RefusedError where one may be ours, the cluster is active, or a broker is late, and StoreError where a
         store does not answer.
@@ -114,12 +118,14 @@ class Unregistration:
         if directive is None or (directive.epoch != before.registry.epoch and directive.source != name):
             return
         left = _CREATE_SECONDS - (self.clock() - before.changed_ms / 1000)
-        if left > 0:
+        if left > wait_s:
             raise _refused(
                 name,
                 f"brokers were switched to {directive.target} a moment ago, and a ledger that was begun before may "
                 f"still come to {name}: try again in {left:.0f} s",
             )
+        if left > 0:
+            self.sleep(left)
 
     def _require_no_order(self, registry: Registry, name: str) -> None:
         last = find_order(self.pulsar)

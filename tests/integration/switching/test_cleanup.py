@@ -16,7 +16,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata import ownership
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import Segment
 from bookwarden.ledgers.names import TopicName
@@ -147,8 +147,9 @@ def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> None:
     node = store.get(ledger_path(root, ledger_id))
     assert node is not None
     holder = BucketHolder(TopicName.parse(topic).managed_ledger, "late")
+    found = decode_ledger_metadata(node.value)
     custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
-    changed = decode_ledger_metadata(node.value)._replace(custom=custom)
+    changed = found._replace(custom={OWNER_KEY: found.custom[OWNER_KEY], **custom})
     raw = encode_ledger_metadata(changed, password=decode_ledger_password(node.value))
     store.put(ledger_path(root, ledger_id), raw, node.version)
     copy_ledger(ledger_id, (store, root), target, tuple(sorted(site.servers.clusters["b"].ids)[:2]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bookwarden.switching import unregistering
 from bookwarden.switching.moving.report import MORE_LATER
 from servers.switching.site import SwitchingSite
 
@@ -29,10 +32,13 @@ def drain(
 def empty_and_unregister(site: SwitchingSite, home: Path, left: str) -> None:
     """Drain this cluster and sweep, until nothing is there and it is unregistered; do not wait for the window's end."""
     stays = site.registry().clusters.keys() - {left}
-    for _ in range(_PASSES):
-        told = drain(site, home, left, "--yes", "--force", "--per-second", "20", exit_codes=(0, MORE_LATER))
-        if left not in site.registry().clusters:
-            break
-        run(site, home, "sweep", "--once")
+    with pytest.MonkeyPatch.context() as patch:
+        # A unit test waits for what was begun before a switch.
+        patch.setattr(unregistering, "_CREATE_SECONDS", 1.0)
+        for _ in range(_PASSES):
+            told = drain(site, home, left, "--yes", "--force", "--per-second", "20", exit_codes=(0, MORE_LATER))
+            if left not in site.registry().clusters:
+                break
+            run(site, home, "sweep", "--once")
     assert {cluster["name"] for cluster in told["clusters"]} == stays
     assert not site.places().by_cluster[left]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,13 @@ def test_right_after_a_switch_a_ledger_may_still_come(ground: Ground) -> None:
     seen = ground.registry.require()
     ground.registry.replace(seen, seen.registry.with_deprecated("a", True))
     refused(ground, "a", "try again in")
+    slept: list[float] = []
+    waiting = replace(ground.unregistration, sleep=slept.append)
+    with pytest.raises(RefusedError, match="try again in"):
+        waiting.plan("a", wait_s=30.0)
+    assert not slept
+    assert waiting.plan("a", wait_s=60.0)
+    assert slept == [pytest.approx(40.0, abs=5)]
     ground.later_s = 60.0
     assert ground.unregistration.plan("a")
 

@@ -23,6 +23,9 @@ from bookwarden.switching.moving.scope import scope_of
 from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switching import SwitchingContext
 
+# For brokers, and until a switch is long enough ago.
+_WAIT_S = 60.0
+
 _EPILOG = """\b
 Examples:
   bookwarden bookie-clusters drain --from a --dry-run    what is left there, and why
@@ -98,9 +101,9 @@ def drain(
 def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
     """Unregister a cluster in which nothing of ours is left, as is proven once more."""
     with SwitchingContext(invocation.settings) as context:
-        plan = context.unregistration.plan(name)
-        confirm(f"Nothing is left in {name}. Unregister it?", yes=yes)
-        context.unregistration.carry_out(plan)
+        plan = context.unregistration.unregister(
+            name, wait_s=_WAIT_S, confirm=lambda _: confirm(f"Nothing is left in {name}. Unregister it?", yes=yes)
+        )
         notes = [
             f"{name} is empty, and is unregistered: its bookies can be stopped.",
             "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
