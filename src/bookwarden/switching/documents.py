@@ -77,7 +77,7 @@ def raised_data(result: RaiseResult) -> dict[str, Any]:
     """Return a cluster's counter of ids, as it is now."""
     plan = result.plan
     return {
-        "name": plan.cluster.name,
+        "name": plan.name,
         "idRoot": plan.place.ledgers_root,
         "nextLedgerId": plan.next_id,
         "firstFreeLedgerId": plan.free_id,

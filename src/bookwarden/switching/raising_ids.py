@@ -1,4 +1,4 @@
-"""The counter of ids that one bookie cluster has itself, raised before brokers count there again.
+"""Counters of ledger ids, raised: that of all clusters, or the one that a cluster has itself before brokers use it.
 
 Brokers with the jar count at the registry's ``idRoot``; brokers without it count in the cluster that they know. A topic
 sorts its ledgers by id: one that gets a smaller id than those before it loses them.
@@ -15,7 +15,6 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.ports import Confirm, IdGenerator, OpensCluster, Place, unasked
 from bookwarden.switching.registering import looked
-from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import RegistryNode
 
 
@@ -23,10 +22,10 @@ from bookwarden.switching.registry_node import RegistryNode
 class RaisePlan:
     """A counter that may be raised."""
 
-    cluster: BookieCluster  #: Whose counter it is.
+    name: str | None  #: Of the cluster whose counter it is; None for that of all clusters.
     place: Place  #: Where it is.
     next_id: int  #: The id that it gives next.
-    free_id: int  #: The smallest that it must give: above every id of every registered cluster.
+    free_id: int  #: The smallest that it must give: above every id of the registered clusters.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
 
     @property
@@ -45,14 +44,14 @@ class RaiseResult(NamedTuple):
 
 @dataclass(frozen=True)
 class IdRaising:
-    """Raises the counters of registered clusters."""
+    """Raises counters of ledger ids; of no name: the one of all clusters."""
 
     registry: RegistryNode  #: Of this Pulsar cluster.
     pulsar: MetadataStore  #: Its own metadata store.
     open_cluster: OpensCluster  #: Opens a place.
     generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
 
-    def raise_ids(self, name: str, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked) -> RaiseResult:
+    def raise_ids(self, name: str | None, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked) -> RaiseResult:
         """Raise the counter if it is behind, or look only: what commands and REST do.
 
         ``confirm`` is entered before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.
@@ -64,24 +63,28 @@ class IdRaising:
                 plan = self.carry_out(plan, progress)
         return RaiseResult(plan, raised, dry_run)
 
-    def plan(self, name: str) -> RaisePlan:
+    def plan(self, name: str | None) -> RaisePlan:
         """Look at the counter, and at all ids; change nothing.
 
-        Raises RefusedError while a broker lives, or where the cluster is another than was registered, and StoreError
-        where any registered cluster does not answer.
+        Raises RefusedError while a broker lives that would give smaller ids, or where a cluster is another than was
+        registered, and StoreError where any registered cluster does not answer.
         """
         registry = self.registry.require().registry
-        cluster = registry.cluster(name)
+        of_all = Place(self.registry.url, registry.id_root)
+        place = of_all if name is None else self.registry.place_of(registry.cluster(name))
         # First, so that none has given an id since the ids were read.
-        live = [broker.name for broker in read_brokers(self.pulsar)]
-        if live:
+        live = read_brokers(self.pulsar)
+        if name is not None and live:
             raise _refused(
                 name,
-                f"brokers are live, such as {live[0]}, and take ids below {registry.id_root}: stop all of them first, "
-                "and start them again with the stock lines afterwards",
+                f"brokers are live, such as {live[0].name}, and take ids below {registry.id_root}: stop all of them "
+                "first, and start them again with the stock lines afterwards",
             )
-        free_id = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
+        free_id = self.generator_at(of_all).next_id()
         for each in registry.clusters.values():
+            if name is None and each.shared:
+                # An id that another Pulsar cluster has there is passed over.
+                continue
             metadata = self.open_cluster(self.registry.place_of(each))
             instance = looked(metadata, each.name).instance
             if instance != each.instance:
@@ -91,10 +94,17 @@ class IdRaising:
                     f"{each.instance}, so its ids are not known: put its metadata back",
                 )
             free_id = max(free_id, metadata.first_free_id())
-        place = self.registry.place_of(cluster)
         generator = self.generator_at(place)
         next_id = generator.next_id()
-        return RaisePlan(cluster, place, next_id, free_id, free_id > next_id and generator.needs_leap(free_id))
+        leaps = free_id > next_id and generator.needs_leap(free_id)
+        stock = [broker.name for broker in live if broker.follower is None]
+        if leaps and stock:
+            raise _refused(
+                name,
+                f"they have to leap over 2**32, which {stock[0]}, without the jar, would not notice: stop brokers "
+                "without the jar first",
+            )
+        return RaisePlan(name, place, next_id, free_id, leaps)
 
     def carry_out(self, plan: RaisePlan, progress: Callable[[int], object] = lambda _: None) -> RaisePlan:
         """Raise the counter, and look at everything again; ``progress`` is called with how many ids were passed.
@@ -104,11 +114,12 @@ class IdRaising:
         """
         if plan.behind:
             self.generator_at(plan.place).raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
-        after = self.plan(plan.cluster.name)
+        after = self.plan(plan.name)
         if after.behind:
-            raise _refused(plan.cluster.name, f"ids up to {after.free_id - 1} were given meanwhile: find out by whom")
+            raise _refused(plan.name, f"ids up to {after.free_id - 1} were given meanwhile: find out by whom")
         return after
 
 
-def _refused(name: str, reason: str) -> RefusedError:
-    return RefusedError(f"the ids of bookie cluster {name!r} are not raised: {reason}")
+def _refused(name: str | None, reason: str) -> RefusedError:
+    whose = "all clusters" if name is None else f"bookie cluster {name!r}"
+    return RefusedError(f"the ids of {whose} are not raised: {reason}")

@@ -18,7 +18,7 @@ from bookwarden.switching.registering import (
     require_no_stock_broker,
     require_understanding,
 )
-from bookwarden.switching.registry import Registry, is_owner
+from bookwarden.switching.registry import BookieCluster, Registry, is_owner
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 _REFUSAL = "the registry is not upgraded"
@@ -72,34 +72,33 @@ class Upgrade:
         if closing:
             require_no_stock_broker(self.pulsar, _REFUSAL, closing)
             for each in registry.clusters.values():
-                self._require_below(each.name, below)
+                self._require_below(each, below)
             after = after.with_ranges_closed(below)
         return UpgradePlan(before, after, tuple(each.name for each in closing), below, added)
 
-    def carry_out(self, plan: UpgradePlan) -> None:
-        """Raise the counters that clusters have themselves, and write the registry.
+    def carry_out(self, owners: Sequence[str] = ()) -> UpgradePlan:
+        """Look at everything again, raise the counters that clusters have themselves, and write the registry.
 
-        May be killed and repeated. LostRaceError where somebody else changed the registry meanwhile.
+        May be killed and repeated. LostRaceError where another process changed the registry meanwhile.
         """
-        if not plan.changes:
-            return
+        plan = self.plan(owners)
         if plan.closed:
             raise_own_counters(self.generator_at, self.registry, plan.after, plan.below)
-        self.registry.replace(plan.before, plan.after)
+        if plan.changes:
+            self.registry.replace(plan.before, plan.after)
+        return plan
 
-    def _require_below(self, name: str, below: int) -> None:
-        cluster = self.registry.require().registry.cluster(name)
+    def _require_below(self, cluster: BookieCluster, below: int) -> None:
         metadata = self.open_cluster(self.registry.place_of(cluster))
-        instance = looked(metadata, name).instance
+        instance = looked(metadata, cluster.name).instance
         if instance != cluster.instance:
             raise RefusedError(
-                f"{_REFUSAL}: bookie cluster {name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
+                f"{_REFUSAL}: bookie cluster {cluster.name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
                 "its ids are not known: put its metadata back"
             )
         free = metadata.first_free_id()
         if free > below and not cluster.shared:
             raise RefusedError(
-                f"{_REFUSAL}: bookie cluster {name!r} has ids up to {free - 1}, and the next one of all clusters is "
-                f"{below}: find what gives ids there by a counter of its own, and raise that of all clusters above it "
-                "first (docs/bookie-clusters.md, 'Precheck')"
+                f"{_REFUSAL}: bookie cluster {cluster.name!r} has ids up to {free - 1}, as another client may give there, and "
+                f"the next one of all clusters is {below}: raise that first, with `bookie-clusters raise-ids`"
             )

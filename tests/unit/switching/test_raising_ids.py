@@ -8,10 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from bookwarden.errors import RefusedError, StoreError
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import OWN_ID_ROOT
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
+
+C = Place("memory:third", "/bookies-c")
 
 
 @pytest.fixture
@@ -63,6 +66,28 @@ def test_ids_that_are_counted_outside_of_all_clusters_are_passed() -> None:
     ground.give_ids(counted, 20)
     assert ground.ids_at(B).next_id() < ground.id_raising.plan("a").free_id == 20
     assert ground.id_raising.carry_out(ground.id_raising.plan("a")).next_id == 20
+
+
+def test_that_of_all_clusters_is_raised_while_brokers_live(ground: Ground) -> None:
+    ground.stores[C.url] = MemoryStore()
+    ground.cluster(C, "instance-c", ("c1:3181",))
+    ground.register(further(C, name="c", uri="uri-of-c", shared=True))
+    ground.ledger(B, 45)
+    # What others have in a shared cluster is passed over.
+    ground.ledger(C, 900)
+    ground.broker("br1", epoch=3)
+    plan = ground.id_raising.plan(None)
+    assert (plan.name, plan.place, plan.next_id, plan.free_id) == (None, A, 40, 46)
+    assert ground.id_raising.raise_ids(None).plan.next_id == ground.ids_at(A).next_id() == 46
+
+
+def test_no_broker_without_the_jar_may_live_over_a_leap(ground: Ground) -> None:
+    ground.ledger(B, 3_000_000)
+    ground.broker("br1", epoch=2)
+    assert ground.id_raising.plan(None).leaps
+    ground.broker("br2")
+    with pytest.raises(RefusedError, match=r"all clusters are not raised: they have to leap .* br2, without the jar"):
+        ground.id_raising.plan(None)
 
 
 def test_it_is_refused_while_a_broker_lives(ground: Ground) -> None:

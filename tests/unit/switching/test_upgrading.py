@@ -36,18 +36,16 @@ def test_the_range_of_a_cluster_that_counts_no_ids_is_closed_at_the_next_id(grou
     ground.broker("h:8080", 3)
     plan = ground.upgrade.plan()
     assert (plan.closed, plan.below) == (("b",), 20)
-    ground.upgrade.carry_out(plan)
+    assert ground.upgrade.carry_out() == plan
     assert {name: each.unmarked_below for name, each in ground.now.clusters.items()} == {"a": None, "b": 20}
     assert (ground.now.epoch, ground.ids_at(B).next_id()) == (4, 20)
-    again = ground.upgrade.plan()
-    assert not again.changes
-    ground.upgrade.carry_out(again)
+    assert not ground.upgrade.carry_out().changes
     assert ground.now.epoch == 4
 
 
 def test_owners_of_earlier_registries_are_added_once(ground: Ground) -> None:
     for _ in range(2):
-        ground.upgrade.carry_out(ground.upgrade.plan(("0badc0de", "0badc0de", ground.now.owner)))
+        ground.upgrade.carry_out(("0badc0de", "0badc0de", ground.now.owner))
     assert ground.now.former_owners == ("0badc0de",)
     refused(ground, "'0badc0' is not eight hexadecimal digits", "0badc0")
 
@@ -63,9 +61,20 @@ def test_a_broker_without_the_jar_keeps_a_range_open(ground: Ground) -> None:
     refused(ground, "g:8080 is without the jar, and makes ledgers without an owner mark in b")
 
 
-def test_ids_above_the_counter_are_looked_for_first(ground: Ground) -> None:
+def test_ids_of_another_client_above_the_counter_are_passed_first(ground: Ground) -> None:
     ground.ledger(B, 25)
-    refused(ground, "'b' has ids up to 25, and the next one of all clusters is 20")
+    refused(ground, r"'b' has ids up to 25, .* the next one of all clusters is 20: .* `bookie-clusters raise-ids`")
+    ground.broker("h:8080", 3)
+    assert ground.id_raising.raise_ids(None).raised == 6
+    assert ground.upgrade.carry_out().below == 26
+
+
+def test_a_broker_that_came_after_the_question_keeps_it_back(ground: Ground) -> None:
+    assert ground.upgrade.plan().changes
+    ground.broker("g:8080")
+    with pytest.raises(RefusedError, match="g:8080 is without the jar"):
+        ground.upgrade.carry_out()
+    assert ground.now.epoch == 3
 
 
 def test_a_cluster_that_is_registered_alone_keeps_all() -> None:

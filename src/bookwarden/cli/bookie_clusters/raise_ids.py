@@ -1,4 +1,4 @@
-"""`bookwarden bookie-clusters raise-ids`: a cluster's own counter of ids, before brokers without the jar use it."""
+"""`bookwarden bookie-clusters raise-ids`: counters of ledger ids, where something has ids above them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from bookwarden.switching.raising_ids import RaisePlan, RaiseResult
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
-When this is needed: docs/bookie-clusters.md, "To leave it again"."""
+When this is needed: docs/bookie-clusters.md, "Dead ends" and "To leave it again"."""
 
 
 @click.command("raise-ids", epilog=_EPILOG)
-@click.option("--name", required=True, help="The bookie cluster that brokers are to use without the jar.")
+@click.option("--name", help="The bookie cluster that brokers are to use without the jar: its own counter.")
 @click.option("--dry-run", is_flag=True, help="Look at all ids, change nothing.")
 @yes_option
 @output_option
 @pass_invocation
-def raise_ids(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> None:
-    """Raise a bookie cluster's own counter of ledger ids.
+def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool) -> None:
+    """Raise a counter of ledger ids above every id of the registered clusters.
 
-    Brokers without the jar take ids from it; it has to be above every id of every registered cluster first. Refused
-    while a broker lives. May be repeated.
+    Without --name it is the one of all clusters, which brokers with the jar use; brokers may run. With --name it is
+    the cluster's own, which brokers without the jar will use: refused while a broker lives. May be repeated.
     """
     with SwitchingContext(invocation.settings) as context:
 
         @contextmanager
         def confirm_raise(plan: RaisePlan) -> Iterator[Callable[[int], object]]:
-            confirm(f"Raise the next ledger id of {name} from {plan.next_id} to {plan.free_id}?", yes=yes)
+            confirm(f"Raise the next ledger id of {_whose(plan)} from {plan.next_id} to {plan.free_id}?", yes=yes)
             what = f"raising the next ledger id below {plan.place.ledgers_root} by {plan.behind:,}"
             with node_progress(invocation, what, "passed", "ids") as progress:
                 yield progress
@@ -43,10 +43,14 @@ def raise_ids(invocation: Invocation, name: str, dry_run: bool, yes: bool) -> No
         invocation.write(_describe(context.id_raising.raise_ids(name, dry_run=dry_run, confirm=confirm_raise)))
 
 
+def _whose(plan: RaisePlan) -> str:
+    return "all clusters" if plan.name is None else plan.name
+
+
 def _describe(result: RaiseResult) -> Document:
     plan, raised, dry_run = result
     pairs = (
-        ("bookie cluster", plan.cluster.name),
+        ("bookie cluster", _whose(plan)),
         ("counted below", f"{plan.place.ledgers_root} in {plan.place.url}"),
         ("next ledger id", str(plan.next_id)),
         ("none is taken from", str(plan.free_id)),
@@ -55,6 +59,8 @@ def _describe(result: RaiseResult) -> Document:
         note = "It is above every id already."
     elif dry_run:
         note = f"It would be raised by {raised:,}, after a question."
+    elif plan.name is None:
+        note = "It is above every id now."
     else:
         note = "It is above every id now. Start brokers with the stock lines, and none with the jar any more."
     notes = [Note(note)]

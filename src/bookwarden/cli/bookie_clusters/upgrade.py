@@ -32,7 +32,7 @@ def upgrade(invocation: Invocation, owners: tuple[str, ...], dry_run: bool, yes:
             for line in _notes(plan, dry_run=True):
                 invocation.say(line)
             confirm("Write this into the registry?", yes=yes)
-            context.upgrade.carry_out(plan)
+            plan = context.upgrade.carry_out(owners)
         shown = plan.before.registry if dry_run else plan.after
         invocation.write(describe_registry(context, shown, *_notes(plan, dry_run=dry_run)))
 

@@ -189,7 +189,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     if own:
         yield fails(
             f"{told} (by {root}), and {some(own)}: topics sort ledgers by id, and would lose what came before",
-            "find what gives ids there by another counter, and raise this one: docs/bookie-clusters.md, 'Precheck'",
+            "find what gives ids there by another counter, and stop it; then `bookie-clusters raise-ids` raises this one",
         )
     foreign = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if seen.registry.cluster(name).shared]
     if foreign:
@@ -221,8 +221,8 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     if behind:
         yield warns(
             f"counters that clusters have themselves are behind: {some(behind)}",
-            "let no client with the URI of that cluster make ledgers there; `bookie-clusters raise-ids`, with all "
-            "brokers stopped, raises the counter",
+            "let no client with the URI of that cluster make ledgers there; `bookie-clusters raise-ids --name NAME`, "
+            "with all brokers stopped, raises the counter",
         )
     open_ = [each.name for each in seen.registry.open_ranges()] if len(seen.registry.clusters) > 1 else []
     if open_:
