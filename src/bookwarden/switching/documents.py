@@ -293,4 +293,10 @@ def uri_data(plan: UriPlan, *, dry_run: bool) -> dict[str, Any]:
 
 def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
     """Return the registry that was, or would be, put back."""
-    return {"imported": not dry_run, "savedEpoch": plan.saved_epoch, **registry_data(url, plan.registry)}
+    return {
+        "imported": not dry_run,
+        "savedEpoch": plan.saved_epoch,
+        "nextLedgerId": plan.next_id,
+        "aboveItsLedgers": plan.free_id,
+        **registry_data(url, plan.registry),
+    }

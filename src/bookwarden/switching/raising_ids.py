@@ -51,7 +51,9 @@ class IdRaising:
     open_cluster: OpensCluster  #: Opens a place.
     generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
 
-    def raise_ids(self, name: str | None, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked) -> RaiseResult:
+    def raise_ids(
+        self, name: str | None, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked
+    ) -> RaiseResult:
         """Raise the counter if it is behind, or look only: what commands and REST do.
 
         ``confirm`` is entered before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.

@@ -25,6 +25,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OWNER: Final = re.compile(r"[0-9a-f]{8}")
 
 
+class OtherFormatError(FormatError):
+    """A registry of a format that another release of bookwarden wrote."""
+
+
 class Status(enum.Enum):
     """The status of a bookie cluster, in the words of PIP-477."""
 
@@ -196,12 +200,13 @@ def serialize_registry(registry: Registry) -> bytes:
 def parse_registry(value: bytes) -> Registry:
     """Parse the value of the registry's node; FormatError if anything in it is not as it must be.
 
+    OtherFormatError if it has another format.
     Fields that this release does not know are left alone only in a node of its own format.
     """
     try:
         fields = _object(json.loads(value, object_pairs_hook=_each_once), "the registry")
         if _whole(fields, "format") != FORMAT:
-            raise FormatError(f"format {fields['format']} is not {FORMAT}: use the bookwarden that wrote it")
+            raise OtherFormatError(f"format {fields['format']} is not {FORMAT}: use the bookwarden that wrote it")
         clusters = {name: _cluster(name, each) for name, each in _object(fields.get("clusters"), "clusters").items()}
         directive = fields.get("directive")
         registry = Registry(
@@ -215,7 +220,8 @@ def parse_registry(value: bytes) -> Registry:
         )
         _check(registry)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, FormatError) as error:
-        raise FormatError(f"{REGISTRY_PATH} is no registry of bookie clusters: {error}") from error
+        kind = OtherFormatError if isinstance(error, OtherFormatError) else FormatError
+        raise kind(f"no registry of bookie clusters: {error}") from error
     return registry
 
 

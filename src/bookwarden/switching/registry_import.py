@@ -14,7 +14,7 @@ from bookwarden.switching.ports import IdGenerator, OpensCluster
 from bookwarden.switching.promoted import void_promotion
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import looked
-from bookwarden.switching.registry import Registry, parse_registry
+from bookwarden.switching.registry import Directive, OtherFormatError, Registry, parse_registry
 from bookwarden.switching.registry_node import RegistryNode
 
 
@@ -25,6 +25,13 @@ class ImportPlan:
     registry: Registry  #: As it will be written.
     saved_epoch: int  #: Of the file.
     damaged_version: int | None  #: Of the node that it replaces, which has no registry; None where there is no node.
+    next_id: int  #: The id that the next ledger of any cluster gets now.
+    free_id: int  #: The smallest that it must be: above every id of the clusters.
+
+    @property
+    def behind(self) -> int:
+        """How far the next id has to be raised, as where its counter was lost too; 0 if it is above all."""
+        return max(0, self.free_id - self.next_id)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,11 @@ class RegistryImport:
         """
         registry = parse_registry(saved)
         damaged = self._require_no_registry()
-        reasons = [*self._against_clusters(registry), *self._against_followers(registry)]
+        reasons, free_id = self._against_clusters(registry)
+        generator = self.generator(registry.id_root)
+        next_id = generator.next_id()
+        leaps = free_id > next_id and generator.needs_leap(free_id)
+        reasons += self._against_followers(registry, leaps=leaps)
         epochs = [registry.epoch, *(each.epoch for each in read_followers(self.pulsar) if each.epoch is not None)]
         last = find_order(self.pulsar)
         if last is not None:
@@ -56,13 +67,26 @@ class RegistryImport:
                     f"the newest order made {last.order.target} active in epoch {last.order.epoch}, and in the file, "
                     f"of epoch {registry.epoch}, it is {registry.active}: the file is older than that switch"
                 )
+            elif last.order.epoch > registry.epoch and last.order.target == registry.active:
+                # Brokers wrote elsewhere since the file was saved, and came back: what they opened there counts.
+                order = last.order
+                newest = Directive(order.source, order.target, order.origin, order.epoch, order.time_ms)
+                registry = replace(registry, directive=newest)
         if reasons:
             raise RefusedError(f"the registry is not imported: {'; '.join(reasons)}")
-        return ImportPlan(replace(registry, epoch=max(epochs) + 1), registry.epoch, damaged)
+        return ImportPlan(replace(registry, epoch=max(epochs) + 1), registry.epoch, damaged, next_id, free_id)
 
-    def carry_out(self, saved: bytes) -> ImportPlan:
-        """Compare again, and write the registry, if its node is still as it was; LostRaceError if it is not."""
+    def carry_out(self, saved: bytes, progress: Callable[[int], object] = lambda _: None) -> ImportPlan:
+        """Compare again, raise the next ledger id if it is behind, and write the registry.
+
+        ``progress`` is called with how many ids were passed. May be killed and repeated. LostRaceError if the node is
+        not as it was.
+        """
         plan = self.plan(saved)
+        if plan.behind:
+            next_id, generator = plan.next_id, self.generator(plan.registry.id_root)
+            generator.raise_to(plan.free_id, lambda reached: progress(reached - next_id))
+            plan = self.plan(saved)
         # What was promoted before may have been void.
         void_promotion(self.pulsar)
         self.registry.write_imported(plan.registry, plan.damaged_version)
@@ -72,6 +96,8 @@ class RegistryImport:
         """Return the version of a damaged node, None without a node; RefusedError where there is a registry."""
         try:
             found = self.registry.read()
+        except OtherFormatError as error:
+            raise RefusedError(f"the registry is not imported: {error}") from error
         except FormatError:
             return self.registry.version()
         if found is None:
@@ -81,28 +107,26 @@ class RegistryImport:
             f"{', '.join(sorted(found.registry.clusters))}"
         )
 
-    def _against_clusters(self, registry: Registry) -> Iterator[str]:
-        free = 0
+    def _against_clusters(self, registry: Registry) -> tuple[list[str], int]:
+        """Return what contradicts the file, and the smallest id above all that the clusters have."""
+        reasons, free_id = list[str](), 0
         for name, cluster in sorted(registry.clusters.items()):
             metadata = self.open_cluster(self.registry.place_of(cluster))
             instance = looked(metadata, name).instance
             if instance != cluster.instance:
                 where = f"{cluster.ledgers_root} in {metadata.url} of {name!r}"
-                yield f"{where} is the instance {instance}, not {cluster.instance}"
+                reasons.append(f"{where} is the instance {instance}, not {cluster.instance}")
             elif not cluster.shared:
-                free = max(free, metadata.first_free_id())
-        following = self.generator(registry.id_root).next_id()
-        if following < free:
-            yield (
-                f"the next ledger id below {registry.id_root} is {following}, and there are ids up to {free - 1}: it "
-                "is not the counter that brokers used"
-            )
+                free_id = max(free_id, metadata.first_free_id())
+        return reasons, free_id
 
-    def _against_followers(self, registry: Registry) -> Iterator[str]:
+    def _against_followers(self, registry: Registry, *, leaps: bool) -> Iterator[str]:
         brokers = read_brokers(self.pulsar)
         stock = [broker.name for broker in brokers if broker.follower is None]
         if stock and len(registry.clusters) > 1:
             yield f"brokers without the jar live, such as {stock[0]}, and know one cluster alone: stop them"
+        elif stock and leaps:
+            yield f"ledger ids have to leap over 2**32, which {stock[0]}, without the jar, would not notice: stop it"
         followers = [each.follower for each in read_followers(self.pulsar) if each.follower is not None]
         owners = {each.owner for each in followers} - {registry.owner}
         if owners:

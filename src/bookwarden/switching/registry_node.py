@@ -13,6 +13,7 @@ from bookwarden.switching.registry import (
     FOLLOWERS_PATH,
     REGISTRY_PATH,
     BookieCluster,
+    OtherFormatError,
     Registry,
     parse_registry,
     serialize_registry,
@@ -41,7 +42,7 @@ class RegistryNode:
         Raises FormatError for a value that is no registry.
         """
         node = self._fresh()
-        return None if node is None else StoredRegistry(parse_registry(node.value), node.version, node.modified_ms)
+        return None if node is None else StoredRegistry(self._parsed(node.value), node.version, node.modified_ms)
 
     def require(self) -> StoredRegistry:
         """Read the registry as `read` does; RefusedError if nothing is registered."""
@@ -49,7 +50,8 @@ class RegistryNode:
         if found is None:
             raise RefusedError(
                 f"no bookie cluster is registered in {self.url}: begin with `bookwarden bookie-clusters register "
-                "--bootstrap` (docs/bookie-clusters.md)"
+                "--bootstrap`; if there was a registry, `bookwarden bookie-clusters registry import` puts it back "
+                "(docs/bookie-clusters.md)"
             )
         return found
 
@@ -81,14 +83,7 @@ class RegistryNode:
         """Create the node; LostRaceError if somebody else has meanwhile."""
         if registry.epoch != 1:
             raise FormatError(f"a new registry has epoch 1, not {registry.epoch}")
-        value = _checked(registry)
-        with suppress(LostRaceError, OutcomeUnknownError):
-            # Brokers would make it open to everybody; the registry needs it not.
-            self._store.create(FOLLOWERS_PATH, b"", make_parents=True)
-        try:
-            self._store.create(REGISTRY_PATH, value, make_parents=True)
-        except (LostRaceError, OutcomeUnknownError) as error:
-            self._require_written(value, error)
+        self.write_imported(registry, None)
 
     def version(self) -> int | None:
         """Read the version of the node, whatever it has; None if there is none."""
@@ -101,6 +96,9 @@ class RegistryNode:
         LostRaceError if somebody else changed it meanwhile.
         """
         value = _checked(registry)
+        with suppress(LostRaceError, OutcomeUnknownError):
+            # Brokers would make it open to everybody; the registry needs it not.
+            self._store.create(FOLLOWERS_PATH, b"", make_parents=True)
         try:
             if version is None:
                 self._store.create(REGISTRY_PATH, value, make_parents=True)
@@ -129,12 +127,23 @@ class RegistryNode:
             return
         now = "is not there"
         if node is not None:
-            registry = parse_registry(node.value)
+            registry = self._parsed(node.value)
             now = f"has epoch {registry.epoch}, and bookie cluster {registry.active!r} is active"
         raise LostRaceError(
             f"this change was not made, since somebody else made one, or the store did not answer: {REGISTRY_PATH} of "
             f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide anew"
         ) from error
+
+    def _parsed(self, value: bytes) -> Registry:
+        try:
+            return parse_registry(value)
+        except OtherFormatError as error:
+            raise OtherFormatError(f"{REGISTRY_PATH} of {self.url} is {error}") from error
+        except FormatError as error:
+            raise FormatError(
+                f"{REGISTRY_PATH} of {self.url} is {error}. `bookwarden bookie-clusters registry import` puts a saved "
+                "one back (docs/bookie-clusters.md, 'Dead ends')"
+            ) from error
 
     def _fresh(self) -> Versioned | None:
         self._store.sync()
@@ -167,8 +176,7 @@ def read_registered(node: RegistryNode) -> tuple[tuple[str, ...], str, bool, str
     if found is None:
         return (), "", True, ""
     registry = found.registry
-    alone = next(iter(registry.clusters.values()))
-    counts_itself = alone.store_url is None and alone.ledgers_root == registry.id_root
+    counts_itself = registry.counts_ids_in(registry.cluster(registry.active))
     return tuple(sorted(registry.clusters)), registry.id_root, counts_itself, ""
 
 

@@ -89,16 +89,16 @@ class Upgrade:
         return plan
 
     def _require_below(self, cluster: BookieCluster, below: int) -> None:
-        metadata = self.open_cluster(self.registry.place_of(cluster))
-        instance = looked(metadata, cluster.name).instance
+        name, metadata = cluster.name, self.open_cluster(self.registry.place_of(cluster))
+        instance = looked(metadata, name).instance
         if instance != cluster.instance:
             raise RefusedError(
-                f"{_REFUSAL}: bookie cluster {cluster.name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
+                f"{_REFUSAL}: bookie cluster {name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
                 "its ids are not known: put its metadata back"
             )
         free = metadata.first_free_id()
         if free > below and not cluster.shared:
             raise RefusedError(
-                f"{_REFUSAL}: bookie cluster {cluster.name!r} has ids up to {free - 1}, as another client may give there, and "
+                f"{_REFUSAL}: bookie cluster {name!r} has ids up to {free - 1}, as another client may give there, and "
                 f"the next one of all clusters is {below}: raise that first, with `bookie-clusters raise-ids`"
             )

@@ -15,7 +15,7 @@ from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedEr
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.switching.broker_jar import PACKAGED
 from bookwarden.switching.documents import SUPERSEDED
-from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry, serialize_registry
 
 SAMPLE = Path(__file__).parents[2] / "data" / "bookie_cluster_registry" / "valid" / "switched.json"
 
@@ -26,12 +26,15 @@ class Site:
     def __init__(self, value: bytes | None = None) -> None:
         self.name = uuid4().hex
         self.value = value
+        self.ledger: str | None = None
 
     def run(self, *arguments: str, more: tuple[str, ...] = ()) -> Result:
         store = shared_memory_store(self.name)
         store.create("/ledgers/INSTANCEID", b"instance-a", make_parents=True)
         for root in ("/managed-ledgers", "/schemas"):
             store.create(root, b"")
+        if self.ledger is not None:
+            store.create(self.ledger, b"garbage", make_parents=True)
         if self.value is not None:
             store.create(REGISTRY_PATH, self.value, make_parents=True)
         urls = json.dumps([f"memory:{self.name}", *more])
@@ -342,3 +345,20 @@ def test_the_address_of_a_cluster_is_changed(lost: Site) -> None:
     done = json.loads(result.stdout)
     assert (done["changed"], done["epoch"], done["bookies"]) == (True, 4, ["a1:3181"])
     assert done["cluster"]["metadataServiceUri"] == uri
+
+
+def test_a_saved_registry_goes_back_and_a_lost_counter_is_raised(site: Site, tmp_path: Path) -> None:
+    alone = {"a": BookieCluster("a", "uri", None, "/ledgers", "instance-a", 1, bootstrap=True)}
+    file = tmp_path / "registry.json"
+    file.write_bytes(serialize_registry(Registry(4, "1badc0de", "/ledgers", "a", alone)))
+    looked = site.run("registry", "import", str(file))
+    assert looked.exit_code == 0, looked.stderr
+    assert "Would be put back: epoch 4" in " ".join(looked.stdout.split())
+    assert "raise" not in looked.stdout + looked.stderr
+    site.ledger = "/ledgers/00/0000/L0041"
+    refused = site.run("registry", "import", str(file), "--no-dry-run")
+    assert "with a active, and raise the next ledger id from 0 to 42?" in refused.stderr
+    done = site.run("registry", "import", str(file), "--no-dry-run", "--yes")
+    assert done.exit_code == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert f"Put back: epoch 4 of {file} as 5. Raised: the next ledger id from 0 to 42." in text

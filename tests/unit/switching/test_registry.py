@@ -83,7 +83,7 @@ def test_one_of_the_first_release_names_no_former_owner_and_closes_no_range() ->
 
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
 def test_no_broken_sample_is_believed(path: Path) -> None:
-    with pytest.raises(FormatError, match="is no registry of bookie clusters"):
+    with pytest.raises(FormatError, match="no registry of bookie clusters"):
         parse_registry(path.read_bytes())
 
 

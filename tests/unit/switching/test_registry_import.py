@@ -13,8 +13,8 @@ from bookwarden.leases import holder_here
 from bookwarden.switching.order import Order, Phase, order_fields
 from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, serialize_promotion
 from bookwarden.switching.record import ORDER_PATH
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
-from unit.switching.registry_grounds import OTHER, B, Ground, first, further
+from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, serialize_registry
+from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 
 
 class Lost(Ground):
@@ -129,7 +129,56 @@ def test_each_cluster_has_to_be_the_one_of_the_file(ground: Lost) -> None:
         ground.registry_import.plan(ground.file)
 
 
-def test_the_counter_has_to_be_above_every_id(ground: Lost) -> None:
+def test_a_counter_that_was_lost_too_is_raised_above_every_id(ground: Lost) -> None:
     ground.lose()
     ground.ledger(B, 900, ground.saved.owner)
-    ground.refused("the next ledger id below /ledgers is 0, and there are ids up to 900")
+    plan = ground.registry_import.plan(ground.file)
+    assert (plan.next_id, plan.free_id, plan.behind, ground.ids_at(A).next_id()) == (0, 901, 901, 0)
+    assert ground.registry_import.carry_out(ground.file).behind == 0
+    assert ground.ids_at(A).next_id() == 901
+    assert ground.now.clusters == ground.saved.clusters
+
+
+def test_no_broker_without_the_jar_may_live_over_a_leap(ground: Lost) -> None:
+    ground.saved = ground.saved.without_cluster("b")
+    ground.broker("h:8080")
+    ground.lose()
+    ground.ledger(A, 3_000_000)
+    ground.refused("ids have to leap over 2.*2, which h:8080, without the jar, would not notice")
+
+
+def test_a_registry_of_another_format_is_left_alone(ground: Lost) -> None:
+    node = ground.pulsar.get(REGISTRY_PATH)
+    assert node is not None
+    ground.pulsar.put(REGISTRY_PATH, node.value.replace(b'"format": 1', b'"format": 2'), node.version)
+    ground.refused("is no registry of bookie clusters: format 2 is not 1: use the bookwarden that wrote it")
+
+
+def test_a_switch_there_and_back_after_the_file_was_saved_counts(ground: Lost) -> None:
+    ground.order("a", 4, Phase.DONE)
+    ground.lose()
+    assert ground.saved.directive is None
+    ground.registry_import.carry_out(ground.file)
+    directive = ground.now.directive
+    assert directive is not None
+    assert (directive.source, directive.target, directive.epoch, ground.now.epoch) == ("b", "a", 5, 6)
+
+
+def test_brokers_find_the_folder_of_what_they_follow(ground: Lost) -> None:
+    for path in (REGISTRY_PATH, FOLLOWERS_PATH):
+        node = ground.pulsar.get(path)
+        assert node is not None
+        ground.pulsar.delete_many([(path, node.version)])
+    ground.registry_import.carry_out(ground.file)
+    assert ground.pulsar.get(FOLLOWERS_PATH) is not None
+
+
+def test_commands_name_the_way_back(ground: Lost) -> None:
+    node = ground.pulsar.get(REGISTRY_PATH)
+    assert node is not None
+    ground.pulsar.put(REGISTRY_PATH, b"{", node.version)
+    with pytest.raises(FormatError, match="`bookwarden bookie-clusters registry import`"):
+        ground.registry.require()
+    ground.lose()
+    with pytest.raises(RefusedError, match="if there was a registry, `bookwarden bookie-clusters registry import`"):
+        ground.registry.require()

@@ -189,7 +189,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     if own:
         yield fails(
             f"{told} (by {root}), and {some(own)}: topics sort ledgers by id, and would lose what came before",
-            "find what gives ids there by another counter, and stop it; then `bookie-clusters raise-ids` raises this one",
+            "find and stop what gives ids there by another counter; then raise this one: `bookie-clusters raise-ids`",
         )
     foreign = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if seen.registry.cluster(name).shared]
     if foreign:
