@@ -49,9 +49,12 @@ _Source = Annotated[str | None, Query(description="This former bookie cluster al
 _Lost = Annotated[bool, Query(description="Its metadata is gone for good: what only it had is lost.")]
 _Confirm = Annotated[str, Query(description="With lost: the name again, since this cannot be undone.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
+_WAIT: Final = "Maximum seconds to wait for brokers."
+_Timeout = Annotated[float, Query(description=_WAIT, ge=0, le=_LONGEST_WAIT_S)]
 
 
-_Timeout = Annotated[float, Query(description="Maximum seconds to wait for brokers.", ge=0, le=_LONGEST_WAIT_S)]
+def _wait() -> Any:
+    return Field(default=60.0, ge=0, le=_LONGEST_WAIT_S, alias="timeoutSeconds", description=_WAIT)
 
 
 class _Body(BaseModel):
@@ -70,13 +73,7 @@ class Registering(_Body):
     raise_ids: bool = Field(
         default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
     )
-    timeout_s: float = Field(
-        default=60.0,
-        ge=0,
-        le=_LONGEST_WAIT_S,
-        alias="timeoutSeconds",
-        description="Maximum seconds to wait for brokers.",
-    )
+    timeout_s: float = _wait()
 
 
 class ChangingUri(_Body):
@@ -84,6 +81,7 @@ class ChangingUri(_Body):
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it now.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Look at both addresses, change nothing.")
+    timeout_s: float = _wait()
 
 
 class ImportingRegistry(_Body):
@@ -113,9 +111,7 @@ class Carrying(_Body):
         default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
     )
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
-    timeout_s: float = Field(
-        default=60.0, ge=0, le=_LONGEST_WAIT_S, alias="timeoutSeconds", description="Wait so long for brokers."
-    )
+    timeout_s: float = _wait()
 
 
 class Switching(Carrying):
@@ -243,8 +239,7 @@ class _Endpoints(NamedTuple):
         uri = body.metadata_service_uri
         wanted = Wanted(name, uri, place_of_uri(uri))
         with SwitchingContext(self.settings) as context:
-            plan = context.uri_change.plan(wanted) if body.dry_run else context.uri_change.carry_out(wanted)
-            return uri_data(plan, dry_run=body.dry_run)
+            return uri_data(context.uri_change.change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
 
     def unregister(
         self,

@@ -37,14 +37,17 @@ class Broker:
         """Return whether it acts by a registry that has this cluster, so that it reads, and may write, there."""
         return self.follows(cluster.since)
 
+    def reads(self, name: str) -> bool:
+        """Return whether it reads the metadata of the cluster that it knows by this name."""
+        return self.follower is not None and name in self.follower.instances and name not in self.follower.unreachable
+
     def reaches(self, cluster: BookieCluster) -> bool:
         """Return whether it reads that cluster's metadata, and found it to be that cluster."""
-        follower = self.follower
         return (
-            follower is not None
+            self.follower is not None
             and self.knows(cluster)
-            and follower.instances.get(cluster.name) == cluster.instance
-            and cluster.name not in follower.unreachable
+            and self.reads(cluster.name)
+            and self.follower.instances[cluster.name] == cluster.instance
         )
 
     def described(self) -> str:
@@ -73,6 +76,16 @@ def await_brokers(
         if not late or time.monotonic() >= deadline:
             return late
         sleep(_LOOK_EVERY_S)
+
+
+def await_reached(store: MetadataStore, cluster: BookieCluster, epoch: int, wait_s: float) -> list[Broker]:
+    """Wait until each live broker with the jar acts by this epoch and reaches the cluster; return those that do not."""
+
+    def is_late(broker: Broker) -> bool:
+        has_jar = broker.follower is not None or broker.trouble != ""
+        return has_jar and not (broker.follows(epoch) and broker.reaches(cluster))
+
+    return await_brokers(store, is_late, wait_s)
 
 
 def matched(name: str, node: Versioned, followers: Iterable[FollowerNode]) -> Broker:

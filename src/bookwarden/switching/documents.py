@@ -19,7 +19,7 @@ from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import Directive, Registry
 from bookwarden.switching.registry_import import ImportPlan
 from bookwarden.switching.unregistering import UnregistrationPlan
-from bookwarden.switching.uri_change import UriPlan
+from bookwarden.switching.uri_change import UriResult
 
 #: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
 SUPERSEDED: Final = {
@@ -281,10 +281,12 @@ def lost_data(url: str, plan: LostPlan, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def uri_data(plan: UriPlan, *, dry_run: bool) -> dict[str, Any]:
-    """Return where a cluster is from now on."""
+def uri_data(result: UriResult) -> dict[str, Any]:
+    """Return where a cluster is from now on, and which brokers do not reach it there."""
+    plan = result.plan
     return {
-        "changed": not dry_run,
+        "changed": not result.dry_run,
+        "behind": list(result.behind),
         "epoch": plan.after.epoch,
         "bookies": sorted(plan.bookies),
         "cluster": cluster_data(plan.after, plan.cluster.name),

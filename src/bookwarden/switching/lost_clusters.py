@@ -95,8 +95,7 @@ class LostClusters:
     def _why_lost(self, cluster: BookieCluster) -> str:
         name, operation = cluster.name, self.unregistration
         for broker in read_brokers(operation.pulsar):
-            follower = broker.follower
-            if follower is not None and name in follower.instances and name not in follower.unreachable:
+            if broker.reads(name):
                 raise _refused(name, f"broker {broker.name} reads its metadata: use `unregister` without --lost")
         metadata = operation.open_cluster(operation.registry.place_of(cluster))
         where = f"{cluster.ledgers_root} in {metadata.url}"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bookwarden.errors import RefusedError, StoreError
+from bookwarden.errors import LostRaceError, RefusedError, StoreError
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import Broker, await_brokers, read_brokers
+from bookwarden.switching.brokers import await_reached, read_brokers
 from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
 from bookwarden.switching.owners import is_marked_as_ours, owner_in
 from bookwarden.switching.ports import ClusterMetadata, Confirm, IdGenerator, OpensCluster, Place, unasked
@@ -174,9 +174,9 @@ class Registration:
     ) -> RegistrationPlan:
         """Look at everything again, register, and wait until all brokers reach it; return what was registered.
 
-        RefusedError, and nothing is registered, where a broker did not reach it in ``wait_s`` seconds. StoreError where
-        ids are behind by now, LostRaceError where somebody else changed the registry meanwhile. May be killed and
-        repeated.
+        RefusedError where a broker did not reach it in ``wait_s`` seconds: nothing is registered then, unless it was
+        before. StoreError where ids are behind by now, LostRaceError where another process changed the registry
+        meanwhile. May be killed and repeated.
         """
         plan = self.plan(wanted)
         if plan.behind:
@@ -189,35 +189,35 @@ class Registration:
             # Brokers with the jar do not start before.
             self.registry.create(plan.after)
             return plan
-        if plan.after is not plan.before.registry:
+        is_new = plan.after is not plan.before.registry
+        if is_new:
             self.registry.replace(plan.before, plan.after)
         say(f"{plan.cluster.name} is registered since epoch {plan.cluster.since}; waiting until all brokers reach it")
-        self._require_reached(plan.cluster, wait_s)
+        late = await_reached(self.pulsar, plan.cluster, plan.cluster.since, wait_s)
+        if late:
+            taken_out = is_new and self._take_out(plan.cluster)
+            place = self.registry.place_of(plan.cluster)
+            raise RefusedError(
+                f"bookie cluster {wanted.name!r} {'was taken out again' if taken_out else 'stays registered'}: within "
+                f"{wait_s:g} s {place.ledgers_root} in {place.url} was not reached by "
+                f"{', '.join(broker.described() for broker in late)}. Look for 'bookie cluster {wanted.name}' and "
+                "'registry' in the log there, and let each broker reach it, with its credentials and certificates; "
+                "then register it again"
+                + ("" if taken_out else f", or take it out: `bookie-clusters unregister {wanted.name}`")
+            )
         return plan
 
-    def _require_reached(self, cluster: BookieCluster, wait_s: float) -> None:
-        """Wait until each live broker with the jar has read the cluster's metadata; else take it out again."""
-
-        def is_late(broker: Broker) -> bool:
-            return (broker.follower is not None or broker.trouble != "") and not broker.reaches(cluster)
-
-        late = await_brokers(self.pulsar, is_late, wait_s)
-        if not late:
-            return
+    def _take_out(self, cluster: BookieCluster) -> bool:
+        """Take a cluster that was just registered out again, unless something may rest on it; return whether it was."""
         found = self.registry.require()
-        # What was done since, a switch above all, may rest on it.
-        is_as_made = found.registry.epoch == cluster.since and found.registry.clusters.get(cluster.name) == cluster
-        if is_as_made:
+        # What was done since, a switch above all.
+        if found.registry.epoch != cluster.since or found.registry.clusters.get(cluster.name) != cluster:
+            return False
+        try:
             self.registry.replace(found, found.registry.without_cluster(cluster.name))
-        place = self.registry.place_of(cluster)
-        raise RefusedError(
-            f"bookie cluster {cluster.name!r} {'was taken out again' if is_as_made else 'stays registered'}: within "
-            f"{wait_s:g} s {place.ledgers_root} in {place.url} was not reached by "
-            f"{', '.join(broker.described() for broker in late)}. Look for 'bookie cluster {cluster.name}' and "
-            "'registry' in the log there, and let each broker reach it, with its credentials and certificates; then "
-            "register it again"
-            + ("" if is_as_made else f". The registry was changed since: `bookie-clusters unregister {cluster.name}`")
-        )
+        except LostRaceError:
+            return False
+        return True
 
     def find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
         """Find the cluster, in Pulsar's own store if that is where it is."""

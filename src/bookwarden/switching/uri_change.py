@@ -6,15 +6,16 @@ stay. A broker whose jar does not follow such a change would refuse this registr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bookwarden.errors import RefusedError, StoreAccessError, StoreError
 from bookwarden.findings import some
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.brokers import await_reached, read_brokers
 from bookwarden.switching.followers import STORE_URL
 from bookwarden.switching.ports import ClusterMetadata
 from bookwarden.switching.registering import Registration, Wanted, looked, of_metadata
@@ -27,9 +28,17 @@ class UriPlan:
     """A change of an address that nothing speaks against."""
 
     before: StoredRegistry  #: What the new registry replaces.
-    after: Registry  #: With the cluster at its new address.
+    after: Registry  #: With the cluster at its new address; the same as before where it has it already.
     cluster: BookieCluster  #: As it will be registered.
     bookies: frozenset[str]  #: That run there.
+
+
+class UriResult(NamedTuple):
+    """The result of changing an address."""
+
+    plan: UriPlan
+    behind: tuple[str, ...]  #: Brokers that did not reach the cluster there in time; none of a dry run.
+    dry_run: bool
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,6 @@ class UriChange:
         store_url = None if candidate.url == self.registry.url else candidate.url
         changed = replace(cluster, metadata_service_uri=wanted.uri, store_url=store_url)
         reasons = [*of_metadata(wanted.place, seen), *self._not_the_same(cluster, candidate, seen)]
-        if changed == cluster:
-            reasons.append("it is registered with this address already")
         for other in before.registry.clusters.values():
             if other.name != cluster.name and not reasons:
                 # With one that is silent, as when several move, this same cluster was compared at its registration.
@@ -62,15 +69,40 @@ class UriChange:
             reasons += self._of_brokers()
         if reasons:
             raise _refused(cluster.name, "; ".join(reasons))
+        bookies = frozenset(bookie.name for bookie in seen.live)
+        if changed == cluster:
+            # By a command that was killed before all brokers reached it there.
+            return UriPlan(before, before.registry, cluster, bookies)
         clusters = {**before.registry.clusters, cluster.name: changed}
         after = replace(before.registry, epoch=before.registry.epoch + 1, clusters=clusters)
-        return UriPlan(before, after, changed, frozenset(bookie.name for bookie in seen.live))
+        return UriPlan(before, after, changed, bookies)
 
-    def carry_out(self, wanted: Wanted) -> UriPlan:
-        """Look at everything again, and change the address; LostRaceError where somebody changed the registry."""
+    def change(
+        self,
+        wanted: Wanted,
+        *,
+        wait_s: float,
+        dry_run: bool = False,
+        confirm: Callable[[UriPlan], object] = lambda _: None,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> UriResult:
+        """Change the address and wait until all brokers reach the cluster there, or look only: of commands and REST.
+
+        ``confirm`` is called before, and may raise RefusedError. The address stays changed where a broker does not
+        reach it: what to do depends on whether the former one still answers. May be killed and repeated. Else raises
+        as `plan`, and LostRaceError where another process changed the registry.
+        """
         plan = self.plan(wanted)
-        self.registry.replace(plan.before, plan.after)
-        return plan
+        if dry_run:
+            return UriResult(plan, (), dry_run)
+        if plan.after is not plan.before.registry:
+            confirm(plan)
+            plan = self.plan(wanted)
+        if plan.after is not plan.before.registry:
+            self.registry.replace(plan.before, plan.after)
+        say(f"{wanted.name} has this address since epoch {plan.after.epoch}; waiting until all brokers reach it there")
+        late = await_reached(self.pulsar, plan.cluster, plan.after.epoch, wait_s)
+        return UriResult(plan, tuple(broker.described() for broker in late), dry_run)
 
     def _not_the_same(self, cluster: BookieCluster, there: ClusterMetadata, seen: ClusterSeen) -> Iterator[str]:
         if there.ledgers_root != cluster.ledgers_root:
@@ -89,6 +121,12 @@ class UriChange:
             yield f"what is at its present address may not be read ({error}), and may be in use"
             return
         except StoreError:
+            reading = [broker.name for broker in read_brokers(self.pulsar) if broker.reads(cluster.name)]
+            if reading and cluster.store_url != there.url:
+                yield (
+                    f"its present address does not answer this machine, and {some(reading)} reads it there: let this "
+                    "machine reach it, so that the two can be compared, or stop it"
+                )
             return
         if before.instance == cluster.instance and not before.is_same(seen):
             yield (
