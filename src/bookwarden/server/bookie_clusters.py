@@ -70,6 +70,12 @@ class Registering(_Body):
     owners: tuple[str, ...] = Field(
         default=(), description="With bootstrap: owner marks of its ledgers, from earlier registries; the first stays."
     )
+    unmarked_below: int | None = Field(
+        default=None,
+        ge=0,
+        alias="unmarkedBelow",
+        description="Where an earlier registry was lost: ledgers there without an owner mark are ours below this id.",
+    )
     raise_ids: bool = Field(
         default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
     )
@@ -207,8 +213,7 @@ class _Endpoints(NamedTuple):
 
     def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        place = place_of_uri(uri)
-        wanted = Wanted(name, uri, place, bootstrap=body.bootstrap, shared=body.shared, owners=body.owners)
+        wanted = Wanted(name, uri, place_of_uri(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below)
 
         @contextmanager
         def require_order(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:

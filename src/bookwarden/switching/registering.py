@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreError
+from bookwarden.ledgers.custom_metadata import COPY_KEY
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import await_reached, read_brokers
@@ -36,6 +37,8 @@ class Wanted:
     shared: bool = False  #: Others with ledger ids of their own write there too.
     #: Owner marks that its ledgers have from earlier registries, with ``bootstrap``; the first stays the owner.
     owners: tuple[str, ...] = ()
+    #: Of an earlier registry: its ledgers without an owner mark are ours below this id. None: as of a new cluster.
+    unmarked_below: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,15 @@ class Registration:
                 known = [each.ledgers_root for each in before.registry.clusters.values() if each.store_url is None]
                 if before.registry.id_root not in known:
                     reasons.append(f"{candidate.ledgers_root} is where ledger ids are counted: give it another root")
+        is_own = candidate.url == self.registry.url
+        if wanted.unmarked_below is not None and (wanted.shared or (before is None and is_own)):
+            which = "none" if wanted.shared else "each"
+            reasons.append(f"--unmarked-below is not for this cluster: {which} without an owner mark is ours there")
         if reasons:
             raise _refused(wanted.name, reasons)
         owners = self._owners(wanted, candidate, seen) if before is None else ()
         foreign = self._foreign(wanted, candidate, before)
-        is_own = candidate.url == self.registry.url
+        below = wanted.unmarked_below
         cluster = BookieCluster(
             wanted.name,
             wanted.uri,
@@ -117,7 +124,7 @@ class Registration:
             since=1,
             bootstrap=wanted.bootstrap,
             shared=wanted.shared,
-            unmarked_below=None if wanted.bootstrap or wanted.shared else 0,
+            unmarked_below=0 if below is None and not (wanted.bootstrap or wanted.shared) else below,
         )
         after = _first(cluster, owners) if before is None else before.registry.with_cluster(cluster)
         generator = self.generator(after.id_root)
@@ -127,6 +134,8 @@ class Registration:
         )
         following = generator.next_id()
         leaps = free > following and generator.needs_leap(free)
+        if below is not None and below > max(free, following):
+            raise _refused(wanted.name, [f"--unmarked-below is above the next ledger id, {max(free, following)}"])
         after = after.with_ranges_closed(max(free, following))
         if leaps or (before is None and not is_own):
             self._require_no_stock_broker(wanted.name, leaps=leaps)
@@ -294,14 +303,22 @@ class Registration:
             )
 
     def _owners(self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
-        """Return the owner marks of ours that the first cluster has; RefusedError where it has others."""
+        """Return the owner marks of ours that the first cluster has; RefusedError where it has others.
+
+        And where an earlier registry, which is not known, said which ledgers without a mark are ours.
+        """
         moved = self.owner_of_move_to(seen.instance or "")
         owners = tuple(dict.fromkeys([*wanted.owners, *([] if moved is None else [moved])]))
         unknown: Counter[str] = Counter()
-        for _, custom in candidate.custom_metadata():
+        unmarked, largest, had_registry = 0, -1, False
+        for ledger_id, custom in candidate.custom_metadata():
             found = owner_in(custom)
             if found is not None and found not in owners:
                 unknown[found] += 1
+            elif found is None and custom is not None:
+                unmarked, largest = unmarked + 1, max(largest, ledger_id)
+            # A copier marks without a registry too.
+            had_registry = had_registry or (found is not None and custom is not None and COPY_KEY not in custom)
         if unknown:
             counts = ", ".join(f"{owner} ({number:,} ledgers)" for owner, number in unknown.most_common(_SHOWN))
             raise _refused(
@@ -310,6 +327,16 @@ class Registration:
                     f"ledgers there have owner marks that were not named: {counts}. If they are of an earlier registry "
                     "of this Pulsar cluster, name each with --owner, first the one that is to stay; if not, another "
                     "Pulsar cluster writes there, and bookwarden would take its ledgers for ours"
+                ],
+            )
+        if had_registry and unmarked and wanted.unmarked_below is None and candidate.url != self.registry.url:
+            raise _refused(
+                wanted.name,
+                [
+                    f"{unmarked:,} ledgers there have no owner mark, the largest {largest}, and a registry that is not "
+                    "there any more said below which id these are ours. Put it back (`bookie-clusters registry "
+                    f"import`), or say it with --unmarked-below: {largest + 1} takes all of them for ours; what "
+                    "another client made, such as Functions, is not read as ours if the id is smaller"
                 ],
             )
         return owners
@@ -321,9 +348,12 @@ class Registration:
         """Count the ledgers that are not ours; RefusedError where there must not be any."""
         if before is None:
             return 0
-        owner, registry = before.registry.owner, before.registry
+        owner, registry, below = before.registry.owner, before.registry, wanted.unmarked_below or 0
         foreign = [
-            ledger_id for ledger_id, custom in candidate.custom_metadata() if not is_marked_as_ours(registry, custom)
+            ledger_id
+            for ledger_id, custom in candidate.custom_metadata()
+            if not is_marked_as_ours(registry, custom)
+            and (custom is None or owner_in(custom) is not None or ledger_id >= below)
         ]
         if foreign and not wanted.shared:
             raise _refused(
@@ -332,7 +362,8 @@ class Registration:
                     f"{len(foreign):,} ledgers are there that this Pulsar cluster did not make, such as "
                     f"{', '.join(map(str, foreign[:_SHOWN]))}: brokers would take one for their own ledger of that "
                     "number. Use an empty cluster; or, if others write there, --shared: then only ledgers with the "
-                    f"mark of this Pulsar cluster (bookwarden.owner={owner}) exist for it"
+                    f"mark of this Pulsar cluster (bookwarden.owner={owner}) exist for it; or, if it was registered "
+                    "before and its brokers made them without the jar, --unmarked-below"
                 ],
             )
         return len(foreign)

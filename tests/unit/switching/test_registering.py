@@ -385,6 +385,48 @@ def test_the_owner_of_a_move_to_the_cluster_is_taken_over(
     assert (registry.owner, registry.former_owners) == (owner, former)
 
 
+@pytest.fixture
+def outside(ground: Ground) -> Ground:
+    """The first cluster is in a store of its own, an earlier registry is gone: Functions made 7, brokers 3 and 5."""
+    ground.brokers_place = B
+    ground.cluster(B, "instance-b")
+    ground.ledger(B, 3)
+    ground.ledger(B, 5, "0badc0de")
+    ground.ledger(B, 7)
+    return ground
+
+
+def test_which_ledgers_without_a_mark_are_ours_is_not_guessed(outside: Ground) -> None:
+    wanted = replace(first(B), owners=("0badc0de",))
+    refused(outside, wanted, r"2 ledgers there have no owner mark, the largest 7, .*`bookie-clusters registry import`")
+    refused(outside, replace(wanted, unmarked_below=9), "--unmarked-below is above the next ledger id, 8")
+    registry = outside.register(replace(wanted, unmarked_below=5))
+    assert (registry.cluster("a").unmarked_below, registry.id_root) == (5, OWN_ID_ROOT)
+
+
+def test_copies_of_a_move_tell_of_no_earlier_registry(outside: Ground) -> None:
+    outside.stores[OTHER].delete_many([("/bookies-b/00/0000/L0005", 0)])
+    outside.ledger(B, 5, "0badc0de", **{"bookwarden.copy": b"7:1000"})
+    outside.moved["instance-b"] = "0badc0de"
+    assert outside.register(first(B)).cluster("a").unmarked_below == 8
+
+
+def test_a_further_cluster_that_was_alone_under_an_earlier_registry_keeps_its_range(begun: Ground) -> None:
+    begun.ledger(B, 3)
+    begun.ledger(B, 7)
+    refused(begun, further(), r"2 ledgers are there that this Pulsar cluster did not make, .*--unmarked-below")
+    refused(begun, replace(further(), unmarked_below=7), "1 ledgers are there .* such as 7")
+    assert begun.register(replace(further(), unmarked_below=8)).cluster("b").unmarked_below == 8
+
+
+def test_it_is_not_said_where_it_cannot_be_true(ground: Ground) -> None:
+    refused(ground, replace(first(), unmarked_below=0), "--unmarked-below is not for this cluster: each without an")
+    ground.register(first())
+    ground.cluster(B, "instance-b")
+    shared = replace(further(shared=True), unmarked_below=0)
+    refused(ground, shared, "--unmarked-below is not for this cluster: none without")
+
+
 def test_an_owner_is_named_for_the_first_alone(begun: Ground) -> None:
     refused(begun, replace(further(), owners=("0badc0de",)), "--owner is for the first cluster")
 

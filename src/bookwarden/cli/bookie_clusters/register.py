@@ -38,6 +38,12 @@ What is refused, and what to do then: docs/bookie-clusters.md."""
     help="With --bootstrap: an owner mark of its ledgers, from an earlier registry. May be repeated; the first stays.",
 )
 @click.option(
+    "--unmarked-below",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Where an earlier registry was lost: ledgers there without an owner mark are ours below this id.",
+)
+@click.option(
     "--status",
     type=click.Choice([Status.ACTIVE.value, Status.STANDBY.value]),
     help="ACTIVE with --bootstrap, else STANDBY; anything else is refused.",
@@ -54,6 +60,7 @@ def register(
     bootstrap: bool,
     shared: bool,
     owners: tuple[str, ...],
+    unmarked_below: int | None,
     status: str | None,
     dry_run: bool,
     wait_s: float,
@@ -69,7 +76,7 @@ def register(
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
     with SwitchingContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=shared, owners=owners)
+        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap, shared, owners, unmarked_below)
 
         @contextmanager
         def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
