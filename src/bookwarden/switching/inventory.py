@@ -18,7 +18,7 @@ from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.owners import is_ours
+from bookwarden.switching.owners import is_ours, is_trial
 from bookwarden.switching.registry import BookieCluster, Registry
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
@@ -107,6 +107,9 @@ def take_inventory(
                 open_[cluster.name, UNREADABLE] += 1
                 if elsewhere:
                     held[cluster.name, UNREADABLE, None] += 1
+                continue
+            if is_trial(registry, metadata.custom):
+                # It keeps no cluster from being unregistered.
                 continue
             if not is_ours(registry, cluster, ledger_id, metadata.custom):
                 if not cluster.shared:

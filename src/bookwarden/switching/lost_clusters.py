@@ -82,12 +82,13 @@ class LostClusters:
     def carry_out(self, plan: LostPlan, confirmed: str) -> None:
         """Journal it, and put the registry without the cluster into its node; ``confirmed`` is its name, as typed.
 
-        Raises RefusedError for another name, or where the metadata answers by now, and LostRaceError where somebody
-        changed the registry. May be repeated.
+        Raises RefusedError for another name, or where the metadata answers by now or a broker is late, and
+        LostRaceError where another process changed the registry. May be repeated.
         """
         name = plan.cluster.name
         if confirmed != name:
             raise _refused(name, f"{confirmed!r} was typed to confirm it: nothing was changed")
+        self.unregistration.require_unused(plan.before, plan.cluster)
         self._why_lost(plan.cluster)
         self._journal(plan)
         self.unregistration.registry.replace(plan.before, plan.after)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from bookwarden.errors import RefusedError
@@ -93,16 +94,20 @@ class Unregistration:
         *,
         wait_s: float = 0.0,
         dry_run: bool = False,
-        confirm: Callable[[UnregistrationPlan], object] = lambda _: None,
+        confirm: Callable[[UnregistrationPlan], object] | None = None,
     ) -> UnregistrationPlan:
         """Unregister, or look only: what commands and REST do.
 
-        ``confirm`` is called before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.
+        ``confirm`` is called before, and may raise RefusedError; all is looked at again then, since an answer may take
+        long. Else raises as `plan` and `carry_out` do.
         """
         plan = self.plan(name, wait_s=wait_s)
-        if not dry_run:
+        if dry_run:
+            return plan
+        if confirm is not None:
             confirm(plan)
-            self.carry_out(plan)
+            plan = self.plan(name, wait_s=wait_s)
+        self.carry_out(plan)
         return plan
 
     def carry_out(self, plan: UnregistrationPlan) -> None:
@@ -121,8 +126,9 @@ class Unregistration:
         if left > wait_s:
             raise _refused(
                 name,
-                f"brokers were switched to {directive.target} a moment ago, and a ledger that was begun before may "
-                f"still come to {name}: try again in {left:.0f} s",
+                f"brokers were switched from {directive.source} to {directive.target}, and until the registry is "
+                f"{_CREATE_SECONDS:.0f} s old a ledger that was begun before may still come to {name}: try again in "
+                f"{ceil(left)} s",
             )
         if left > 0:
             self.sleep(left)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
-from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, TRIAL_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.kinds.cursor import CursorHolder
 from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
@@ -85,6 +85,12 @@ def test_what_is_not_ours_is_counted_where_no_other_pulsar_cluster_should_write(
     found = inventory_of(registry_of(), ledgers, by_holder=True)
     assert set(found.counts) == {Count("a", TOPIC.ledgers_label, 1, 0, 0), Count("b", NOT_OURS, 1, 1, 7)}
     assert (found.left, found.held) == ((), ())
+
+
+def test_a_trial_ledger_that_was_left_is_not_counted() -> None:
+    ledgers = {"a": [(1, ledger(OPEN, None, **OURS, **{TRIAL_KEY: b"precheck"}))], "b": []}
+    found = inventory_of(registry_of("b"), ledgers, by_holder=True)
+    assert (found.counts, found.left, found.held) == ((), (), ())
 
 
 def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> None:

@@ -109,6 +109,14 @@ def test_the_active_one_and_one_that_brokers_may_write_to_stay(ground: Ground) -
     refused(ground, "b", "may still write there")
 
 
+def test_a_broker_that_came_after_the_question_keeps_it(ground: Ground) -> None:
+    plan = ground.lost_clusters.plan("b")
+    ground.broker("h:8080")
+    with pytest.raises(RefusedError, match="may still write there"):
+        ground.lost_clusters.carry_out(plan, "b")
+    assert ground.pulsar.get(f"{LOST_PATH}/b-3") is None
+
+
 def test_with_two_that_are_lost_what_only_the_other_has_is_counted_and_said(ground: Ground) -> None:
     ground.stores[C.url] = MemoryStore()
     ground.stores[OTHER] = MemoryStore()

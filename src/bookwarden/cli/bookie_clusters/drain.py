@@ -8,7 +8,7 @@ import click
 
 from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
 from bookwarden.cli.bookie_clusters.output import describe_registry
-from bookwarden.cli.bookie_clusters.unregister import note_of_ids
+from bookwarden.cli.bookie_clusters.unregister import note_of_ids, of_others
 from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
@@ -20,6 +20,7 @@ from bookwarden.switching.moving.build import Build
 from bookwarden.switching.moving.draining import Drained, Left
 from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
 from bookwarden.switching.moving.scope import scope_of
+from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.former_clusters import FormerClustersContext
 from bookwarden.wiring.switching import SwitchingContext
 
@@ -101,11 +102,15 @@ def drain(
 def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
     """Unregister a cluster in which nothing of ours is left, as is proven once more."""
     with SwitchingContext(invocation.settings) as context:
-        plan = context.unregistration.unregister(
-            name, wait_s=_WAIT_S, confirm=lambda _: confirm(f"Nothing is left in {name}. Unregister it?", yes=yes)
-        )
+
+        def ask(plan: UnregistrationPlan) -> None:
+            others = f" {of_others(plan)}" if plan.foreign else ""
+            confirm(f"Nothing of ours is left in {name}.{others} Unregister it?", yes=yes)
+
+        plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask)
+        done = of_others(plan) if plan.foreign else "Its bookies can be stopped."
         notes = [
-            f"{name} is empty, and is unregistered: its bookies can be stopped.",
+            f"Nothing of ours is left in {name}, and it is unregistered. {done}",
             "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
             "do nothing otherwise.",
             *note_of_ids(plan, context),
@@ -166,7 +171,7 @@ def _notes(done: Drained) -> list[str]:
 
 def _verdict(left: Left) -> str:
     if not left.total:
-        return f"Nothing is left in {left.cluster}: drain unregisters it."
+        return f"Nothing of ours is left in {left.cluster}: drain unregisters it."
     if left.window_left_s:
         return (
             f"The switch to {left.active} can be rolled back for another {left.window_left_s / 3600:.1f} h: nothing is "

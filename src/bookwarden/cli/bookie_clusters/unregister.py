@@ -50,20 +50,21 @@ def unregister(
 
         def ask(plan: UnregistrationPlan) -> None:
             if plan.foreign:
-                invocation.say(_foreign(plan))
+                invocation.say(of_others(plan))
             confirm(f"Unregister bookie cluster {name}?", yes=yes)
 
         plan = context.unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask)
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
-            notes.append(_foreign(plan))
+            notes.append(of_others(plan))
         notes += note_of_ids(plan, context)
         shown = describe_registry(context, plan.before.registry if dry_run else plan.after, *notes)
         data = unregistration_data(context.pulsar_url, plan, dry_run=dry_run)
         invocation.write(Document(data, shown.parts))
 
 
-def _foreign(plan: UnregistrationPlan) -> str:
+def of_others(plan: UnregistrationPlan) -> str:
+    """Return what stays of a cluster that leaves."""
     return f"{counted(plan.foreign, 'ledger')} of others are there by their owner marks, and stay: brokers read none."
 
 

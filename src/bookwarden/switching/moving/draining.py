@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.inventory import Inventory, OpenLedger, Unloaded, roll
+from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, Unloaded, roll
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
 from bookwarden.switching.moving.promotion import Promoted, Promoting
@@ -26,7 +26,7 @@ _ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The ledgers that a former cluster has of this Pulsar cluster."""
+    """The ledgers that a former cluster has."""
 
     cluster: str  #: Its name.
     active: str  #: Where brokers write.
@@ -42,8 +42,8 @@ class Left:
 
     @property
     def total(self) -> int:
-        """How many ledgers there are."""
-        return self.ledgers.total()
+        """How many ledgers of ours there are."""
+        return self.ledgers.total() - self.ledgers[NOT_OURS]
 
     @property
     def topics(self) -> list[str]:
@@ -88,7 +88,7 @@ class Draining:
     def left(self, name: str) -> Left:
         """Count what the cluster has; changes nothing.
 
-        Raises RefusedError where it is active or not registered, or nothing was switched yet.
+        Raises RefusedError where it is active or not registered.
         """
         targets = self.cleanup.targets(name)
         found = self._inventory(name)

@@ -21,7 +21,7 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.inventory import take_inventory
+from bookwarden.switching.inventory import NOT_OURS, take_inventory
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.draining import Drained, Draining
@@ -237,6 +237,16 @@ def test_unfinished_copies_of_what_is_nowhere_are_drained_unless_they_are_needed
     site.references = LiveReferences(frozenset(), True)
     site.drain()
     assert 20 in site.marked
+
+
+def test_what_is_not_ours_keeps_no_cluster(site: Site) -> None:
+    site.registry = site.changed("a", unmarked_below=100)
+    site.register()
+    site.ledger("a", 200)
+    for ledger_id in (1, 2, 3):
+        site.remove("a", ledger_id)
+    left = site.draining.left("a")
+    assert (left.total, left.ledgers, left.stays) == (0, Counter({NOT_OURS: 1}), Counter())
 
 
 def test_copies_made_ahead_of_a_switch_that_never_came_are_drained(site: Site) -> None:
