@@ -45,7 +45,8 @@ _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
 
 _Name = Annotated[str, Path(description="Name of a bookie cluster.", min_length=1)]
-_Source = Annotated[str | None, Query(description="This former bookie cluster alone.")]
+_SOURCE: Final = "This former bookie cluster alone; of the active one unfinished copies."
+_Source = Annotated[str | None, Query(description=_SOURCE)]
 _Lost = Annotated[bool, Query(description="Its metadata is gone for good: what only it had is lost.")]
 _Confirm = Annotated[str, Query(description="With lost: the name again, since this cannot be undone.")]
 _DryRun = Annotated[bool, Query(description="Look at everything, change nothing.")]
@@ -138,7 +139,7 @@ class CleaningUp(_Body):
     """An order to clean up former bookie clusters, by the names of the proposal."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
-    source: str | None = Field(default=None, alias="srcClusterFilter", description="This former cluster alone.")
+    source: str | None = Field(default=None, alias="srcClusterFilter", description=_SOURCE)
     max_deletions: int = Field(default=0, ge=0, alias="maxDeletions", description="Mark so many at most; 0: all.")
     force: bool = Field(default=False, description="Within the rollback window too: for laboratories.")
 

@@ -221,7 +221,10 @@ def test_an_unfinished_copy_without_its_source_is_left_to_phase_two(ground: Copy
     ground.named.doubt = None
     ground.named.ids.clear()
     result = ground.copy(7)
-    assert (result.outcome, "goes by `bookie-clusters cleanup`" in result.reason) == (CopyOutcome.GONE, True)
+    assert (result.outcome, "goes by `bookie-clusters cleanup --src-cluster`" in result.reason) == (
+        CopyOutcome.GONE,
+        True,
+    )
     assert ground.copied(7) is not None
 
 

@@ -18,7 +18,9 @@ from bookwarden.wiring.former_clusters import FormerClustersContext
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
-_source_option = click.option("--src-cluster", help="This former bookie cluster alone.")
+_source_option = click.option(
+    "--src-cluster", help="This former bookie cluster alone; of the active one unfinished copies."
+)
 
 
 @click.command("list-cleanup-targets", epilog=_EPILOG)

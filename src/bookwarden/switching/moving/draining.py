@@ -90,6 +90,7 @@ class Draining:
 
         Raises RefusedError where it is active or not registered.
         """
+        self._require_former(name)
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
         to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
@@ -150,10 +151,15 @@ class Draining:
 
     def _require(self, name: str) -> None:
         """Raise RefusedError where the drain could not come to its end."""
+        self._require_former(name)
         try:
             self.cleanup.require(name, force=True)
         except RefusedError as error:
             raise RefusedError(f"bookie cluster {name!r} is not drained: {error}") from error
+
+    def _require_former(self, name: str) -> None:
+        if self.cleanup.places.active(name).name == name:
+            raise RefusedError(f"bookie cluster {name!r} is not drained: it is active, and brokers write there")
 
     def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
         if self.cleanup.places.active().since_ms is None:

@@ -92,7 +92,7 @@ class FormerPlaces:
         """Return the active cluster as it is now.
 
         As long as nothing was switched the others have at most what was copied ahead. Raises RefusedError where no
-        other cluster is registered, or the named one is none.
+        other cluster is registered, or none of this name.
         """
         self.clusters.look_again()
         active = self.clusters.active()
@@ -100,8 +100,6 @@ class FormerPlaces:
             raise _refused("there is no other bookie cluster than the active one")
         if source is not None and source not in active.registered:
             raise _refused(f"no bookie cluster {source!r} is registered")
-        if source == active.name:
-            raise _refused(f"bookie cluster {source} is active: brokers read its ledgers there")
         return active
 
     def active_store(self, active: ActiveCluster) -> MetadataStore:
@@ -111,16 +109,18 @@ class FormerPlaces:
     def found(self, active: ActiveCluster, source: str | None = None) -> Iterator[Superseded | Unfinished | Stays]:
         """Yield what may go from former clusters, or from this one alone, and all else with the reason that it stays.
 
-        Reads the metadata of every ledger there.
+        From the active one, if it is named, unfinished copies alone. Reads the metadata of every ledger there.
         """
         for name, (store, root) in self.clusters.roots_by_name().items():
-            if name == active.name or source not in (None, name):
+            if name != (source or name) or (source is None and name == active.name):
                 continue
             for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
                 left: list[StoredLedger] = []
                 for reading in self.catalog.read_many(ids):
                     if isinstance(reading, AbsentLedger):
                         left += [copy for copy in reading.unfinished if copy.bookie_cluster == name]
+                        continue
+                    if name == active.name:
                         continue
                     one = self._looked_at(reading, name, active.name)
                     if one is not None:

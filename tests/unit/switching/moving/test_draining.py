@@ -214,6 +214,8 @@ def test_what_the_last_copying_came_to_counts(site: Site) -> None:
 def test_a_cluster_that_is_active_or_unknown_is_not_drained(site: Site) -> None:
     for name in ("b", "c"):
         with pytest.raises(RefusedError):
+            site.draining.left(name)
+        with pytest.raises(RefusedError):
             site.draining.carry_out(name, site.build, per_second=1e9)
     assert site.steps == []
 

@@ -220,7 +220,10 @@ class LedgerCopier:
                 why = "named and gone: the source does not have it any more, and its unfinished copy here stays"
                 yield CopyResult(ledger_id, CopyOutcome.FAILED, holder, reason=why)
             else:
-                why = "the source does not have it any more; its unfinished copy goes by `bookie-clusters cleanup`"
+                why = (
+                    "the source does not have it any more; its unfinished copy goes by `bookie-clusters cleanup "
+                    "--src-cluster`, with the name of the cluster that it is in"
+                )
                 yield CopyResult(ledger_id, CopyOutcome.GONE, holder, reason=why)
 
     def _holder_in(self, ledger: StoredLedger) -> Holder | None:
