@@ -124,11 +124,13 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         assert (status, b"\nbookwarden_bookie_clusters_registry_epoch 4.0\n" in text) == (200, True), text
         status, raised = server.ask("POST", f"{CLUSTERS}/b/raise-ids?dryRun=true")
         assert (status, raised["name"], raised["raised"], raised["dryRun"]) == (200, "b", 0, True)
-        status, refused = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
-        assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
-        assert server.ask("POST", f"{CLUSTERS}/cleanup", {"srcClusterFilter": "b"})[0] == 409
-        status, refused = server.ask("GET", f"{CLUSTERS}/b/drain")
-        assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
+        status, found = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
+        assert (status, found["targets"]) == (200, [])
+        assert server.ask("POST", f"{CLUSTERS}/cleanup", {"srcClusterFilter": "c"})[0] == 409
+        status, left = server.ask("GET", f"{CLUSTERS}/b/drain")
+        assert (status, left["ledgers"]) == (200, 0)
+        status, refused = server.ask("GET", f"{CLUSTERS}/a/drain")
+        assert (status, "it is active" in refused["reason"]) == (409, True)
         status, refused = server.ask("POST", f"{CLUSTERS}/promote", {"dryRun": False})
         assert (status, "nothing was switched yet" in refused["reason"]) == (409, True)
         assert server.ask("DELETE", f"{CLUSTERS}/b")[0] == 200

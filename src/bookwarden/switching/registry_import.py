@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from bookwarden.errors import FormatError, RefusedError
+from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.findings import some
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
@@ -46,10 +46,13 @@ class RegistryImport:
     def plan(self, saved: bytes) -> ImportPlan:
         """Compare the file with the clusters, the brokers and the newest switch; change nothing.
 
-        Raises RefusedError where a registry is there, or the file contradicts any of these, FormatError for a file
+        Raises RefusedError where a registry is there, or the file contradicts any of these, ConfigError for a file
         that has no registry, and StoreError where a store does not answer.
         """
-        registry = parse_registry(saved)
+        try:
+            registry = parse_registry(saved)
+        except FormatError as error:
+            raise ConfigError(f"what is to be imported is {error}") from error
         damaged = self._require_no_registry()
         reasons, free_id = self._against_clusters(registry)
         generator = self.generator(registry.id_root)

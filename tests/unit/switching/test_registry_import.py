@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
+from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
 from bookwarden.switching.order import Order, Phase, order_fields
 from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, serialize_promotion
@@ -78,7 +78,7 @@ def test_another_registry_stays(ground: Lost) -> None:
 
 def test_a_file_that_is_none_is_refused(ground: Lost) -> None:
     ground.lose()
-    with pytest.raises(FormatError):
+    with pytest.raises(ConfigError, match="what is to be imported is no registry of bookie clusters"):
         ground.registry_import.plan(b"{}")
 
 
