@@ -22,6 +22,7 @@ from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.switching.followers import read_followers
+from bookwarden.switching.operation import SwitchOptions
 from bookwarden.switching.registering import Wanted
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import TopicsContext
@@ -166,7 +167,7 @@ class SwitchStory:
         uri = bookies.metadata_service_uri
         self._say(f"bookie cluster {bookies.name} is registered: {uri}")
         wanted = Wanted(bookies.name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=False)
-        self._context.registration.carry_out(wanted, wait_s=_PATIENCE_S)
+        self._context.registration.register(wanted, wait_s=_PATIENCE_S)
 
     def _create_topics(self) -> list[str]:
         topics = [f"persistent://{_NAMESPACE}/topic-{number}" for number in range(1, TOPICS + 1)]
@@ -181,11 +182,14 @@ class SwitchStory:
         return topics
 
     def _turn(self, load: Load, target: str, sweep: ServerProcess) -> None:
-        """Switch, and let some messages pass, until the sweep has seen it too."""
+        """Switch as the command does, and let some messages pass, until the sweep has seen it too."""
         switch = self._switching.switch
-        planned = switch.plan(target)
         begin = time.monotonic()
-        switched = switch.carry_out(planned, wait_s=_PATIENCE_S)
+        result = switch.run(switch.plan(target), SwitchOptions(wait_s=_PATIENCE_S), self._switching.precheck)
+        switched, precheck = result.switched, result.precheck
+        if switched is None:
+            failing = precheck.failing if precheck is not None else ()
+            raise ServerError(f"nothing was switched to {target}: {'; '.join(one.seen for one in failing)}")
         if not switched.is_whole:
             raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
         source, followed = switched.order.source, max(one.seconds for one in switched.followed)

@@ -96,8 +96,14 @@ class StoreClocks:
         self._clocks: dict[MetadataStore, StoreClock] = {}
 
     def now(self, name: str | None) -> float:
-        """Return the seconds since the epoch by the store of this cluster, or by Pulsar's own; as StoreClock."""
-        store = self._pulsar if name is None else self._roots()[name][0]
+        """Return the seconds since the epoch by the store of this cluster, or by Pulsar's own; as StoreClock.
+
+        StoreUnavailableError for a cluster that left the registry after it was read: read again.
+        """
+        roots = {} if name is None else self._roots()
+        if name is not None and name not in roots:
+            raise StoreUnavailableError(f"bookie cluster {name!r} is not registered any more")
+        store = self._pulsar if name is None else roots[name][0]
         if store not in self._clocks:
             self._clocks[store] = StoreClock(store)
         return self._clocks[store]()

@@ -106,13 +106,6 @@ class Placed:
         """The place of ledgers that were deleted before there was a registry; None once it is not registered."""
         return next((place for place in self.places if place.cluster.bootstrap), None)
 
-    @property
-    def first(self) -> Place:
-        """The place of ledgers from before there was a registry."""
-        bootstrapped = (place for place in self.places if place.cluster.bootstrap)
-        settled = (place for place in self.places if place.is_settled)
-        return next(bootstrapped, None) or next(settled)
-
 
 class BookieClusters:
     """Reads the registry in Pulsar's own metadata store, and finds the clusters in it. Thread-safe.

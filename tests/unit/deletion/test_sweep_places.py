@@ -282,3 +282,6 @@ def test_in_each_process_every_store_has_a_clock_of_its_own() -> None:
     stores = {"a": MemoryStore(lambda: 1_000.0), "b": MemoryStore(lambda: 2_000.0)}
     clocks = StoreClocks(stores["a"], lambda: {name: (store, "/ledgers") for name, store in stores.items()})
     assert [int(clocks.now(name)) for name in (None, "a", "b")] == [1_000, 1_000, 2_000]
+    # One that left the registry since a ledger was read there: the step is tried again.
+    with pytest.raises(StoreUnavailableError, match="'c' is not registered any more"):
+        clocks.now("c")

@@ -207,7 +207,8 @@ def seen_from_b(site: TwoBookieClusters, ledger_id: int) -> list[StoredLedger]:
     clusters = site.seen_from("b")
     placed = clusters.placed()
     assert placed is not None
-    assert placed.first.name == "b"
+    # The first one left.
+    assert placed.of_before is None
     site.catalog = type(site.catalog)(site.alone("b"), clusters)
     return [stored(site, ledger_id)]
 

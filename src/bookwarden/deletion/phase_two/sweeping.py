@@ -9,7 +9,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -335,9 +335,11 @@ class Sweep:
         mark = _mark(message)
         age = message.age(now_ms)
         names = self._clusters.names() if mark.bookie_cluster else _NO_NAMES
-        circumstances = Circumstances(message.attempts, age, now_ms, message.verified_at, message.waives, names)
         reading = readings[mark.ledger_id]
-        circumstances = replace(circumstances, store_now_ms=self._store_now_ms(message, reading))
+        circumstances = Circumstances(
+            *(message.attempts, age, now_ms, message.verified_at, message.waives, names),
+            store_now_ms=self._store_now_ms(message, reading),
+        )
         if Waiver.SUPERSEDED in message.waives:
             active = self._clusters.active()
             judged = judge_superseded(mark, reading, references[holder], active, circumstances, self._policy)

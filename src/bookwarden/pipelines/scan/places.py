@@ -91,7 +91,11 @@ class _Judged:
         registry, cluster = self._placed.registry, self._place.cluster
         shared = cluster.shared
         # A registry of the first release does not say which ledgers without a mark are ours in a further cluster.
-        unsaid = cluster.unmarked_below is None and self._place is not self._placed.first
+        unsaid = (
+            cluster.unmarked_below is None
+            and not (cluster.bootstrap or registry.counts_ids_in(cluster))
+            and len(registry.clusters) > 1
+        )
         if not unsaid and not can_have_others(cluster) and _OF_OURS not in value:
             return True, None
         if not shared and _OWNER_ENTRY + registry.owner.encode() in value and COPY_KEY.encode() not in value:
