@@ -53,6 +53,7 @@ class RegistrationPlan:
     next_id: int  #: The id that the next ledger of any cluster gets now.
     free_id: int  #: The smallest that it must be: above every id of the cluster.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
+    closed: tuple[str, ...] = ()  #: Clusters whose range of ledgers without a mark ends with it.
 
     @property
     def behind(self) -> int:
@@ -137,15 +138,22 @@ class Registration:
         if below is not None and below > max(free, following):
             raise _refused(wanted.name, [f"--unmarked-below is above the next ledger id, {max(free, following)}"])
         after = after.with_ranges_closed(max(free, following))
-        if leaps or (before is None and not is_own):
-            self._require_no_stock_broker(wanted.name, leaps=leaps)
-        elif closing:
-            require_no_stock_broker(self.pulsar, f"bookie cluster {wanted.name!r} is not registered", closing)
-        if before is not None:
-            require_understanding(self.pulsar, f"bookie cluster {wanted.name!r} is not registered")
-        return RegistrationPlan(
-            before, after, after.clusters[wanted.name], seen.bookies, foreign, following, free, leaps
+        closed = tuple(each.name for each in closing)
+        plan = RegistrationPlan(
+            *(before, after, after.clusters[wanted.name], seen.bookies, foreign, following, free, leaps, closed)
         )
+        self._require_brokers(plan)
+        return plan
+
+    def _require_brokers(self, plan: RegistrationPlan) -> None:
+        """Raise RefusedError while a broker lives that would lose ledgers by it."""
+        name, refusal = plan.cluster.name, f"bookie cluster {plan.cluster.name!r} is not registered"
+        if plan.leaps or (plan.before is None and plan.cluster.store_url is not None):
+            self._require_no_stock_broker(name, leaps=plan.leaps)
+        elif plan.closed:
+            require_no_stock_broker(self.pulsar, refusal, plan.closed)
+        if plan.before is not None:
+            require_understanding(self.pulsar, refusal)
 
     def raise_ids(self, plan: RegistrationPlan, progress: Callable[[int], object] = lambda _: None) -> None:
         """Raise the next ledger id above every id of the cluster; ``progress`` is called with how many were passed.
@@ -193,12 +201,15 @@ class Registration:
                 f"bookie cluster {wanted.name!r} has ids up to {plan.free_id - 1}, and the next is {plan.next_id}: "
                 "somebody writes there. Nothing was registered; find out who, then try again"
             )
-        raise_own_counters(self.generator_at, self.registry, plan.after, max(plan.free_id, plan.next_id))
+        is_new = plan.before is None or plan.after is not plan.before.registry
+        if is_new:
+            raise_own_counters(self.generator_at, self.registry, plan.after, max(plan.free_id, plan.next_id))
+            # That may have taken minutes.
+            self._require_brokers(plan)
         if plan.before is None:
             # Brokers with the jar do not start before.
             self.registry.create(plan.after)
             return plan
-        is_new = plan.after is not plan.before.registry
         if is_new:
             self.registry.replace(plan.before, plan.after)
         say(f"{plan.cluster.name} is registered since epoch {plan.cluster.since}; waiting until all brokers reach it")
@@ -401,13 +412,13 @@ def require_understanding(pulsar: MetadataStore, refusal: str) -> None:
         )
 
 
-def require_no_stock_broker(pulsar: MetadataStore, refusal: str, closing: Sequence[BookieCluster]) -> None:
+def require_no_stock_broker(pulsar: MetadataStore, refusal: str, closing: Sequence[str]) -> None:
     """Raise RefusedError while a broker makes ledgers without a mark where such ledgers are not ours from now on."""
     stock = [broker.name for broker in read_brokers(pulsar) if broker.follower is None]
     if stock:
         raise RefusedError(
             f"{refusal}: {_some(stock)} without the jar, and makes ledgers without an owner mark in "
-            f"{', '.join(each.name for each in closing)}, which would not be read from now on: stop these brokers, try "
+            f"{', '.join(closing)}, which would not be read from now on: stop these brokers, try "
             "again, start them with the jar"
         )
 

@@ -70,7 +70,7 @@ class Upgrade:
         below = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
         after = replace(registry, epoch=registry.epoch + 1, former_owners=(*registry.former_owners, *added))
         if closing:
-            require_no_stock_broker(self.pulsar, _REFUSAL, closing)
+            require_no_stock_broker(self.pulsar, _REFUSAL, [each.name for each in closing])
             for each in registry.clusters.values():
                 self._require_below(each, below)
             after = after.with_ranges_closed(below)
@@ -84,6 +84,9 @@ class Upgrade:
         plan = self.plan(owners)
         if plan.closed:
             raise_own_counters(self.generator_at, self.registry, plan.after, plan.below)
+            # That may have taken minutes.
+            require_no_stock_broker(self.pulsar, _REFUSAL, plan.closed)
+            require_understanding(self.pulsar, _REFUSAL)
         if plan.changes:
             self.registry.replace(plan.before, plan.after)
         return plan

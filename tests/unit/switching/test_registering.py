@@ -12,6 +12,7 @@ import pytest
 
 from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
+from bookwarden.switching import registering
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registering import OWN_ID_ROOT, RegistrationPlan, Wanted
@@ -429,6 +430,15 @@ def test_it_is_not_said_where_it_cannot_be_true(ground: Ground) -> None:
 
 def test_an_owner_is_named_for_the_first_alone(begun: Ground) -> None:
     refused(begun, replace(further(), owners=("0badc0de",)), "--owner is for the first cluster")
+
+
+def test_a_broker_that_came_while_counters_were_raised_keeps_it_back(
+    begun: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registering, "raise_own_counters", lambda *_: begun.broker("h:8080", 1, understands=[]))
+    with pytest.raises(RefusedError, match="h:8080 is with the jar of an earlier bookwarden"):
+        begun.registration.carry_out(further(), wait_s=0)
+    assert set(begun.now.clusters) == {"a"}
 
 
 def test_all_brokers_with_the_jar_have_to_reach_it(begun: Ground) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.errors import RefusedError
+from bookwarden.switching import upgrading
 from unit.switching.registry_grounds import A, B, Ground, first, further
 
 
@@ -72,6 +73,15 @@ def test_ids_of_another_client_above_the_counter_are_passed_first(ground: Ground
 def test_a_broker_that_came_after_the_question_keeps_it_back(ground: Ground) -> None:
     assert ground.upgrade.plan().changes
     ground.broker("g:8080")
+    with pytest.raises(RefusedError, match="g:8080 is without the jar"):
+        ground.upgrade.carry_out()
+    assert ground.now.epoch == 3
+
+
+def test_a_broker_that_came_while_counters_were_raised_keeps_it_back(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upgrading, "raise_own_counters", lambda *_: ground.broker("g:8080"))
     with pytest.raises(RefusedError, match="g:8080 is without the jar"):
         ground.upgrade.carry_out()
     assert ground.now.epoch == 3
