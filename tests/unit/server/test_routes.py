@@ -26,9 +26,9 @@ JSON = {"content-type": "application/json"}
 WRITES = ("create", "create_many", "put", "write_many", "delete_many", "ephemeral_sequential")
 #: A body with which each route that takes one begins its work.
 BODIES = {
-    "/{name}": {"metadataServiceUri": "zk+hierarchical://h:2181/bookies-c"},
+    "/{name}": {"metadataServiceUri": "metadata-store:memory:elsewhere"},
     "/{name}/deprecated": {"deprecated": False},
-    "/{name}/metadata-service-uri": {"metadataServiceUri": "zk+hierarchical://h:2181/bookies-c"},
+    "/{name}/metadata-service-uri": {"metadataServiceUri": "metadata-store:memory:elsewhere"},
     "/registry": {"registry": {}},
     "/switch": {"target": "b"},
 }
@@ -158,6 +158,12 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
         ("unregister b --dry-run", "DELETE", "/b?dryRun=true", None, 200),
         ("unregister b --yes", "DELETE", "/b", None, 200),
         ("unregister a --yes", "DELETE", "/a", None, 409),
+        ("unregister b --lost --confirm b", "DELETE", "/b?lost=true&confirm=b", None, 409),
+        (
+            "set-uri b --metadata-service-uri metadata-store:memory:elsewhere --yes",
+            *("POST", "/b/metadata-service-uri"),
+            *({"metadataServiceUri": "metadata-store:memory:elsewhere", "dryRun": False}, 409),
+        ),
         ("promote --yes", "POST", "/promote", {"dryRun": False}, 409),
         ("cleanup --no-dry-run --yes", "POST", "/cleanup", {"dryRun": False}, 200),
         ("list-cleanup-targets", "GET", "/cleanup-targets", None, 200),
