@@ -80,7 +80,7 @@ class Registering(_Body):
     raise_ids: bool = Field(
         default=False, alias="raiseIds", description="Raise the next ledger id where it is behind; else it is refused."
     )
-    timeout_s: float = _wait()
+    timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
 class ChangingUri(_Body):
@@ -88,7 +88,7 @@ class ChangingUri(_Body):
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it now.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Look at both addresses, change nothing.")
-    timeout_s: float = _wait()
+    timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
 class ImportingRegistry(_Body):
@@ -118,7 +118,7 @@ class Carrying(_Body):
         default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
     )
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
-    timeout_s: float = _wait()
+    timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
 class Switching(Carrying):

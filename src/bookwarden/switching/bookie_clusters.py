@@ -349,7 +349,8 @@ class BookieClusters:
             found = "is missing" if node is None else f"is {node.value.decode(errors='backslashreplace')!r}"
             raise RefusedError(
                 f"bookie cluster {cluster.name} is registered with the instance {cluster.instance!r}, and {path} at "
-                f"{cluster.metadata_service_uri} {found}: it is another cluster, with other ledgers"
+                f"{cluster.metadata_service_uri} {found}: it is another cluster, with other ledgers. Put its metadata "
+                f"back; if that is gone for good: `bookie-clusters unregister --lost {cluster.name}`"
             )
 
 

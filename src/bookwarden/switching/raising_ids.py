@@ -84,9 +84,6 @@ class IdRaising:
             )
         free_id = self.generator_at(of_all).next_id()
         for each in registry.clusters.values():
-            if name is None and each.shared:
-                # An id that another Pulsar cluster has there is passed over.
-                continue
             metadata = self.open_cluster(self.registry.place_of(each))
             instance = looked(metadata, each.name).instance
             if instance != each.instance:

@@ -291,7 +291,8 @@ class Registration:
         if there.instance != other.instance:
             yield (
                 f"{other.ledgers_root} in {place.url} of the registered cluster {other.name!r} has the INSTANCEID "
-                f"{there.instance} instead of {other.instance}: put that right first"
+                f"{there.instance} instead of {other.instance}: put its metadata back first, or, if that is gone for "
+                f"good, `bookie-clusters unregister --lost {other.name}`"
             )
         if seen.instance is not None and seen.instance == there.instance:
             yield (

@@ -67,7 +67,8 @@ class Unregistration:
             raise _refused(
                 name,
                 f"{cluster.ledgers_root} in {metadata.url} has the INSTANCEID {seen.instance} instead of "
-                f"{cluster.instance}, so its ledgers cannot be counted: put its metadata back",
+                f"{cluster.instance}, so its ledgers cannot be counted: put its metadata back, or, if that is gone for "
+                f"good, `bookie-clusters unregister --lost {name}`",
             )
         ours, foreign = [], 0
         for ledger_id, custom in metadata.custom_metadata():
@@ -83,8 +84,8 @@ class Unregistration:
                 name,
                 f"{len(ours):,} ledgers are there that this Pulsar cluster made, or may have made, such as "
                 f"{', '.join(map(str, ours[:_SHOWN]))}; {alone:,} of them are in no other registered cluster. Brokers "
-                "would take them for deleted, and their topics would forget them: wait until they are copied, trimmed "
-                "or deleted",
+                "would take them for deleted, and their topics would forget them: `bookie-clusters drain --from "
+                f"{name}` moves them, or wait until they are trimmed or deleted",
             )
         return UnregistrationPlan(before, after, cluster, foreign)
 

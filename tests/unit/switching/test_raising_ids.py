@@ -8,13 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from bookwarden.errors import RefusedError, StoreError
-from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.ports import Place
 from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import OWN_ID_ROOT
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
-
-C = Place("memory:third", "/bookies-c")
 
 
 @pytest.fixture
@@ -69,13 +66,8 @@ def test_ids_that_are_counted_outside_of_all_clusters_are_passed() -> None:
 
 
 def test_that_of_all_clusters_is_raised_while_brokers_live(ground: Ground) -> None:
-    ground.stores[C.url] = MemoryStore()
-    ground.cluster(C, "instance-c", ("c1:3181",))
-    ground.register(further(C, name="c", uri="uri-of-c", shared=True))
     ground.ledger(B, 45)
-    # What others have in a shared cluster is passed over.
-    ground.ledger(C, 900)
-    ground.broker("br1", epoch=3)
+    ground.broker("br1", epoch=2)
     plan = ground.id_raising.plan(None)
     assert (plan.name, plan.place, plan.next_id, plan.free_id) == (None, A, 40, 46)
     assert ground.id_raising.raise_ids(None).plan.next_id == ground.ids_at(A).next_id() == 46

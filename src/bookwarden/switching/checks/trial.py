@@ -91,7 +91,10 @@ class Trials:
             if ledgers.create(ledger_id, metadata):
                 return ledger_id
             self._forget(ledger_id)
-        raise StoreError(f"{_TRIES:,} ledger ids in a row are taken in {target}: find out who gives ids there")
+        raise StoreError(
+            f"{_TRIES:,} ledger ids in a row are taken in {target}, by another client: pass them with `bookie-clusters "
+            "raise-ids`"
+        )
 
     def _remove_left(self, registry: Registry) -> list[str]:
         """Remove what earlier prechecks left; return why any of that is still there."""

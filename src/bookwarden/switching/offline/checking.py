@@ -43,7 +43,9 @@ class MoveChecks:
         if found is not None:
             raise refused(
                 "a bookie cluster is registered: register the target too, and switch. If no broker has the jar any "
-                "more, delete the registry's node /bookwarden/bookie-clusters, and repeat"
+                "more, save the registry (`bookie-clusters registry export FILE`), delete its node "
+                "/bookwarden/bookie-clusters in Pulsar's own store, and repeat; a later registration needs --owner "
+                f"{found.registry.owner}"
             )
         if self.roots > 1:
             raise refused(
