@@ -1,0 +1,70 @@
+"""Every command that an error, a line of a check or a document names exists, with the options that it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from bookwarden.cli.main import cli
+from bookwarden.cli.shell.late import LateCommand
+
+ROOT = Path(__file__).parents[3]
+SOURCES = sorted((ROOT / "src" / "bookwarden").rglob("*.py"))
+DOCUMENTS = [ROOT / "docs" / "bookie-clusters.md", ROOT / "docs" / "moving-ledgers.md"]
+COMMAND = re.compile(r"`(?:bookwarden )?((?:bookie-clusters|metadata-migration|orphans|mark|ledger) (?!ids)[^`]+)`")
+#: In these documents' tables the group is left out.
+SHORT = re.compile(
+    r"`((?:register|unregister|set-uri|upgrade|raise-ids|registry|switch|move|drain|cleanup|build) [^`]+)`"
+)
+
+
+def texts_of(source: Path) -> Iterator[str]:
+    """Yield the texts of a module; what is put into one is NAME."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "NAME" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def problem_of(text: str) -> str | None:
+    """Return what is wrong with a command; None if there is one with these options."""
+    command: click.Command = cli
+    words = text.split()
+    while words and isinstance(command, click.Group):
+        name = words.pop(0)
+        if name not in command.commands:
+            return f"there is no {name}"
+        command = command.commands[name]
+        if isinstance(command, LateCommand):
+            command = command.load()
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+    unknown = sorted(asked - options)
+    return f"there is no {', '.join(unknown)}" if unknown else None
+
+
+def test_the_commands_that_errors_name_exist_with_their_options() -> None:
+    found = {
+        f"{source.relative_to(ROOT)}: {text}": problem_of(text)
+        for source in SOURCES
+        for whole in texts_of(source)
+        for text in COMMAND.findall(whole)
+    }
+    assert len(found) > 60
+    assert {where: problem for where, problem in found.items() if problem is not None} == {}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_those_that_documents_name_exist_too(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    named = [*COMMAND.findall(text), *(f"bookie-clusters {one}" for one in SHORT.findall(text))]
+    assert len(named) > 20
+    problems = {one: problem_of(one) for one in named}
+    assert {one: problem for one, problem in problems.items() if problem is not None} == {}
