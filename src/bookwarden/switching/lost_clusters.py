@@ -38,7 +38,7 @@ class LostPlan:
     cluster: BookieCluster  #: Which leaves it.
     reason: str  #: Why its metadata counts as gone.
     references: Mapping[str, int]  #: That name no ledger of any other cluster, by kind.
-    ledgers: int  #: So many ledgers these name.
+    ledgers: int  #: Number of ledgers that these name.
     examples: tuple[str, ...]  #: Some of them.
     doubts: tuple[str, ...]  #: What could not be read, which may name more.
     silent: tuple[str, ...]  #: Other clusters that do not answer: what only they have is counted too.

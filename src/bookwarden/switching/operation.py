@@ -77,7 +77,7 @@ class SwitchOptions:
     dry_run: bool = False  #: Run the precheck alone, without a trial ledger.
     skip_precheck: bool = False  #: Messages can be lost by that.
     with_trial: bool = True  #: Write a trial ledger to the target's bookies.
-    wait_s: float = 60.0  #: Wait up to so many seconds for the brokers.
+    wait_s: float = 60.0  #: Maximum seconds to wait for brokers.
 
 
 @dataclass(frozen=True, slots=True)

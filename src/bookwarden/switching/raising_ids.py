@@ -38,7 +38,7 @@ class RaiseResult(NamedTuple):
     """The result of raising a counter."""
 
     plan: RaisePlan
-    raised: int  #: By so many ids it was raised; of a dry run: would be.
+    raised: int  #: How far it was raised; of a dry run: would be.
     dry_run: bool
 
 

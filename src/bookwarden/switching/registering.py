@@ -65,7 +65,7 @@ class RegistrationResult(NamedTuple):
     """The result of a registration."""
 
     plan: RegistrationPlan
-    raised: int  #: So many ids were left out; of a dry run: would be.
+    raised: int  #: Number of ids that were left out; of a dry run: would be.
     dry_run: bool
 
 

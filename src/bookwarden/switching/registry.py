@@ -112,7 +112,7 @@ class Registry:
             raise RefusedError(f"bookie cluster {name!r} is active: switch to another first")
         clusters = {each: cluster for each, cluster in self.clusters.items() if each != name}
         if len(clusters) == 1:
-            # Nobody else has a ledger of the same id then, and brokers without the jar may make some.
+            # No other cluster has a ledger of the same id then, and brokers without the jar may make some.
             clusters = {each: replace(cluster, unmarked_below=None) for each, cluster in clusters.items()}
         return replace(self, epoch=self.epoch + 1, clusters=clusters)
 

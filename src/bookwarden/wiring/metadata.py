@@ -96,7 +96,7 @@ class MetadataContext(Resources):
             self.running_bookies = RunningBookies(clusters.of_new_ledgers, clusters.name_of_new_ledgers)
             self.promotions = Promotions(self.store, seen_from_ledgers[0])
             self.catalog = PlacedCatalog(alone, self.bookie_clusters)
-            #: The same for whoever deletes: stricter where an owner mark is unknown.
+            #: The same for deletions: stricter where an owner mark is unknown.
             self.deletion_catalog = PlacedCatalog(alone, self.bookie_clusters, for_deletion=True)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)

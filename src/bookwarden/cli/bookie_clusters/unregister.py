@@ -23,7 +23,7 @@ Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md.""
 @click.command(epilog=_EPILOG)
 @click.argument("name")
 @click.option("--lost", is_flag=True, help="Its metadata is gone for good: count what is lost, then ask for its name.")
-@click.option("--confirm", "confirmed", metavar="NAME", help="With --lost: the name, where nobody can type it.")
+@click.option("--confirm", "confirmed", metavar="NAME", help="With --lost: the name, where there is no terminal.")
 @click.option("--dry-run", is_flag=True, help="List its ledgers, change nothing.")
 @wait_option
 @yes_option
@@ -74,8 +74,8 @@ def _typed(plan: LostPlan) -> str:
     question = f"{_loss(plan)} {plan.reason}."
     if not sys.stdin.isatty():
         raise RefusedError(
-            f"{question} Nobody is there to type its name: add --confirm {name} to unregister it, or --dry-run to look "
-            "only; --yes is not enough"
+            f"{question} There is no terminal to type its name: add --confirm {name} to unregister it, or --dry-run to "
+            "look only; --yes is not enough"
         )
     click.echo(question, err=True)
     return str(click.prompt(f"Type the name {name} to unregister it for good", err=True))
@@ -122,7 +122,7 @@ def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str
     return [
         *notes,
         f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
-        f"{context.pulsar_url}, or ids begin anew.",
+        f"{context.pulsar_url}, or ids begin again at 0.",
     ]
 
 

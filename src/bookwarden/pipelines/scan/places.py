@@ -2,7 +2,8 @@
 
 A ledger is listed where its original is, or, where only copies are left, in the cluster that brokers read it from. A
 copy that is not finished is no ledger. In a shared cluster there are only ledgers with our owner mark; elsewhere those
-with a mark that the registry does not name, or without one that brokers do not read, are kept as a stranger's.
+with a mark that the registry does not name, or without one that brokers do not read, are kept as those of another
+Pulsar cluster.
 """
 
 from __future__ import annotations

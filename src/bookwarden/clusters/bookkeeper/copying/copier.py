@@ -1,7 +1,7 @@
 """Copies closed ledgers that are referenced from one bookie cluster to another, under the same ids.
 
-What is killed at any moment leaves at most an unfinished copy, which nobody reads and the next copier begins anew. One
-whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.places).
+What is killed at any moment leaves at most an unfinished copy, which no broker reads and the next copier begins again.
+One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.places).
 """
 
 from __future__ import annotations
