@@ -38,7 +38,7 @@ def candidate_of(
     """Sort a ledger by its metadata on the source, None for what is not understood.
 
     None if it is another Pulsar cluster's in a shared source; elsewhere each ledger is sorted, and one of Pulsar's that
-    is not ours FAILED, since the registry may be wrong about it. ``holder_of`` says whose a ledger is that does not say it.
+    is not ours FAILED, since the registry may be wrong. ``holder_of`` says whose a ledger is that does not say it.
     """
     shared = registry.cluster(source).shared
     if metadata is None:
