@@ -49,7 +49,7 @@ def test_name_registration_instance_and_root_stay(ground: Ground) -> None:
     assert (after.name, after.since, after.instance, after.ledgers_root) == ("b", 2, "instance-b", "/bookies-b")
     assert (ground.now.epoch, ground.now.active) == (3, "a")
     # Given again it waits alone.
-    node = ground.broker("h:8080", 2, unreachable=["b"])
+    node = ground.broker("h:8080", 2)
     again = ground.uri_change.change(WANTED, wait_s=0)
     assert (again.behind, ground.now.epoch) == (("h:8080 (epoch 2)",), 3)
     ground.pulsar.put(node, follower_value(ground.now, unreachable=["b"]), 0)
