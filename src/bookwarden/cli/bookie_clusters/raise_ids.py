@@ -26,7 +26,7 @@ When this is needed: docs/bookie-clusters.md, "Dead ends" and "To leave it again
 @output_option
 @pass_invocation
 def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool) -> None:
-    """Raise a counter of ledger ids above every id of the registered clusters.
+    """Raise a counter of ledger ids above every id.
 
     Without --name it is the one of all clusters, which brokers with the jar use; brokers may run. With --name it is
     the cluster's own, which brokers without the jar will use: refused while a broker lives. May be repeated.
