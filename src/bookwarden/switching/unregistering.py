@@ -49,7 +49,9 @@ class Unregistration:
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store of Pulsar does.
     sleep: Callable[[float], None] = time.sleep
 
-    def plan(self, name: str, *, wait_s: float = 0.0) -> UnregistrationPlan:
+    def plan(
+        self, name: str, *, wait_s: float = 0.0, say: Callable[[str], object] = lambda _: None
+    ) -> UnregistrationPlan:
         """List all ledgers of the cluster, and change nothing.
 
         Up to ``wait_s`` each it waits for brokers that are late, and until a switch is long enough ago.
@@ -60,7 +62,7 @@ class Unregistration:
         before = self.registry.require()
         registry = before.registry
         after, cluster = registry.without_cluster(name), registry.cluster(name)
-        self.require_unused(before, cluster, wait_s)
+        self.require_unused(before, cluster, wait_s, say)
         metadata = self.open_cluster(self.registry.place_of(cluster))
         seen = looked(metadata, name)
         if seen.instance != cluster.instance:
@@ -96,18 +98,19 @@ class Unregistration:
         wait_s: float = 0.0,
         dry_run: bool = False,
         confirm: Callable[[UnregistrationPlan], object] | None = None,
+        say: Callable[[str], object] = lambda _: None,
     ) -> UnregistrationPlan:
         """Unregister, or look only: what commands and REST do.
 
         ``confirm`` is called before, and may raise RefusedError; all is looked at again then, since an answer may take
         long. Else raises as `plan` and `carry_out` do.
         """
-        plan = self.plan(name, wait_s=wait_s)
+        plan = self.plan(name, wait_s=wait_s, say=say)
         if dry_run:
             return plan
         if confirm is not None:
             confirm(plan)
-            plan = self.plan(name, wait_s=wait_s)
+            plan = self.plan(name, wait_s=wait_s, say=say)
         self.carry_out(plan)
         return plan
 
@@ -115,7 +118,13 @@ class Unregistration:
         """Put the registry without the cluster into its node, if it is still as it was when the ledgers were listed."""
         self.registry.replace(plan.before, plan.after)
 
-    def require_unused(self, before: StoredRegistry, cluster: BookieCluster, wait_s: float = 0.0) -> None:
+    def require_unused(
+        self,
+        before: StoredRegistry,
+        cluster: BookieCluster,
+        wait_s: float = 0.0,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
         """Raise RefusedError where a broker may write there now: by an order, an older epoch, or begun before."""
         name = cluster.name
         self._require_no_order(before.registry, name)
@@ -124,14 +133,14 @@ class Unregistration:
         if directive is None or (directive.epoch != before.registry.epoch and directive.source != name):
             return
         left = _CREATE_SECONDS - (self.clock() - before.changed_ms / 1000)
+        why = (
+            f"brokers were switched from {directive.source} to {directive.target}, and until the registry is "
+            f"{_CREATE_SECONDS:.0f} s old a ledger that was begun before may still come to {name}"
+        )
         if left > wait_s:
-            raise _refused(
-                name,
-                f"brokers were switched from {directive.source} to {directive.target}, and until the registry is "
-                f"{_CREATE_SECONDS:.0f} s old a ledger that was begun before may still come to {name}: try again in "
-                f"{ceil(left)} s",
-            )
+            raise _refused(name, f"{why}: try again in {ceil(left)} s")
         if left > 0:
+            say(f"{why}: waiting {ceil(left)} s")
             self.sleep(left)
 
     def _require_no_order(self, registry: Registry, name: str) -> None:

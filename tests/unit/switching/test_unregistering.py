@@ -128,7 +128,9 @@ def test_right_after_a_switch_a_ledger_may_still_come(ground: Ground) -> None:
     with pytest.raises(RefusedError, match="try again in"):
         waiting.plan("a", wait_s=30.0)
     assert not slept
-    assert waiting.plan("a", wait_s=60.0)
+    said: list[str] = []
+    assert waiting.plan("a", wait_s=60.0, say=said.append)
+    assert [one.rpartition(": ")[2][:8] for one in said] == ["waiting "]
     assert slept == [pytest.approx(40.0, abs=5)]
     ground.later_s = 60.0
     assert ground.unregistration.plan("a")

@@ -107,7 +107,7 @@ def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
             others = f" {of_others(plan)}" if plan.foreign else ""
             confirm(f"Nothing of ours is left in {name}.{others} Unregister it?", yes=yes)
 
-        plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask)
+        plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask, say=invocation.say)
         done = of_others(plan) if plan.foreign else "Its bookies can be stopped."
         notes = [
             f"Nothing of ours is left in {name}, and it is unregistered. {done}",

@@ -53,7 +53,7 @@ def unregister(
                 invocation.say(of_others(plan))
             confirm(f"Unregister bookie cluster {name}?", yes=yes)
 
-        plan = context.unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask)
+        plan = context.unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
             notes.append(of_others(plan))
