@@ -124,6 +124,13 @@ def test_the_registry_is_led_by_rest_as_by_commands(site: Site) -> None:
         assert (status, b"\nbookwarden_bookie_clusters_registry_epoch 4.0\n" in text) == (200, True), text
         status, raised = server.ask("POST", f"{CLUSTERS}/b/raise-ids?dryRun=true")
         assert (status, raised["name"], raised["raised"], raised["dryRun"]) == (200, "b", 0, True)
+        saved = server.ask("GET", f"{CLUSTERS}/registry")[1]
+        assert (saved["epoch"], sorted(saved["clusters"])) == (4, ["a", "b"])
+        status, refused = server.ask("POST", f"{CLUSTERS}/registry", {"registry": saved, "dryRun": False})
+        assert (status, "has one, of epoch 4" in refused["reason"]) == (409, True)
+        owners = {"owners": ["0badc0de"], "dryRun": False}
+        status, upgraded = server.ask("POST", f"{CLUSTERS}/upgrade", owners)
+        assert (status, upgraded["addedOwners"], upgraded["epoch"]) == (200, ["0badc0de"], 5)
         status, found = server.ask("GET", f"{CLUSTERS}/cleanup-targets?srcClusterFilter=b")
         assert (status, found["targets"]) == (200, [])
         assert server.ask("POST", f"{CLUSTERS}/cleanup", {"srcClusterFilter": "c"})[0] == 409
@@ -213,7 +220,7 @@ def test_its_document_is_true(site: Site) -> None:
 
         @given(case=schema.as_strategy())
         @hypothesis_settings(
-            max_examples=150,
+            max_examples=250,
             deadline=None,
             derandomize=True,
             database=None,

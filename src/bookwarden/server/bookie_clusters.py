@@ -32,6 +32,7 @@ from bookwarden.switching.documents import (
     switch_data,
     targets_data,
     unregistration_data,
+    upgrade_data,
     uri_data,
 )
 from bookwarden.switching.operation import Planned, SwitchOptions
@@ -96,6 +97,13 @@ class ImportingRegistry(_Body):
 
     registry: dict[str, Any] = Field(description="As GET returned it.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Compare it with everything, change nothing.")
+
+
+class UpgradingRegistry(_Body):
+    """Which ledgers are ours, to be written into a registry of 0.1.0."""
+
+    owners: tuple[str, ...] = Field(default=(), description="Owner marks of earlier registries, to be named too.")
+    dry_run: bool = Field(default=True, alias="dryRun", description="Look at everything, change nothing.")
 
 
 class Deprecating(_Body):
@@ -184,6 +192,7 @@ def bookie_clusters_router(settings: Settings) -> APIRouter:
     )
     router.get("/registry", summary="Export the registry's node")(endpoints.export_registry)
     router.post("/registry", summary="Put a saved registry back")(endpoints.import_registry)
+    router.post("/upgrade", summary="Write down which ledgers are ours")(endpoints.upgrade)
     router.post("/promote", summary="Have brokers read from the active cluster what it has whole")(endpoints.promote)
     router.post("/cleanup", summary="Mark what former bookie clusters need not have any more")(endpoints.cleanup)
     for operation in SUPERSEDED:
@@ -240,6 +249,11 @@ class _Endpoints(NamedTuple):
             imported = context.registry_import
             plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
             return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
+
+    def upgrade(self, body: UpgradingRegistry) -> dict[str, Any]:
+        with SwitchingContext(self.settings) as context:
+            plan = context.upgrade.upgrade(body.owners, dry_run=body.dry_run)
+            return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
     def set_uri(self, name: _Name, body: ChangingUri) -> dict[str, Any]:
         uri = body.metadata_service_uri

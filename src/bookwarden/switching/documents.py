@@ -19,6 +19,7 @@ from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import Directive, Registry
 from bookwarden.switching.registry_import import ImportPlan
 from bookwarden.switching.unregistering import UnregistrationPlan
+from bookwarden.switching.upgrading import UpgradePlan
 from bookwarden.switching.uri_change import UriResult
 
 #: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
@@ -107,6 +108,16 @@ def unregistration_data(url: str, plan: UnregistrationPlan, *, dry_run: bool) ->
     """Return the registry of the store at ``url`` as it is now, and what stays of the cluster."""
     registry = plan.before.registry if dry_run else plan.after
     return {**registry_data(url, registry), "foreignLedgers": plan.foreign, "dryRun": dry_run}
+
+
+def upgrade_data(url: str, plan: UpgradePlan, *, dry_run: bool) -> dict[str, Any]:
+    """Return the registry of the store at ``url`` as it is now, and what was, or would be, written down."""
+    return {
+        **registry_data(url, plan.before.registry if dry_run else plan.after),
+        "unmarkedBelow": dict.fromkeys(plan.closed, plan.below),
+        "addedOwners": list(plan.added),
+        "dryRun": dry_run,
+    }
 
 
 def switch_data(result: SwitchResult, url: str, overview: Callable[[], Overview]) -> dict[str, Any]:

@@ -76,6 +76,23 @@ class Upgrade:
             after = after.with_ranges_closed(below)
         return UpgradePlan(before, after, tuple(each.name for each in closing), below, added)
 
+    def upgrade(
+        self,
+        owners: Sequence[str] = (),
+        *,
+        dry_run: bool = False,
+        confirm: Callable[[UpgradePlan], object] = lambda _: None,
+    ) -> UpgradePlan:
+        """Upgrade, or look only: what commands and REST do.
+
+        ``confirm`` is called before, and may raise RefusedError. Else raises as `plan` and `carry_out` do.
+        """
+        plan = self.plan(owners)
+        if dry_run or not plan.changes:
+            return plan
+        confirm(plan)
+        return self.carry_out(owners)
+
     def carry_out(self, owners: Sequence[str] = ()) -> UpgradePlan:
         """Look at everything again, raise the counters that clusters have themselves, and write the registry.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -83,6 +85,11 @@ class Site:
         self.overrides = {"metadata_store.urls": f"['memory:{self.name}']", "metadata_store.ledgers_root": "/a"}
         self.app = make_app(load_settings(overrides=self.overrides), token)
 
+    @property
+    def uri(self) -> str:
+        """The store's, as bookies of a cluster at /ledgers have it."""
+        return f"metadata-store:memory:{self.name}"
+
     def fill(self) -> MemoryStore:
         """Make the nodes again, unless they are there."""
         store = shared_memory_store(self.name)
@@ -93,15 +100,16 @@ class Site:
                 store.create(f"{root}/INSTANCEID", cluster.instance.encode(), make_parents=True)
                 store.create(f"{root}/available/readonly", b"", make_parents=True)
                 store.create(f"{root}/cookies", b"", make_parents=True)
+                store.create(f"{root}/available/bookie-{cluster.name}:3181", b"")
         return store
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         return ask(self.app, method, path, b"" if body is None else json.dumps(body).encode(), **headers)
 
 
-def value_of(store: MemoryStore) -> bytes | None:
+def value_of(store: MemoryStore) -> bytes:
     node = store.get(REGISTRY_PATH)
-    return None if node is None else node.value
+    return b"" if node is None else node.value
 
 
 def is_asking(method: str) -> bool:
@@ -155,6 +163,12 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
         ("deprecate b", "POST", "/b/deprecated", {"deprecated": True}, 200),
         ("deprecate a", "POST", "/a/deprecated", {"deprecated": True}, 409),
         ("raise-ids --name b --dry-run", "POST", "/b/raise-ids?dryRun=true", None, 200),
+        ("upgrade --owner 0badc0de --yes", "POST", "/upgrade", {"owners": ["0badc0de"], "dryRun": False}, 200),
+        ("upgrade --owner 0badc0de --dry-run", "POST", "/upgrade", {"owners": ["0badc0de"]}, 200),
+        ("upgrade --owner 0badc0d --yes", "POST", "/upgrade", {"owners": ["0badc0d"], "dryRun": False}, 409),
+        ("set-uri b --metadata-service-uri {uri} --yes", "POST", "/b/metadata-service-uri", {"dryRun": False}, 200),
+        ("set-uri b --metadata-service-uri {uri} --dry-run", "POST", "/b/metadata-service-uri", {}, 200),
+        ("set-uri a --metadata-service-uri {uri} --yes", "POST", "/a/metadata-service-uri", {"dryRun": False}, 409),
         ("unregister b --dry-run", "DELETE", "/b?dryRun=true", None, 200),
         ("unregister b --yes", "DELETE", "/b", None, 200),
         ("unregister a --yes", "DELETE", "/a", None, 409),
@@ -178,16 +192,61 @@ def test_a_command_and_rest_say_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(MemoryStore, "close", lambda _: None)
-    by_command, site = Site(registry_of()), Site(registry_of())
+    registry = registry_of()
+    # Where a metadata-store: URI says that it is.
+    b = replace(registry.clusters["b"], ledgers_root="/ledgers")
+    registry = replace(registry, clusters={**registry.clusters, "b": b})
+    by_command, site = Site(registry), Site(registry)
     one, other = by_command.fill(), site.fill()
     sets = [word for name, value in by_command.overrides.items() for word in ("--set", f"{name}={value}")]
-    ended = CliRunner().invoke(cli, [*sets, "bookie-clusters", *command.split(), "-o", "json"])
+    words = command.format(uri=by_command.uri).split()
+    ended = CliRunner().invoke(cli, [*sets, "bookie-clusters", *words, "-o", "json"])
+    if "{uri}" in command:
+        body = {**(body or {}), "metadataServiceUri": site.uri}
     found, answer = site.ask(method, f"/admin/v2/bookie-clusters{path}", body, content_type="application/json")
     assert status is None or found == status, answer
     told = json.loads((ended.stdout or ended.stderr).replace(by_command.name, site.name))
     assert told == answer if ended.stdout else told["error"] == answer["reason"]
-    assert value_of(one) == value_of(other)
+    assert value_of(one).replace(by_command.name.encode(), site.name.encode()) == value_of(other)
     assert (ended.exit_code == 0) == (found == 200 and answer.get("ready") is not False), ended.output
+
+
+def test_a_registry_is_saved_and_put_back_by_rest_as_by_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "close", lambda _: None)
+    by_command, site, file = Site(registry_of()), Site(registry_of()), tmp_path / "registry.json"
+    one, other = by_command.fill(), site.fill()
+    path, saved = "/admin/v2/bookie-clusters/registry", value_of(other)
+
+    def command(*words: str) -> Any:
+        sets = [word for name, value in by_command.overrides.items() for word in ("--set", f"{name}={value}")]
+        ended = CliRunner().invoke(cli, [*sets, "bookie-clusters", "registry", *words, "-o", "json"])
+        return json.loads((ended.stdout or ended.stderr).replace(by_command.name, site.name))
+
+    command("export", str(file))
+    status, exported = site.ask("GET", path)
+    assert (status, exported) == (200, json.loads(file.read_bytes()))
+    assert json.loads(saved) == exported
+    # Nothing is written over a registry, nor without the word.
+    for lost in (False, True):
+        if lost:
+            for store in (one, other):
+                store.delete_many([(REGISTRY_PATH, 0)])
+        for words, dry_run in ((("--dry-run",), True), (("--no-dry-run", "--yes"), False)):
+            imported = command("import", str(file), *words)
+            body = {"registry": exported} if dry_run else {"registry": exported, "dryRun": False}
+            status, answer = site.ask("POST", path, body, **JSON)
+            if lost:
+                assert (status, answer) == (200, imported)
+                assert (answer["imported"], answer["savedEpoch"], answer["epoch"]) == (not dry_run, 2, 3)
+                assert value_of(one) == value_of(other)
+                assert bool(value_of(other)) is not dry_run
+            else:
+                assert (status, answer["reason"]) == (409, imported["error"])
+                assert value_of(one) == value_of(other) == saved
+    assert site.ask("GET", path) == (200, {**exported, "epoch": 3})
+    assert site.ask("POST", path, {"registry": {"format": 2}}, **JSON)[0] == 400
 
 
 def test_with_it_each_gets_to_its_operation() -> None:

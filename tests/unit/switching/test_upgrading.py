@@ -8,6 +8,7 @@ import pytest
 
 from bookwarden.errors import RefusedError
 from bookwarden.switching import upgrading
+from bookwarden.switching.upgrading import UpgradePlan
 from unit.switching.registry_grounds import A, B, Ground, first, further
 
 
@@ -45,9 +46,14 @@ def test_the_range_of_a_cluster_that_counts_no_ids_is_closed_at_the_next_id(grou
 
 
 def test_owners_of_earlier_registries_are_added_once(ground: Ground) -> None:
+    asked: list[UpgradePlan] = []
+    ground.upgrade.upgrade(("0badc0de",), dry_run=True, confirm=asked.append)
+    assert (asked, ground.now.former_owners) == ([], ())
     for _ in range(2):
-        ground.upgrade.carry_out(("0badc0de", "0badc0de", ground.now.owner))
+        ground.upgrade.upgrade(("0badc0de", "0badc0de", ground.now.owner), confirm=asked.append)
     assert ground.now.former_owners == ("0badc0de",)
+    # Where nothing is to be written, nothing is asked.
+    assert len(asked) == 1
     refused(ground, "'0badc0' is not eight hexadecimal digits", "0badc0")
 
 

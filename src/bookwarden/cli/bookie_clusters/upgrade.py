@@ -6,7 +6,9 @@ import click
 
 from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.output import Document
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.switching.documents import upgrade_data
 from bookwarden.switching.upgrading import UpgradePlan
 from bookwarden.wiring.switching import SwitchingContext
 
@@ -27,14 +29,16 @@ def upgrade(invocation: Invocation, owners: tuple[str, ...], dry_run: bool, yes:
     owner marks of earlier registries. Refused while a broker lives with an older jar, or without one. May be repeated.
     """
     with SwitchingContext(invocation.settings) as context:
-        plan = context.upgrade.plan(owners)
-        if plan.changes and not dry_run:
+
+        def ask(plan: UpgradePlan) -> None:
             for line in _notes(plan, dry_run=True):
                 invocation.say(line)
             confirm("Write this into the registry?", yes=yes)
-            plan = context.upgrade.carry_out(owners)
-        shown = plan.before.registry if dry_run else plan.after
-        invocation.write(describe_registry(context, shown, *_notes(plan, dry_run=dry_run)))
+
+        plan = context.upgrade.upgrade(owners, dry_run=dry_run, confirm=ask)
+        registry = plan.before.registry if dry_run else plan.after
+        shown = describe_registry(context, registry, *_notes(plan, dry_run=dry_run))
+        invocation.write(Document(upgrade_data(context.pulsar_url, plan, dry_run=dry_run), shown.parts))
 
 
 def _notes(plan: UpgradePlan, *, dry_run: bool) -> list[str]:
