@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
@@ -23,6 +24,7 @@ from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata
+from bookwarden.ledgers.outcomes import CopyResult
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.owners import is_ours
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -143,6 +145,26 @@ def end(site: SwitchingSite, *, clean: bool) -> None:
 
 
 @contextmanager
+def a_broker_while_a_ledger_is_copied(site: SwitchingSite, topics: Topics) -> Iterator[None]:
+    """Have a broker come, take messages and go before the first result of the copier is looked at."""
+    copy, begun = LedgerCopier.copy, list[int]()
+
+    def copied(copier: LedgerCopier, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
+        for result in copy(copier, ledger_ids):
+            if not begun:
+                begun.append(result.ledger_id)
+                site.servers.start_brokers()
+                topics.send(30)
+                end(site, clean=True)
+            yield result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LedgerCopier, "copy", copied)
+        yield
+    assert begun
+
+
+@contextmanager
 def another_ledger(site: SwitchingSite, name: str, ledger_id: int, like: LedgerMetadata) -> Iterator[None]:
     """Give a cluster a ledger of somebody else's with this id."""
     cluster = site.servers.clusters[name]
@@ -173,8 +195,11 @@ def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite
 
     # Nothing is closed by a kill: what is open has to be recovered.
     end(site, clean=False)
-    moved = move(site, *to_b)
+    with a_broker_while_a_ledger_is_copied(site, topics):
+        moved = move(site, *to_b)
     assert moved["phase"] == "DONE"
+    # The rest began again.
+    assert len(list(tmp_path.glob("nodes-*-stopped.jsonl.gz"))) == 2
     assert moved["recovered"] >= len(topics.topics)
     assert moved["ledgers"]["named"] == moved["ledgers"]["the same"]
     use(site, moved["broker.conf"][0])
