@@ -12,10 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
+from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata import ownership
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden.devcluster.servers.settings import read_settings
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import Segment
@@ -34,12 +39,16 @@ from servers.switching.copied import copy_ledger, copy_namespace
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import read_back, send
+from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
 
 COUNT = 350
 VERIFY = ("bookie-clusters", "build", "--all", "--verify")
 REFUSED = 5
+#: Of an undo that could not restore everything.
+NOT_ALL = 1
+PATIENCE = 120
 
 
 @pytest.fixture
@@ -138,7 +147,28 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(
         site.kill_brokers([topic])
         assert read_back(client, topic) == sent
         assert buckets_that_may_go(site) == 1
+
+        assert site.command("rollback", "--yes")["phase"] == "DONE"
+        half_back = whole[1]
+        collect_on_one_bookie(site, half_back)
+        # Brokers would ask a first, and its bookies have one of two copies of each entry.
+        told = site.run(tmp_path, "undo", "--ledger", str(half_back), "--yes", exit_codes=(NOT_ALL,))
+        assert told["counts"] == {"not restorable": 1}
+        assert half_back not in site.places().by_cluster["a"]
+        site.kill_brokers([topic])
+        assert read_back(client, topic) == sent
     assert site.places().astray == ()
+
+
+def collect_on_one_bookie(site: SwitchingSite, ledger_id: int) -> None:
+    """Have one of the two bookies of a drop everything that has no metadata any more, such as this ledger."""
+    server = site.servers.clusters["a"].processes[0]
+    settings = read_settings(server.spec.working_folder / "conf/bookie.conf")
+    (name,) = [name for name, each in site.servers.clusters["a"].bookies.items() if each is server]
+    GarbageOnDemand(int(settings["httpServerPort"])).collect()
+    with Bookies(BookieAddresses(site.store, site.servers.clusters["a"].ledgers_root)) as bookies:
+        bookie = Bookie(name, bookies)
+        eventually(lambda: not bookie.holds([ledger_id])[ledger_id], PATIENCE)
 
 
 def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> None:

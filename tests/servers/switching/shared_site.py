@@ -41,6 +41,7 @@ class SiteKind:
 ONE_BROKER: Final = SiteKind(
     PULSAR_VERSIONS[:1],
     (ClusterPlan("a", PULSARS_LEDGERS_ROOT), ClusterPlan("b", "/bookies-b", bookies=3, own_zookeeper=True)),
+    bookie_rest=True,
 )
 #: One more bookie of a than an ensemble needs.
 BOTH_VERSIONS: Final = SiteKind(
