@@ -5,24 +5,27 @@ The one that stays is then left to brokers without the jar, and both are registe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.copying.metadata import opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.moving.report import MORE_LATER
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from servers.pool import ServerPool
-from servers.switching.drained import drain, empty_and_unregister, run
+from servers.switching.drained import drain, empty_and_unregister, run, soon_after_a_switch
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import watched_load
@@ -33,6 +36,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 # More than a ledger holds.
 COUNT = 130
+FORMER_OWNER = "00c0ffee"
+NO_GRACE = ("--set", "deletion.unlisted_grace_seconds=0")
 PATIENCE = 120
 
 
@@ -43,8 +48,8 @@ def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-def forget_holders(site: SwitchingSite, topics: Sequence[str]) -> set[int]:
-    """Have a closed ledger of topics say nothing of its holder, as ancient brokers made them; return their ids.
+def give_custom_metadata(site: SwitchingSite, topics: Sequence[str], custom: Mapping[str, bytes] | None) -> set[int]:
+    """Change the custom metadata of a closed ledger of topics, or have it none; return their ids.
 
     Each topic has at most one; none is closed where no topic has rolled its ledger yet.
     """
@@ -56,7 +61,8 @@ def forget_holders(site: SwitchingSite, topics: Sequence[str]) -> set[int]:
             assert node is not None
             metadata = decode_ledger_metadata(node.value)
             if metadata.state is LedgerState.CLOSED and metadata.length:
-                raw = encode_ledger_metadata(metadata._replace(custom={}), password=decode_ledger_password(node.value))
+                changed = metadata._replace(custom={} if custom is None else {**metadata.custom, **custom})
+                raw = encode_ledger_metadata(changed, password=decode_ledger_password(node.value))
                 site.store.put(path, raw, node.version)
                 ids.add(ledger_id)
                 break
@@ -71,17 +77,23 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
         load.goes_on()
         assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
         load.goes_on()
-        ancient = eventually(lambda: forget_holders(site, load.topics), 60, 0.5)
+        # Of ancient brokers, which did not say whose a ledger is, and of an earlier registry.
+        ancient = eventually(lambda: give_custom_metadata(site, load.topics[:2], None), 60, 0.5)
+        mark = {OWNER_KEY: FORMER_OWNER.encode()}
+        former = eventually(lambda: give_custom_metadata(site, load.topics[2:], mark), 60, 0.5)
+        gone = begin_copies(site)
         run(site, tmp_path, "init")
         before = drain(site, tmp_path, "a", "--dry-run")
         assert before["ledgers"] > before["open"] >= len(load.topics)
-        assert before["mayGo"] == 0
+        # The unfinished copy that nothing goes on with.
+        assert before["mayGo"] == 1
         # Within the rollback window nothing is marked; everything else is done.
         first = drain(site, tmp_path, "a", "--yes", "--per-second", "20", exit_codes=(MORE_LATER,))
         assert (first["open"], first["marked"], first["failed"]) == (0, 0, 0)
         assert first["mayGo"] >= before["ledgers"] // 2
-        empty_and_unregister(site, tmp_path, "a")
-        assert site.places().by_cluster["b"] >= ancient
+        require_former_owner_named(site, tmp_path, former, gone)
+        empty_and_unregister(site, tmp_path, "a", NO_GRACE)
+        assert site.places().by_cluster["b"] >= ancient | former
         for bookie in site.servers.clusters["a"].processes:
             bookie.kill()
         load.goes_on()
@@ -93,6 +105,42 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
     assert found.harm == {"phase": Phase.NOT_REGISTERED}
     assert found.ledgers.get("a", 0) == 0
     leave_and_come_back(site)
+
+
+def begin_copies(site: SwitchingSite) -> int:
+    """Leave unfinished copies in a, as of a build back: of a ledger that a topic has in b, and of one that is gone.
+
+    Returns the id of that.
+    """
+    topics = site.new_topics(2)
+    send(site.connection, topics, 0)
+    there, gone = (ledgers_of_topic(site.store, topic) for topic in topics)
+    metadata = {each: found for each, found in site.ledgers_of("b").items() if found.state is LedgerState.CLOSED}
+    site.admin.delete(topic_path(topics[1]), params={"force": True})
+    eventually(lambda: not gone & site.places().by_cluster["b"], PATIENCE)
+    bookies = tuple(sorted(site.servers.clusters["a"].ids))
+    for ledger_id in (min(there & metadata.keys()), min(gone & metadata.keys())):
+        copy = opened_copy(metadata[ledger_id], bookies, site.registry().owner)
+        path = ledger_path(site.servers.clusters["a"].ledgers_root, ledger_id)
+        site.store.create(path, encode_ledger_metadata(copy), make_parents=True)
+    return ledger_id
+
+
+def require_former_owner_named(site: SwitchingSite, home: Path, former: Set[int], gone: int) -> None:
+    """Drain and sweep: what has the mark of an earlier registry is copied and stays, until that is said to be ours."""
+    drain(site, home, "a", "--yes", "--force", "--per-second", "20", exit_codes=(MORE_LATER,))
+    run(site, home, *NO_GRACE, "sweep", "--once")
+    places = site.places().by_cluster
+    assert former <= places["a"] & places["b"]
+    rows = {row["ledger_id"]: row for row in read_outcomes(str(home / "outcomes"))}
+    assert {rows[each]["outcome"] for each in former} == {"retry"}
+    assert all(f"`bookie-clusters upgrade --owner {FORMER_OWNER}` says so" in rows[each]["reason"] for each in former)
+    assert rows[gone]["outcome"] == "deleted"
+    with soon_after_a_switch():
+        told = site.refusal("unregister", "a", "--yes")
+    assert "ledgers are there that this Pulsar cluster made, or may have made" in told
+    assert site.command("upgrade", "--owner", FORMER_OWNER, "--yes")["addedOwners"] == [FORMER_OWNER]
+    site.wait_until_followed()
 
 
 def leave_and_come_back(site: SwitchingSite) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +31,25 @@ def drain(
     return run(site, home, "bookie-clusters", "drain", "--from", left, *words, exit_codes=exit_codes)
 
 
-def empty_and_unregister(site: SwitchingSite, home: Path, left: str) -> None:
-    """Drain this cluster and sweep, until nothing is there and it is unregistered; do not wait for the window's end."""
-    stays = site.registry().clusters.keys() - {left}
+@contextmanager
+def soon_after_a_switch() -> Iterator[None]:
+    """Have the block wait no minute for what was begun before a switch: a unit test does."""
     with pytest.MonkeyPatch.context() as patch:
-        # A unit test waits for what was begun before a switch.
         patch.setattr(unregistering, "_CREATE_SECONDS", 1.0)
+        yield
+
+
+def empty_and_unregister(site: SwitchingSite, home: Path, left: str, sets: Sequence[str] = ()) -> None:
+    """Drain this cluster and sweep, with settings, until nothing is there and it is unregistered.
+
+    Does not wait for the window's end.
+    """
+    stays = site.registry().clusters.keys() - {left}
+    with soon_after_a_switch():
         for _ in range(_PASSES):
             told = drain(site, home, left, "--yes", "--force", "--per-second", "20", exit_codes=(0, MORE_LATER))
             if left not in site.registry().clusters:
                 break
-            run(site, home, "sweep", "--once")
+            run(site, home, *sets, "sweep", "--once")
     assert {cluster["name"] for cluster in told["clusters"]} == stays
     assert not site.places().by_cluster[left]
