@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,13 @@ from bookwarden.cli.bookie_clusters.precheck import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden.demo.load import Load, TopicTally
+from bookwarden.devcluster.bookie_clusters import SiteBroker
 from bookwarden.findings import Verdict
 from bookwarden.switching.checks.trial import TRIALS_PATH
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import serialize_registry
 from servers.pool import ServerPool
+from servers.switching.broker_jar import broker_jar_0_1_0, with_jar
 from servers.switching.shared_site import BOTH_VERSIONS, shared_site
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
@@ -318,6 +322,67 @@ def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSi
     finally:
         stock.process.stop()
     eventually(lambda: site.brokers_without_jar() == [], PATIENCE)
+
+
+def test_brokers_get_the_jar_after_that_of_0_1_0_one_by_one_and_then_the_registry_is_upgraded(
+    site: SwitchingSite,
+) -> None:
+    site.ensure("b")
+    site.ensure("a")
+    first, second = site.brokers
+    topics = site.new_topics(TOPICS)
+    with ExitStack() as load_ends:
+        with with_jar([second], broker_jar_0_1_0()):
+            with with_jar([first], broker_jar_0_1_0()):
+                put_registry_of_0_1_0(site)
+                site.kill_brokers(topics)
+                load = load_ends.enter_context(load_on(site, topics))
+                told = site.refusal("upgrade", "--yes")
+                both = ", ".join(sorted(broker.broker_id for broker in site.brokers))
+                assert f"{both} are with the jar of an earlier bookwarden" in told
+            restart(site, load, first, topics)
+            # Both jars write, read what the other wrote, and follow a switch.
+            assert {site.owner(topic) for topic in topics} == {broker.service_url for broker in site.brokers}
+            load.wait_for(ENOUGH, PATIENCE)
+            assert site.command("switch", "--target", "b", "--yes")["phase"] == "DONE"
+            load.wait_for(ENOUGH, PATIENCE)
+            site.spread(topics, 1)
+            load.wait_for(PER_SECOND, PATIENCE)
+            before = site.registry()
+            told = site.refusal("upgrade", "--yes")
+            assert f"{second.broker_id} is with the jar of an earlier bookwarden" in told
+            assert site.registry() == before
+        restart(site, load, second, topics)
+        assert site.command("upgrade", "--yes")["unmarkedBelow"].keys() == {"b", "c"}
+        site.wait_until_followed()
+        assert site.registry().open_ranges() == []
+        load.wait_for(ENOUGH, PATIENCE)
+        # What was unacknowledged when a broker went comes again.
+        assert_nothing_lost(load.stop(), doubled=True)
+        # Each broker opens what the other one wrote.
+        site.spread(topics, 1)
+        assert_all_there(site, load)
+    assert_none_astray(site)
+
+
+def put_registry_of_0_1_0(site: SwitchingSite) -> None:
+    """Write the registry as 0.1.0 did: it said nothing of former owners, nor of ledgers without a mark."""
+    fields = json.loads(serialize_registry(site.registry()))
+    fields["epoch"] += 1
+    del fields["formerOwners"]
+    for cluster in fields["clusters"].values():
+        del cluster["unmarkedBelow"]
+    site.write_raw(json.dumps(fields).encode())
+    site.wait_until_followed()
+
+
+def restart(site: SwitchingSite, load: Load, broker: SiteBroker, topics: Sequence[str]) -> None:
+    """Restart a broker as an operator does, and give it its part of the topics again."""
+    broker.process.stop()
+    broker.process.start()
+    site.wait_until_followed()
+    site.spread(topics)
+    load.wait_for(PER_SECOND, PATIENCE)
 
 
 def test_a_lost_registry_a_changed_address_and_a_lost_cluster_have_a_way_out(
