@@ -19,6 +19,7 @@ import pytest
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.switching.inventory import NOT_OURS
 from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.moving.report import MORE_LATER
@@ -139,17 +140,19 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         assert kinds(first, "failed") == Counter()
         assert {one["outcome"] for one in first["staying"]} == {"open"}
         site.command("status", "--ledgers", "--roll", "--per-second", "20", "--yes")
-        # Another client has ledgers on b of the ids of what is only on a, and b is asked first.
-        others = OthersLedgers(site, "b")
-        with others.made(own):
-            assert len(others.ids) >= 3 * TOPICS
+        # Other clients have ledgers on b of the ids of what is only on a, and b is asked first.
+        marked, others = OthersLedgers(site, "b", {OWNER_KEY: b"00c0ffee"}), OthersLedgers(site, "b")
+        with marked.made(sorted(own)[:TOPICS]), others.made(own):
+            count = len(marked.ids) + len(others.ids)
+            assert (len(marked.ids), count >= 3 * TOPICS) == (TOPICS, True)
             site.kill_brokers(topics)
             for topic in topics:
                 assert read_numbers(client, topic) == list(range(COUNT))
             counted = site.command("status", "--ledgers")["ledgers"]
-            assert [each["closed"] for each in counted if each["kind"] == NOT_OURS] == [len(others.ids)]
+            assert [each["closed"] for each in counted if each["kind"] == NOT_OURS] == [count]
             taken = site.run(tmp_path, *BUILD, "--all", exit_codes=(DONE_WITH_FAILURES,))
-            assert kinds(taken, "failed")["data"] == len(others.ids)
+            assert kinds(taken, "failed")["data"] == count
+            assert marked.are_all_there()
             assert others.are_all_there()
 
         for topic in topics:

@@ -17,15 +17,18 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.ledgers.custom_metadata import OWNER_KEY
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.moving.report import MORE_LATER
+from bookwarden.switching.inventory import NOT_OURS
+from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from servers.pool import ServerPool
 from servers.switching.drained import drain, empty_and_unregister, run, soon_after_a_switch
+from servers.switching.others_ledgers import OthersLedgers
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import watched_load
@@ -104,7 +107,7 @@ def test_a_cluster_is_emptied_under_load_and_leaves(site: SwitchingSite, tmp_pat
     # One cluster is left, so that nothing is to be switched.
     assert found.harm == {"phase": Phase.NOT_REGISTERED}
     assert found.ledgers.get("a", 0) == 0
-    leave_and_come_back(site)
+    leave_and_come_back(site, tmp_path)
 
 
 def begin_copies(site: SwitchingSite) -> int:
@@ -143,8 +146,11 @@ def require_former_owner_named(site: SwitchingSite, home: Path, former: Set[int]
     site.wait_until_followed()
 
 
-def leave_and_come_back(site: SwitchingSite) -> None:
-    """Have brokers without the jar write to b, which alone is registered; then register and use both again."""
+def leave_and_come_back(site: SwitchingSite, home: Path) -> None:
+    """Have brokers without the jar write to b, which alone is registered; then register and use both again.
+
+    Another Pulsar cluster's ledger that comes to b then is not ours, and no build leaves it out silently.
+    """
     topics, (broker,) = site.new_topics(2), site.brokers
     send(site.connection, topics, 0)
     end(site)
@@ -177,6 +183,13 @@ def leave_and_come_back(site: SwitchingSite) -> None:
     send(site.connection, topics, 2)
     assert site.command("switch", "--target", "a", "--yes")["phase"] == "DONE"
     send(site.connection, topics, 3)
+    tags = expected_custom_metadata(ManagedLedgerHolder(managed_ledger_of(topics[0])))
+    others = OthersLedgers(site, "b", {**{name: text.encode() for name, text in tags.items()}, OWNER_KEY: b"0badc0de"})
+    others.make([1_000_000])
+    built = run(site, home, "bookie-clusters", "build", "--all", "--topic", topics[0], exit_codes=(SOME_FAILED,))
+    failed = [each for each in built["staying"] if each["outcome"] == "failed"]
+    assert [(each["ledgerId"], each["kind"]) for each in failed] == [(1_000_000, NOT_OURS)]
+    assert others.are_all_there()
     site.kill_brokers(topics)
     with closing(site.connection.client()) as client:
         for topic in topics:

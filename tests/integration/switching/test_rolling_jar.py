@@ -25,10 +25,12 @@ from bookwarden.demo.load import Load
 from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.findings import Verdict
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.names import TopicName
 from bookwarden.switching.owners import is_marked
 from servers.switching.broker_jar import broker_jar
 from servers.switching.installed_broker import InstalledBroker
+from servers.switching.others_ledgers import OthersLedgers
 from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
@@ -162,7 +164,10 @@ def test_the_jar_comes_and_goes_broker_by_broker(
 
         with rolling.gap_told("nothing is left on b"):
             leave(site, with_schema)
-        site.command("unregister", "b", "--yes")
+        # What has the mark of another Pulsar cluster is said, and stays.
+        others = OthersLedgers(site, "b", {OWNER_KEY: b"00c0ffee"})
+        others.make(range(1_000_000, 1_000_000 + FEW))
+        assert site.command("unregister", "b", "--yes")["foreignLedgers"] == FEW
         site.wait_until_followed()
         for broker in (first, second):
             broker.remove_jar()
@@ -177,7 +182,8 @@ def test_the_jar_comes_and_goes_broker_by_broker(
         assert received_with_schema(site, with_schema) == list(range(FEW))
     places = site.places()
     assert places.astray == ()
-    assert not places.by_cluster["b"]
+    assert others.are_all_there()
+    assert places.by_cluster["b"] == others.ids
 
 
 def makers(site: SwitchingSite, ledger_ids: frozenset[int]) -> set[str]:

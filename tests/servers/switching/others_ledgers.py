@@ -1,8 +1,8 @@
-"""Ledgers that another client makes in a bookie cluster, without an owner mark and with ids that are ours elsewhere."""
+"""Ledgers that another client makes in a bookie cluster, without our mark and with ids that are ours elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
@@ -18,7 +18,7 @@ _LENGTH = 100
 class OthersLedgers:
     """Those of one cluster: only their metadata, so that any client that opens one for ours gets an error."""
 
-    def __init__(self, site: SwitchingSite, name: str) -> None:
+    def __init__(self, site: SwitchingSite, name: str, custom: Mapping[str, bytes] | None = None) -> None:
         self._store = site.store_of(name)
         self._root = site.servers.clusters[name].ledgers_root
         bookie = min(site.servers.clusters[name].ids)
@@ -26,6 +26,7 @@ class OthersLedgers:
             LedgerMetadata(
                 *(3, LedgerState.CLOSED, 1, 1, 1, (Segment(0, (bookie,)),)),
                 *(_LENGTH, 0, "CRC32C", 1),
+                custom=custom or {},
             )
         )
         self.ids = frozenset[int]()  #: Of those that were made.
