@@ -100,7 +100,7 @@ class ImportingRegistry(_Body):
 
 
 class UpgradingRegistry(_Body):
-    """Which ledgers are ours, to be written into a registry of 0.1.0."""
+    """The rule of which ledgers are ours, to be written into a registry of 0.1.0."""
 
     owners: tuple[str, ...] = Field(default=(), description="Owner marks of earlier registries, to be named too.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Look at everything, change nothing.")
