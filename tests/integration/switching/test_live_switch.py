@@ -419,6 +419,8 @@ def test_a_lost_registry_a_changed_address_and_a_lost_cluster_have_a_way_out(
         assert_all_there(site, load)
     site.register("c")
     site.wait_until_followed()
+    # Their sessions ended.
+    eventually(lambda: len(site.writable_bookies("c")) == len(site.servers.clusters["c"].ids), PATIENCE)
     assert_none_astray(site)
 
 

@@ -19,6 +19,7 @@ from bookwarden.switching.registry import BookieCluster, serialize_registry
 from servers.lossy_proxy import LossyProxy
 from servers.pool import ServerPool
 from servers.switching.disagreement import disagreement, move_bundles
+from servers.switching.drained import soon_after_a_switch
 from servers.switching.lost_session import switch_without
 from servers.switching.shared_site import BOTH_VERSIONS, shared_site
 from servers.switching.site import SwitchingSite
@@ -74,7 +75,8 @@ def test_a_cluster_that_brokers_refuse_or_do_not_reach_holds_up_no_rollback_and_
     site.command("switch", "--target", "a", "--yes", exit_code=NOT_READY)
     rolled = site.command("rollback", "--yes", "--timeout", "1", exit_code=DONE_WITH_FAILURES)
     assert (site.registry().active, len(rolled["behind"])) == ("a", len(names))
-    site.command("unregister", "b", "--yes")
+    with soon_after_a_switch():
+        site.command("unregister", "b", "--yes")
     site.wait_until_followed()
     site.command("switch", "--resume", "--yes")
     assert site.command("status")["phase"] == "DONE"
@@ -98,7 +100,8 @@ def test_a_cluster_that_brokers_refuse_or_do_not_reach_holds_up_no_rollback_and_
         eventually(
             lambda: all(one.reaches(site.registry().clusters["b"]) for one in read_brokers(site.store)), PATIENCE
         )
-        site.command("unregister", "b", "--yes")
+        with soon_after_a_switch():
+            site.command("unregister", "b", "--yes")
         site.wait_until_followed()
 
 

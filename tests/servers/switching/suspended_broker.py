@@ -45,10 +45,13 @@ def suspend_over_a_registration(site: SwitchingSite, load: WatchedLoad, broker: 
     site.servers.start_brokers()
     site.wait_until_followed()
     load.goes_on()
+    there = frozenset[int]().union(*site.places().by_cluster.values())
     for topic, before in listed.items():
-        assert before <= ledgers_of_topic(site.store, topic), topic
+        # An empty ledger is deleted by the broker that loads its topic.
+        assert not (before - ledgers_of_topic(site.store, topic)) & there, topic
 
 
 def _all_have_ledgers_on(site: SwitchingSite, load: WatchedLoad, cluster: str) -> bool:
     places = site.places()
-    return all(places.of_topic(site.store, topic)[cluster] for topic in load.topics)
+    # One that is followed by another has entries.
+    return all(places.of_topic(site.store, topic)[cluster] > 1 for topic in load.topics)
