@@ -33,9 +33,11 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.class_archives import quick_runtime
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.pool import Clusters
+from servers.switching.ground import registry_of
 from servers.topic_contents import send
 from servers.waiting import eventually
 
@@ -163,6 +165,18 @@ def test_a_flag_of_before_is_found_and_never_skipped(cluster: DevCluster, source
         assert run(cluster, "status").exit_code == (MIGRATION_FAILED if phase == "FAILED" else 0)
     finally:
         remove(source, MIGRATION_PATH)
+
+
+def test_several_bookie_clusters_are_not_moved_even_by_force(cluster: DevCluster, source: MetadataStore) -> None:
+    source.create(REGISTRY_PATH, serialize_registry(registry_of()), make_parents=True)
+    try:
+        code, lines = preflight(cluster, "--read-only")
+        assert (code, failing(lines)) == (WOULD_FAIL, {"bookie clusters"})
+        assert "a, b are registered" in lines["bookie clusters"]["seen"]
+        assert run(cluster, "start", "--target", cluster.oxia_url, "--force", "--yes").exit_code == WOULD_FAIL
+        assert source.get(MIGRATION_PATH) is None
+    finally:
+        remove(source, REGISTRY_PATH)
 
 
 @pytest.fixture
