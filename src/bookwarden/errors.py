@@ -4,7 +4,8 @@
     ├── ConfigError              a setting is missing, malformed or contradicts another
     ├── NotFoundError            the topic, ledger or node that was asked for does not exist
     ├── RefusedError             a safety rule forbids what was asked for
-    │   └── StateTakenOverError      another process writes the state of this stream now
+    │   ├── StateTakenOverError      another process writes the state of this stream now
+    │   └── DeadlockedBrokerError    threads of a broker wait for each other for ever: kill it
     ├── FormatError              bytes from a store or a topic are not what their format says
     │   ├── MalformedMarkError   a message that is no valid pending deletion
     │   └── PoisonedBatchError   more messages fail than can be at fault
@@ -20,6 +21,7 @@
     │   └── TruncatedListingError    a part of a listing was given for the whole
     ├── PulsarError              a broker or its admin REST did not do what it was asked
     │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
+    │   │   ├── PulsarTimeoutError       no answer in time: it may have done what it was asked
     │   │   └── UnconfirmedError         some of the messages that were sent are not confirmed
     │   ├── PulsarAccessError        the broker refuses our credentials or rights
     │   ├── PulsarConflictError      what should be created exists, or what should go is in use
@@ -70,6 +72,12 @@ class RefusedError(BookwardenError):
 
 class StateTakenOverError(RefusedError):
     """Another process writes the state of this stream now: this one must end."""
+
+
+class DeadlockedBrokerError(RefusedError):
+    """Threads of a broker wait for each other's locks; nothing but a kill of its process ends that."""
+
+    exit_code = 28
 
 
 class FormatError(BookwardenError):
@@ -154,6 +162,10 @@ class PulsarError(BookwardenError):
 
 class PulsarUnavailableError(PulsarError):
     """The broker gave no answer, or one that asks to try again later."""
+
+
+class PulsarTimeoutError(PulsarUnavailableError):
+    """The broker gave no answer in time; it may have done all the same what it was asked."""
 
 
 class UnconfirmedError(PulsarUnavailableError):

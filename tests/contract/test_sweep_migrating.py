@@ -25,8 +25,8 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.oxia.store import OxiaStore
-from bookwarden.pipelines.streams.lock import StreamLock
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import open_metadata_store
 from contract.conftest import OxiaStoreMaker, StoreMaker
@@ -226,12 +226,12 @@ def test_no_second_sweep_gets_the_lock_while_or_after_the_metadata_is_moved(
     migration: Migration, open_store: Callable[..., MigratingStore], end: str
 ) -> None:
     first = open_store()
-    lock = StreamLock(first, LOCK, look_s=0.1)
+    lock = StoreLock(first, LOCK, look_s=0.1)
     lock.acquire(0)
 
     def require_held() -> None:
         with closing(open_store()) as other, pytest.raises(RefusedError, match="another sweep runs"):
-            StreamLock(other, LOCK).acquire(0)
+            StoreLock(other, LOCK).acquire(0)
 
     with lock.kept(lambda: pytest.fail("the lock was lost")):
         require_held()
@@ -249,7 +249,7 @@ def test_no_second_sweep_gets_the_lock_while_or_after_the_metadata_is_moved(
         assert len(place.list_children(LOCK)) == 1
         require_held()
     first.close()
-    StreamLock(open_store(), LOCK).acquire(30)
+    StoreLock(open_store(), LOCK).acquire(30)
 
 
 class Nobody:

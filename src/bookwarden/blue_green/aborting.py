@@ -2,19 +2,29 @@
 
 A topic whose producers came to no side may be fenced: its broker lets nobody in, consumers neither. It is unloaded, so
 that what it has can be read; without a flag whoever asks has it loaded again.
+
+Blue deletes a subscription of a marked topic once it is drained. An application that is restarted with blue's URL would
+make it again, from its first message on, and read the whole topic a second time; so it is made again here, at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
-from bookwarden.blue_green.observing import Look, Observer
+from bookwarden.blue_green.broker_health import cure_of
+from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
-from bookwarden.blue_green.record import ABORTED, MigrationRecord
+from bookwarden.blue_green.record import ABORTED, SUBSCRIBED_AGAIN, MigrationRecord
+from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import TopicState
-from bookwarden.errors import BookwardenError, PulsarError
+from bookwarden.errors import BookwardenError, PulsarError, PulsarTimeoutError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.redirects import ClusterFlag
+
+_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +36,30 @@ class Aborted:
     look: Look  #: Of blue behind it.
     on_no_side: tuple[str, ...] = ()  #: Marked topics whose producers green has not seen.
     unloaded: tuple[str, ...] = ()  #: Those of them that a broker had, and was told to close.
-    troubles: tuple[str, ...] = ()  #: Why one could not be.
+    made_again: tuple[str, ...] = ()  #: Subscriptions that blue had deleted, with their topics.
+    troubles: tuple[str, ...] = ()  #: What could not be done, and why.
 
 
 class Aborting:
-    """Takes flags off and ends fences; leaves URLs and marks as they are, and may be run again."""
+    """Takes flags off, ends fences, and makes drained subscriptions again; may be killed at any moment and run again.
+
+    URLs and marks stay as they are. ``read_deadlocked`` asks blue's brokers: a broker that is deadlocked is asked for
+    nothing else.
+    """
 
     def __init__(
-        self, cluster: Callable[[], str], admin: MigrationAdmin, observer: Observer, record: MigrationRecord
+        self,
+        cluster: Callable[[], str],
+        admin: MigrationAdmin,
+        observer: Observer,
+        record: MigrationRecord,
+        read_deadlocked: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._cluster = cluster
         self._admin = admin
         self._observer = observer
         self._record = record
+        self._read_deadlocked = read_deadlocked
 
     def abort(self, namespaces: Sequence[str]) -> Aborted:
         """Take the flags of these namespaces off, and the cluster's if it is set; read each back."""
@@ -47,15 +68,71 @@ class Aborting:
         expected = self._record.expected(namespaces)
         look = self._observer.look(namespaces, expected)
         lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
-        unloaded, troubles = self._unload([seen.topic for seen in lacking if seen.loaded is not False])
-        names = tuple(seen.topic for seen in lacking)
-        return Aborted(tuple(taken), whole, look, names, tuple(unloaded), tuple(troubles))
+        names, fenced = (
+            tuple(seen.topic for seen in lacking),
+            [seen.topic for seen in lacking if seen.loaded is not False],
+        )
+        missing = list(self._missing(namespaces, look, expected))
+        if brokers := self._read_deadlocked():
+            return Aborted(tuple(taken), whole, look, names, troubles=(cure_of(brokers, is_aborted=True),))
+        unloaded, troubles = self._unload(fenced)
+        made, failed = self._make_again(missing)
+        for name in namespaces:
+            if not any(namespace_of(topic) == name for topic in failed) and not self._record.is_subscribed_again(name):
+                self._record.append(SUBSCRIBED_AGAIN, namespace=name)
+        return Aborted(tuple(taken), whole, look, names, tuple(unloaded), made, (*troubles, *failed.values()))
+
+    def _missing(
+        self, namespaces: Sequence[str], look: Look, expected: Mapping[str, Expected]
+    ) -> Iterator[tuple[str, str, Position]]:
+        """Return topic, subscription and end of what blue deleted since the newest start, unless it was made again.
+
+        Whoever deletes one once that is done, has it deleted.
+        """
+        wanted = {name for name in namespaces if not self._record.is_subscribed_again(name)}
+        for seen in look.of_state(TopicState.ROLLED_BACK):
+            one = expected.get(seen.topic)
+            if (
+                one is None
+                or seen.info is None
+                or seen.info.terminated is None
+                or namespace_of(seen.topic) not in wanted
+            ):
+                continue
+            there = {cursor.name for cursor in seen.cursors}
+            for name in one.subscriptions:
+                if name not in there:
+                    yield seen.topic, name, seen.info.terminated
+
+    def _make_again(self, missing: Sequence[tuple[str, str, Position]]) -> tuple[tuple[str, ...], dict[str, str]]:
+        def make(one: tuple[str, str, Position]) -> str:
+            try:
+                self._admin.create_subscription(*one)
+            except BookwardenError as error:
+                return str(error)
+            return ""
+
+        made, failed = list[str](), dict[str, str]()
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="subscriptions") as pool:
+            for (topic, name, _), error in zip(missing, pool.map(make, missing), strict=True):
+                if error:
+                    failed[topic] = (
+                        f"{name} of {topic}, which was drained, was not made again: {error}; run abort again before "
+                        "its application is restarted with blue's URL, or it may read all of the topic a second time"
+                    )
+                else:
+                    made.append(f"{name} of {topic}")
+        return tuple(made), failed
 
     def _unload(self, topics: Sequence[str]) -> tuple[list[str], list[str]]:
         done, troubles = list[str](), list[str]()
-        for topic in topics:
+        for place, topic in enumerate(topics, 1):
             try:
                 self._admin.unload(topic)
+            except PulsarTimeoutError as error:
+                more = f" and {len(topics) - place} more" if place < len(topics) else ""
+                troubles.append(f"{topic}{more} was not unloaded, and may be fenced: {error}; run abort again")
+                break
             except BookwardenError as error:
                 troubles.append(f"{topic} was not unloaded, and may be fenced: {error}; run abort again")
             else:

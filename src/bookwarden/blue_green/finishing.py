@@ -113,14 +113,13 @@ class Finishing:
     def _remove(self, one: Removable) -> Removed:
         self._say(f"{one.topic}: looked at once more, marked and removed")
         try:
-            with self._record.alone():
-                return self._remove_alone(one)
+            return self._remove_now(one)
         except NotFoundError:
             return Removed(one.topic, 0, True)
         except BookwardenError as error:
             return Removed(one.topic, 0, False, str(error))
 
-    def _remove_alone(self, one: Removable) -> Removed:
+    def _remove_now(self, one: Removable) -> Removed:
         partitions = self._partitions(one.topic)
         seen = self._observer.look_at(partitions)
         left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]

@@ -6,63 +6,36 @@ nothing: what it announced was not begun.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bookwarden.blue_green.observing import Expected
 from bookwarden.durable import sync
-from bookwarden.errors import FormatError, RefusedError
+from bookwarden.errors import FormatError
 
 FILE_NAME: Final = "cluster-migration.jsonl"
 
 STARTING: Final = "starting"
 MARKED: Final = "marked"
 ABORTED: Final = "aborted"
+SUBSCRIBED_AGAIN: Final = "subscribed again"
 REOPENING: Final = "reopening"
 REOPENED: Final = "reopened"
 RELEASING: Final = "releasing"
 REMOVING: Final = "removing"
 FINISHED: Final = "finished"
 
-_PATIENCE_S: Final = 30.0
-_PAUSE_S: Final = 0.1
-
 
 class MigrationRecord:
     """The record in one folder, which is made when something is first written."""
 
-    def __init__(self, folder: Path, *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
-        self._patience_s = patience_s
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other processes with this folder from changing topics meanwhile; RefusedError if one does for long.
-
-        For one topic at a time: a process that finds another one waits for it.
-        """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("ab") as file:
-            deadline = time.monotonic() + self._patience_s
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() >= deadline:
-                        raise RefusedError(
-                            f"another process finishes or reopens topics by {self.path.parent}: wait for it, and run "
-                            "this again; nothing was done"
-                        ) from error
-                time.sleep(_PAUSE_S)
-            yield
 
     def append(self, event: str, **facts: Any) -> None:
         """Write an event with its time, and wait until it is on disk."""
@@ -149,6 +122,14 @@ class MigrationRecord:
             if event["event"] in (STARTING, ABORTED, FINISHED):
                 found[event["namespace"]] = event["event"] == STARTING
         return [namespace for namespace, is_begun in found.items() if is_begun]
+
+    def is_subscribed_again(self, namespace: str) -> bool:
+        """Return whether the subscriptions that blue had deleted were made again since the namespace's newest start."""
+        done = False
+        for event in self.events():
+            if event.get("namespace") == namespace and event["event"] in (STARTING, SUBSCRIBED_AGAIN):
+                done = event["event"] == SUBSCRIBED_AGAIN
+        return done
 
     def reopening(self, topic: str) -> Mapping[str, Any] | None:
         """Return the newest event of a topic that was reopened; None if there is none."""

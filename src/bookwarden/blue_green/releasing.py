@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.blue_green.observing import Expected, Observer
@@ -19,13 +19,15 @@ from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.record import RELEASING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import CLIENTS_LEFT, TopicSeen, TopicState
-from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreError
+from bookwarden.errors import NotFoundError, PulsarError, PulsarTimeoutError, RefusedError, StoreError
 
 # Each look asks every broker for all that it has loaded.
 _LOOKED_AT_ONCE: Final = 50
 _TROUBLES: Final = (RefusedError, PulsarError, NotFoundError, StoreError)
 # One that is redirected needs a second or two, one that has to find out by itself some more.
 _CONSUMERS_COME_S: Final = 10.0
+# Each try costs half a minute, in which nobody looks at the other topics.
+_TRIED_AGAIN_AFTER_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Held:
     drained: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """What became of topics that were to be released: those that are named in none of these were unloaded."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)  #: Why it was not, by topic, where another time may do.
+    timed_out: str = ""  #: The topic whose broker gave no answer; "" where each did.
+    not_tried: tuple[str, ...] = ()  #: Those behind it.
+
+
 class Releasing:
     """Unloads topics of blue that are marked, and have nothing left to read."""
 
@@ -53,8 +64,8 @@ class Releasing:
         """List the topics that could be released, and those that cannot yet; changes nothing."""
         return held_in(self._observer.look(namespaces, expected).topics)
 
-    def release_all(self, topics: Sequence[str]) -> dict[str, str]:
-        """Release these topics, after another look; return by topic why it was not, where another time may do.
+    def release_all(self, topics: Sequence[str]) -> ReleaseResult:
+        """Release these topics, after another look; the first whose broker gives no answer in time ends it.
 
         None is released of which something is left that nobody could reach then.
         """
@@ -66,12 +77,14 @@ class Releasing:
             except _TROUBLES as error:
                 refused |= {topic: f"{topic}: {error}" for topic in some}
                 continue
-            for one in seen:
+            for place, one in enumerate(seen, begin):
                 try:
                     self._release(one)
+                except PulsarTimeoutError:
+                    return ReleaseResult(refused, one.topic, tuple(topics[place + 1 :]))
                 except _TROUBLES as error:
                     refused[one.topic] = str(error)
-        return refused
+        return ReleaseResult(refused)
 
     def _release(self, seen: TopicSeen) -> None:
         topic = seen.topic
@@ -108,6 +121,12 @@ class ReleasingAsItGoes:
         #: When each topic was first seen to lack clients, and has lacked some since.
         self._lacking: dict[str, float] = {}
         self._refused: set[str] = set()
+        self._timed_out: dict[str, float] = {}
+
+    @property
+    def timed_out(self) -> tuple[str, ...]:
+        """The topics whose broker gave no answer, and which are not tried again yet."""
+        return tuple(self._timed_out)
 
     def take(self, topics: Sequence[TopicSeen], *, at_most: int | None = None) -> list[str]:
         """Release these topics as far as they are drained; return why some were not, once for each."""
@@ -115,12 +134,15 @@ class ReleasingAsItGoes:
         lacking = [seen for seen in topics if seen.loaded and seen.state in CLIENTS_LEFT]
         due = [seen.topic for seen in lacking if self._is_due(seen, now)]
         self._lacking = {seen.topic: self._lacking.get(seen.topic, now) for seen in lacking}
-        wanted = [*due, *held_in(topics).drained]
+        self._timed_out = {topic: at for topic, at in self._timed_out.items() if now - at < _TRIED_AGAIN_AFTER_S}
+        wanted = [topic for topic in (*due, *held_in(topics).drained) if topic not in self._timed_out]
         # What was refused comes last, or it would keep the others waiting for ever.
         wanted.sort(key=self._refused.__contains__)
-        kept = self._releasing.release_all(wanted[:at_most])
-        told = [reason for topic, reason in kept.items() if topic not in self._refused]
-        self._refused |= kept.keys()
+        result = self._releasing.release_all(wanted[:at_most])
+        if result.timed_out:
+            self._timed_out[result.timed_out] = now
+        told = [reason for topic, reason in result.refused.items() if topic not in self._refused]
+        self._refused |= result.refused.keys()
         return told
 
     def _is_due(self, seen: TopicSeen, now: float) -> bool:

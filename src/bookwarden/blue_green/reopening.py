@@ -90,13 +90,9 @@ class Reopening:
         It is unloaded, and the change is refused while a broker has it loaded again. After the change it is unloaded
         once more where it is loaded: whoever loaded it in between has read the node as it was. Subscriptions that blue
         deleted once they were drained are made again, behind what they had read; by a reopening that was completed
-        none is, whoever deleted it since. Raises RefusedError too while another process finishes or reopens topics.
+        none is, whoever deleted it since.
         """
         name = TopicName.parse(topic)
-        with self._record.alone():
-            return self._reopen(name, topic)
-
-    def _reopen(self, name: TopicName, topic: str) -> Reopened:
         if self._is_done(name):
             return Reopened(topic, False, "accepts messages already")
         for _ in range(_ATTEMPTS):
@@ -116,10 +112,6 @@ class Reopening:
     def put_back(self, topic: str) -> Reopened:
         """Undo the newest reopening, if the node is still as that left it; RefusedError where it is not."""
         name = TopicName.parse(topic)
-        with self._record.alone():
-            return self._put_back(name, topic)
-
-    def _put_back(self, name: TopicName, topic: str) -> Reopened:
         event = self._record.reopening(str(name))
         if event is None:
             raise NotFoundError(f"no reopening of {topic} is recorded in this folder")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from bookwarden.blue_green.broker_health import BrokerHealth, cure_of
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, TopicSeen, TopicState
 
@@ -17,6 +18,10 @@ _FENCED: Final = (
     "its producers are on no side, so its broker may keep it fenced, and its consumers out: if they cannot connect, "
     "`cluster-migration abort` unloads it; let them drain it then, and `start` again"
 )
+_NO_PROGRESS: Final = (
+    "nothing was read for a minute: its consumers are connected, and acknowledge nothing; see whether they hang"
+)
+_NO_ANSWER: Final = "its broker gave no answer when it was asked to unload it, and is asked again after 5 minutes"
 # Time over which a rate is measured.
 _RATE_S: Final = 10.0
 # A client that is redirected needs a second, and one whose broker restarts a minute.
@@ -29,6 +34,7 @@ class Ending(Enum):
     DRAINED = "drained"
     CLIENTS_LEFT = "drained, clients left"
     FLAG_OFF = "flag off"
+    DEADLOCKED = "deadlocked broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class Step:
     rate: float | None = None
     warnings: tuple[str, ...] = ()
     ending: Ending | None = None
+    deadlocked: tuple[str, ...] = ()  #: Brokers of blue whose threads wait for each other for ever.
 
     @property
     def seconds_left(self) -> float | None:
@@ -104,12 +111,16 @@ def follow(
     looks: Callable[[], Look],
     *,
     every_s: float,
+    health: BrokerHealth | None = None,
+    unanswered: Callable[[], Sequence[str]] = lambda: (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Step]:
     """Yield a step for each look, until the end; the caller may stop at any.
 
-    Clients that green does not see are waited for, and not for ever: their application may have ended.
+    Clients that green does not see are waited for, and not for ever: their application may have ended. By ``health``
+    blue's brokers are asked for deadlocks where topics stand still, or an unload timed out; ``unanswered`` returns the
+    topics of those. A deadlock is an end: somebody has to kill that broker.
     """
     drained_at: float | None = None
     past: list[tuple[float, int]] = []
@@ -118,15 +129,31 @@ def follow(
         begun = clock()
         look = looks()
         past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, look.progress.unread)]
-        ending = ending_of(look)
+        timed_out = tuple(unanswered())
+        deadlocked = () if health is None else health.after(look, timed_out, begun)
+        ending = ending_of(look) or (Ending.DEADLOCKED if deadlocked else None)
         drained_at = (begun if drained_at is None else drained_at) if _only_clients_left(look) else None
         if ending is None and drained_at is not None and begun - drained_at >= _CLIENTS_S:
             ending = Ending.CLIENTS_LEFT
-        yield Step(look, _rate(past), warnings_of(look, lacked), ending)
+        if deadlocked:
+            # Other advice cannot work until that broker is killed.
+            warnings: tuple[str, ...] = (cure_of(deadlocked),)
+        else:
+            still = [] if health is None else health.draining_without_progress(look, begun)
+            warnings = (*warnings_of(look, lacked), *_of_no_progress(still, timed_out))
+        yield Step(look, _rate(past), warnings, ending, deadlocked)
         lacked = {seen.topic for seen in look.topics if seen.green_lacks_producer or seen.green_lacks}
         if ending is not None:
             return
         sleep(max(0.0, every_s - (clock() - begun)))
+
+
+def _of_no_progress(still: Sequence[TopicSeen], timed_out: Sequence[str]) -> list[str]:
+    found = [f"DRAINING: {_named(still)}: {_NO_PROGRESS}"] if still else []
+    if timed_out:
+        more = f" and {len(timed_out) - _SHOWN} more" if len(timed_out) > _SHOWN else ""
+        found.append(f"not unloaded: {', '.join(timed_out[:_SHOWN])}{more}: {_NO_ANSWER}")
+    return found
 
 
 def _rate(past: Sequence[tuple[float, int]]) -> float | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from bookwarden.blue_green.aborting import Aborting
+from bookwarden.blue_green.broker_health import BrokerHealth
 from bookwarden.blue_green.finishing import Finishing
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
@@ -17,10 +19,11 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes, TerminatedNodes
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
-from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_deadlocked_brokers, read_loaded_topics
 from bookwarden.config import ClientUrlSettings, Settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.lock import locked
 from bookwarden.redirects import RedirectUrls
 from bookwarden.resources import Resources
 from bookwarden.wiring.deletion import PhaseOneContext
@@ -29,6 +32,9 @@ from bookwarden.wiring.pulsar import connection_of
 
 # A broker asked for the stats of a topic may have to load it first.
 _TIMEOUT_S = 30.0
+LEASES_PATH: Final = "/bookwarden/cluster-migration-leases"
+# A session that lost its process ends a little later than it has to.
+_SESSION_GRACE_S: Final = 5.0
 
 
 class ClusterSide(Resources):
@@ -52,6 +58,8 @@ class ClusterSide(Resources):
             self.nodes = MigrationNodes(self.store, self.metadata.last_entries.last_entry)
             #: Asks every registered broker for the topics that it has loaded; loads none.
             self.loaded_topics = partial(read_loaded_topics, self.store, self.connection)
+            #: Asks every registered broker for its health.
+            self.deadlocked_brokers = partial(read_deadlocked_brokers, self.store, self.connection)
 
     @property
     def cluster(self) -> str:
@@ -75,13 +83,26 @@ class BlueGreenContext(Resources):
             self.deletion_topics = (deletion.topic, deletion.retry_topic, deletion.dlq_topic) if on_blue else ()
             self.record = MigrationRecord(Path(settings.cluster_migration.journal))
             blue = self.blue
+            #: Holds the lease of each of some namespaces, for whatever changes their migration; as `locked`.
+            self.alone = partial(
+                locked,
+                blue.store,
+                LEASES_PATH,
+                what="command that changes the migration of",
+                wait_s=blue.settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_S,
+            )
             self.observer = Observer(lambda: blue.cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
 
     @property
     def aborting(self) -> Aborting:
         """Takes flags off."""
         blue = self.blue
-        return Aborting(lambda: blue.cluster, blue.admin, self.observer, self.record)
+        return Aborting(lambda: blue.cluster, blue.admin, self.observer, self.record, blue.deadlocked_brokers)
+
+    @property
+    def health(self) -> BrokerHealth:
+        """Asks blue's brokers for deadlocks."""
+        return BrokerHealth(self.blue.deadlocked_brokers)
 
     @property
     def releasing(self) -> Releasing:

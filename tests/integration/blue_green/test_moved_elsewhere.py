@@ -12,6 +12,7 @@ import pytest
 from bookwarden.demo.traffic import Flow
 from bookwarden.devcluster import ClusterOptions, DevCluster
 from servers.blue_green.application import Application
+from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.further_broker import SHARING, further_broker
 from servers.blue_green.moving import SECONDS, drain, has_all, traffic
 from servers.blue_green.site import QUICK_ROUNDS, BlueGreenSite, blue_green_site
@@ -72,3 +73,9 @@ def test_a_namespace_of_4_2_moves_with_tokens_and_tls_and_comes_back(tmp_path: P
         assert [one["done"] for one in site.answer("reopen", topic, "--execute")] == [True]
         with traffic(site, [Flow(topic, subscription=None)], before=20) as running:
             assert running.stop()[0].tally.send_errors == 0
+        # The last: its broker is killed.
+        deadlock_is_reported_and_cured(site, "4.2.4")
+
+
+def test_a_deadlock_in_blues_broker_is_reported_and_cured(site: BlueGreenSite) -> None:
+    deadlock_is_reported_and_cured(site, "4.0.8")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED
 from bookwarden.demo.traffic import Account, Flow, Traffic
 from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite
@@ -92,20 +93,13 @@ def drain(site: BlueGreenSite, namespaces: Sequence[str], applications: Sequence
         watched = site.run("watch", *namespaces, "--release", "--timeout", "90", "--every", "1", expected=None)
         if watched.exit_code == 0:
             return
-        if not cured and is_deadlocked(site):
+        if not cured and watched.exit_code == DEADLOCKED:
             cured = True
             cure(site, namespaces, applications)
             continue
         assert any(word in watched.stdout for word in ("CONSUMERS LEFT", "STUCK", "DRAINING")), watched.stdout
         restart(applications)
     raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
-
-
-def is_deadlocked(site: BlueGreenSite) -> bool:
-    """Return whether blue's broker found that threads of its own wait for each other."""
-    with site.admin(site.blue) as admin:
-        answer = admin.request("GET", "/brokers/health", params={"topicVersion": "V2"}, ok=(200, 500, 503))
-    return b"Deadlocked threads detected" in answer.data
 
 
 def cure(site: BlueGreenSite, namespaces: Sequence[str], applications: Sequence[Application]) -> None:
@@ -115,6 +109,7 @@ def cure(site: BlueGreenSite, namespaces: Sequence[str], applications: Sequence[
     site.run("abort", *namespaces, expected=None)
     site.blue.broker.kill()
     site.blue.broker.start()
+    site.run("abort", *namespaces)
     restart(applications)
     for namespace in namespaces:
         drained(site, namespace)

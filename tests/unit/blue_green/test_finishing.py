@@ -13,7 +13,6 @@ from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import TOPIC, ScriptedBlue, cursor, node
 
@@ -95,23 +94,3 @@ def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: Script
     phase.sent.clear()
     (found,) = finishing(blue, phase).carry_out(PLAN)
     assert (found.done, phase.sent, phase.deleted) == (False, [], [])
-
-
-def test_no_topic_is_removed_while_another_process_reopens_one(blue: ScriptedBlue, tmp_path: Path) -> None:
-    phase = Phase(blue)
-    impatient = finishing(blue, phase, MigrationRecord(tmp_path, patience_s=0))
-    with MigrationRecord(tmp_path).alone():
-        (found,) = impatient.carry_out(PLAN)
-    assert (found.done, phase.sent, phase.deleted) == (False, [], [])
-    assert "another process" in found.problem
-
-    def reopen_here() -> None:
-        with (
-            pytest.raises(RefusedError, match="another process"),
-            MigrationRecord(tmp_path, patience_s=0).alone(),
-        ):
-            pytest.fail("both are at work on blue")
-
-    phase.on_sent = reopen_here
-    (found,) = impatient.carry_out(PLAN)
-    assert found.done

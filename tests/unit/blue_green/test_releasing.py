@@ -10,9 +10,10 @@ import pytest
 
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected, Observer
-from bookwarden.blue_green.releasing import Held, Releasing, ReleasingAsItGoes, held_in
+from bookwarden.blue_green.releasing import Held, ReleaseResult, Releasing, ReleasingAsItGoes, held_in
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.errors import PulsarError, StoreError
+from bookwarden.errors import PulsarError, PulsarTimeoutError, StoreError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
 from unit.blue_green.test_states import LEFT, MARKED, READ
@@ -52,12 +53,12 @@ def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
 def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, backlog: dict[str, Any]) -> None:
     releasing = Releasing(blue.observer, blue, blue.record)
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, **backlog}}}
-    assert "reader-1" in releasing.release_all([TOPIC])[TOPIC]
+    assert "reader-1" in releasing.release_all([TOPIC]).refused[TOPIC]
     assert blue.unloaded == []
     # A watch asks again and again.
     assert list(blue.record.events()) == []
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, "msgBacklog": 0}}}
-    assert releasing.release_all([TOPIC]) == {}
+    assert releasing.release_all([TOPIC]) == ReleaseResult()
     assert blue.unloaded == [TOPIC]
 
 
@@ -98,7 +99,7 @@ def test_a_topic_that_is_not_read_is_not_released(blue: ScriptedBlue) -> None:
     path = f"/managed-ledgers/shop/live/persistent/{TOPIC.rpartition('/')[2]}/app"
     blue.store.create(path, cursor(5, 3))
     blue.told[TOPIC] = {"subscriptions": {"app": {"msgBacklog": 9, "consumers": []}}}
-    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC])
+    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC]).refused
     assert "9 entries unread" in refused[TOPIC]
     assert blue.unloaded == []
 
@@ -115,20 +116,89 @@ def test_what_cannot_be_released_now_keeps_no_other_topic(blue: ScriptedBlue, er
             raise error
 
     blue.on_unload = broken
-    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC, other]) == {TOPIC: "no answer"}
+    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC, other]).refused == {TOPIC: "no answer"}
     assert blue.unloaded[-1] == other
+
+
+def test_an_unload_without_an_answer_ends_the_release_and_is_named(blue: ScriptedBlue) -> None:
+    topics = [f"{TOPIC}-{number}" for number in range(4)]
+    for topic in topics:
+        blue.store.create(f"/managed-ledgers/{TopicName.parse(topic).managed_ledger}", node())
+        blue.told[topic] = {"subscriptions": {}}
+    blue.loaded |= set(topics)
+
+    def silent(topic: str) -> None:
+        if topic == topics[1]:
+            raise PulsarTimeoutError("no answer in time")
+
+    blue.on_unload = silent
+    result = Releasing(blue.observer, blue, blue.record).release_all(topics)
+    assert result == ReleaseResult({}, topics[1], tuple(topics[2:]))
+    assert blue.unloaded == topics[:2]
+
+
+def test_an_unload_without_an_answer_is_not_tried_again_for_five_minutes() -> None:
+    unloading = Unloading(silent="b")
+    times = iter([0.0, 10.0, 299.0, 300.0])
+    as_it_goes = ReleasingAsItGoes(cast(Releasing, unloading), lambda: next(times))
+    looks, named = [seen(name, READ) for name in "ab"], []
+    for _ in range(4):
+        assert as_it_goes.take(looks) == []
+        named.append(as_it_goes.timed_out)
+    assert unloading.asked == [["a", "b"], ["a"], ["a"], ["a", "b"]]
+    assert named == [("b",)] * 4
+
+
+def test_an_abort_asks_nothing_more_of_a_deadlocked_broker(blue: ScriptedBlue, tmp_path: Path) -> None:
+    green = ScriptedBlue(tmp_path / "green")
+    green.told[TOPIC] = {}
+    blue.told[TOPIC] = {"subscriptions": {}}
+    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app",), had_producer=True)])
+    observer = Observer(lambda: "blue", blue.nodes, blue, lambda: blue.loaded, green)
+    bad = Aborting(lambda: "blue", blue, observer, blue.record, lambda: ("broker-1:8080",)).abort([NAMESPACE])
+    assert (bad.taken_off, bad.on_no_side, bad.unloaded, bad.made_again) == ((NAMESPACE,), (TOPIC,), (), ())
+    assert "broker-1:8080 of blue is deadlocked" in bad.troubles[0]
+    assert (blue.unloaded, blue.created) == ([], [])
+    # Once it was killed and started.
+    good = Aborting(lambda: "blue", blue, observer, blue.record).abort([NAMESPACE])
+    assert (good.taken_off, good.unloaded, good.made_again, good.troubles) == ((), (TOPIC,), (f"app of {TOPIC}",), ())
+
+
+def test_an_abort_makes_drained_subscriptions_again_at_their_end_and_once(blue: ScriptedBlue) -> None:
+    blue.loaded = set()
+    path = f"/managed-ledgers/{TopicName.parse(TOPIC).managed_ledger}"
+    blue.store.create(f"{path}/kept", cursor(5, 3))
+    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "kept"))])
+    aborting = Aborting(lambda: "blue", blue, blue.observer, blue.record)
+
+    def broken(*_: object) -> None:
+        raise PulsarError("no answer")
+
+    made, blue.create_subscription = blue.create_subscription, broken  # type: ignore[method-assign]
+    failed = aborting.abort([NAMESPACE])
+    assert failed.made_again == ()
+    assert "run abort again" in failed.troubles[0]
+    blue.create_subscription = made  # type: ignore[method-assign]
+    assert aborting.abort([NAMESPACE]).made_again == (f"app of {TOPIC}",)
+    assert blue.created == [(TOPIC, "app", Position(6, 2))]
+    # Whoever deletes it now has it deleted, until the namespace is started again.
+    assert aborting.abort([NAMESPACE]).made_again == ()
+    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "kept"))])
+    assert aborting.abort([NAMESPACE]).made_again == (f"app of {TOPIC}",)
 
 
 class Unloading:
     """Releases all topics but those that it is told to refuse."""
 
-    def __init__(self, *refused: str) -> None:
+    def __init__(self, *refused: str, silent: str = "") -> None:
         self._refused = refused
+        self._silent = silent
         self.asked: list[list[str]] = []
 
-    def release_all(self, topics: Iterable[str]) -> dict[str, str]:
+    def release_all(self, topics: Iterable[str]) -> ReleaseResult:
         self.asked.append(list(topics))
-        return {topic: f"{topic} is read" for topic in self.asked[-1] if topic in self._refused}
+        refused = {topic: f"{topic} is read" for topic in self.asked[-1] if topic in self._refused}
+        return ReleaseResult(refused, self._silent if self._silent in self.asked[-1] else "")
 
 
 def test_a_watch_releases_what_is_drained_at_once_and_gives_clients_time_to_come() -> None:
@@ -175,7 +245,7 @@ def test_brokers_are_asked_what_they_have_loaded_once_for_fifty_topics(blue: Scr
         return blue.loaded
 
     observer = Observer(lambda: "blue", blue.nodes, blue, loaded)
-    assert Releasing(observer, blue, blue.record).release_all(topics) == {}
+    assert Releasing(observer, blue, blue.record).release_all(topics) == ReleaseResult()
     assert (blue.unloaded, len(asked)) == (topics, 2)
 
 
@@ -184,5 +254,5 @@ def test_a_store_that_does_not_answer_is_for_another_time(blue: ScriptedBlue) ->
         raise StoreError("no answer")
 
     refused = Releasing(Observer(lambda: "blue", blue.nodes, blue, down), blue, blue.record).release_all([TOPIC])
-    assert refused == {TOPIC: f"{TOPIC}: no answer"}
+    assert refused == ReleaseResult({TOPIC: f"{TOPIC}: no answer"})
     assert blue.unloaded == []

@@ -8,7 +8,6 @@ import pytest
 
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.states import TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.managed_ledger import Position
@@ -148,15 +147,3 @@ def test_a_reopening_that_was_killed_makes_the_subscriptions_when_it_is_run_agai
     assert blue.reopening.plan(TOPIC).subscriptions == ("audit",)
     assert blue.reopening.reopen(TOPIC).subscriptions == ("audit",)
     assert blue.created == [(TOPIC, "audit", Position(6, 2))]
-
-
-def test_it_is_refused_while_another_process_removes_or_reopens(blue: ScriptedBlue, tmp_path: Path) -> None:
-    blue.put_topic(node())
-    blue.record = MigrationRecord(tmp_path, patience_s=0)
-    blue.reopening._record = blue.record
-    with MigrationRecord(tmp_path).alone():
-        for change in (blue.reopening.reopen, blue.reopening.put_back):
-            with pytest.raises(RefusedError, match="another process"):
-                change(TOPIC)
-        assert raw(blue) == node()
-    assert blue.reopening.reopen(TOPIC).done

@@ -23,10 +23,10 @@ from bookwarden.errors import (
     SparkError,
 )
 from bookwarden.ledgers.names import encode_local_name
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.session import end_session
 from bookwarden.pipelines.streams.checks import once_answered
-from bookwarden.pipelines.streams.lock import StreamLock
 from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.preflight import require_absolute_journal
 
@@ -99,12 +99,12 @@ def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pyt
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}
     other = "/bookwarden/sweeps/" + encode_local_name(f"{load_settings().deletion.topic} one")
-    StreamLock(store, other).acquire(0)
+    StoreLock(store, other).acquire(0)
     spark: Any = KilledSpark()
     with pytest.raises(RefusedError, match="another sweep runs on"):
         driver.run_sweep(spark, load_settings(overrides=usual), once=True)
     store = MemoryStore()
-    StreamLock(store, other).acquire(0)
+    StoreLock(store, other).acquire(0)
     for allowed in ({"sweep.dry_run": "true"}, {"sweep.lock": "''"}, {"deletion.subscription": "two"}):
         driver.run_sweep(spark, load_settings(overrides={**usual, **allowed}), once=True)
 

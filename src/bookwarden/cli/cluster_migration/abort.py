@@ -13,8 +13,9 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, t
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
-Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded; 4 no migration was
-begun."""
+Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded, or a drained
+subscription not made again; 4 no migration was begun; 5 another command
+changes one of these namespaces."""
 
 
 @click.command(epilog=_EPILOG)
@@ -28,10 +29,13 @@ def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> Non
     At once, and without a question: it is also the way out where a broker restarted and topics are STRANDED. Topics
     load again, and consumers drain them. A topic that was marked accepts no message until it is started again, or
     reopened; clients that were redirected stay on green, and so does what they sent. A topic whose producers came to
-    no side is unloaded, since its broker may hold it fenced and keep its consumers out.
+    no side is unloaded, since its broker may hold it fenced and keep its consumers out. Subscriptions that blue
+    deleted once they were drained are made again, at their end: applications that are restarted read nothing twice.
     """
     with BlueGreenContext(invocation.settings) as context:
-        done = context.aborting.abort(named_or_begun(context, namespaces))
+        names = named_or_begun(context, namespaces)
+        with context.alone(names):
+            done = context.aborting.abort(names)
     invocation.write(_describe(done, show))
     click.get_current_context().exit(1 if done.troubles else 0)
 
@@ -60,6 +64,9 @@ def _describe(done: Aborted, show: int) -> Document:
                 f"started again, or reopened: {names}."
             )
         )
+    if done.made_again:
+        names = ", ".join(done.made_again[:show])
+        parts.append(Note(f"{counted(len(done.made_again), 'drained subscription')} made again, at the end: {names}."))
     parts += [Note(trouble) for trouble in done.troubles]
     data = {
         "taken_off": done.taken_off,
@@ -67,6 +74,7 @@ def _describe(done: Aborted, show: int) -> Document:
         "marked": [describe_topic(seen) for seen in marked],
         "on_no_side": done.on_no_side,
         "unloaded": done.unloaded,
+        "made_again": done.made_again,
         "troubles": done.troubles,
         "gone": [seen.topic for seen in done.look.of_state(TopicState.GONE)],
     }

@@ -19,7 +19,7 @@ from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
 
 _EPILOG = """\b
 Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;
-27 a removal failed: run it again; 5 the deletion topics would be in the scope."""
+27 a removal failed: run it again; 5 the deletion topics would be in the scope; 28 a broker of blue is deadlocked."""
 
 
 @click.command(epilog=_EPILOG)
@@ -47,6 +47,7 @@ def finish(
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
         refuse_deletion_topics(context.deletion_topics, names)
+        context.health.require()
         verified = verify(
             context.observer,
             context.green.nodes,
@@ -57,14 +58,21 @@ def finish(
         )
         with FinishingContext(invocation.settings, context, invocation.say) as finishing:
             plan = finishing.finishing.plan(names, verified)
-            results = _act(invocation, finishing.finishing, names, plan, execute=execute, yes=yes)
+            results = _act(invocation, context, finishing.finishing, names, plan, execute=execute, yes=yes)
     invocation.write(_describe(plan, results, show, executed=execute))
     failed = any(one.problem for one in results)
     click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
 
 
 def _act(
-    invocation: Invocation, finishing: Finishing, names: list[str], plan: FinishPlan, *, execute: bool, yes: bool
+    invocation: Invocation,
+    context: BlueGreenContext,
+    finishing: Finishing,
+    names: list[str],
+    plan: FinishPlan,
+    *,
+    execute: bool,
+    yes: bool,
 ) -> list[Removed]:
     if not execute or not plan.removable:
         return finishing.marks_of(plan)
@@ -74,8 +82,9 @@ def _act(
         yes=yes,
         look="leave out --execute",
     )
-    results = list(finishing.carry_out(plan))
-    finishing.close(names, plan, results)
+    with context.alone(names):
+        results = list(finishing.carry_out(plan))
+        finishing.close(names, plan, results)
     return results
 
 

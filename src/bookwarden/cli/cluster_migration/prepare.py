@@ -104,7 +104,8 @@ def _prepare(
         return MISSING if verify and (wanted.steps or wanted.told) else 0
     if wanted.steps:
         confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
-    done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
+    with context.clusters.alone(scope):
+        done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
     invocation.write(_describe_done(done, by_hand, show))
     return 0 if done.is_complete else _PART_LEFT
 
@@ -120,7 +121,8 @@ def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequenc
         )
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
-    done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
+    with context.clusters.alone({step.namespace for step in steps}):
+        done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
     parts: list[Part] = [_steps_table(done.done, "given their values from before", "nothing was changed", show)]
     parts += _failed_table(done)
     invocation.write(Document({"taken_back": [one.as_json() for one in done.done], **_failed_json(done)}, tuple(parts)))

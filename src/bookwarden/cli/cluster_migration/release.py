@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import click
 
-from bookwarden.blue_green.releasing import Held
-from bookwarden.cli.cluster_migration.exit_codes import UNDER_WAY
+from bookwarden.blue_green.broker_health import cure_of
+from bookwarden.blue_green.releasing import Held, ReleaseResult
+from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, UNDER_WAY
 from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
-Exit codes: 0 all that is drained is planned or released; 25 some topics have to drain first."""
+Exit codes: 0 all that is drained is planned or released; 25 some topics have to drain first;
+28 a broker of blue is deadlocked, and has to be killed."""
 
 
 @click.command(epilog=_EPILOG)
@@ -33,19 +33,29 @@ def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) 
         names = named_or_begun(context, namespaces)
         releasing = context.releasing
         held = releasing.plan(names, context.record.expected(names))
-        refused = releasing.release_all((*held.free, *held.drained)) if execute else {}
-    invocation.write(_describe(held, refused, executed=execute))
-    click.get_current_context().exit(UNDER_WAY if held.draining or refused else 0)
+        result = releasing.release_all((*held.free, *held.drained)) if execute else ReleaseResult()
+        deadlocked = context.health.deadlocked() if result.timed_out else ()
+    invocation.write(_describe(held, result, deadlocked, executed=execute))
+    left = held.draining or result.refused or result.timed_out
+    click.get_current_context().exit(DEADLOCKED if deadlocked else UNDER_WAY if left else 0)
 
 
-def _describe(held: Held, refused: Mapping[str, str], *, executed: bool) -> Document:
+def _describe(held: Held, result: ReleaseResult, deadlocked: tuple[str, ...], *, executed: bool) -> Document:
     said = "released" if executed else "would be released"
-    free, drained = ([topic for topic in topics if topic not in refused] for topics in (held.free, held.drained))
+    refused, kept = result.refused, {*result.refused, result.timed_out, *result.not_tried}
+    free, drained = ([topic for topic in topics if topic not in kept] for topics in (held.free, held.drained))
     parts: list[Part] = [Note(f"{said}, green has not seen all its clients: {topic}") for topic in free]
     parts += [Note(f"{said}: {topic}") for topic in drained]
     parts += [Note(f"not released: {reason}") for reason in refused.values()]
+    if result.timed_out:
+        behind = f"; {counted(len(result.not_tried), 'topic')} behind it not tried" if result.not_tried else ""
+        parts.append(
+            Note(f"not released: the broker of {result.timed_out} gave no answer in time{behind}: run it again")
+        )
+    parts += [Note(cure_of(deadlocked))] if deadlocked else []
     parts += [Note(f"has to drain first: {topic}") for topic in held.draining]
     number = counted(len(held.free) + len(held.draining), "topic")
     parts.append(Note(f"{number} of which green has not seen every client that blue had."))
     data = {"executed": executed, "free": free, "drained": drained, "draining": held.draining, "refused": refused}
+    data |= {"timed_out": result.timed_out, "not_tried": result.not_tried, "deadlocked": deadlocked}
     return Document(data, tuple(parts))

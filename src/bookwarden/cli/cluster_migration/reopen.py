@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from bookwarden.blue_green.reopening import Reopened
+from bookwarden.blue_green.scope import namespace_of
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, table_of
 from bookwarden.errors import BookwardenError
@@ -40,7 +41,8 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
         raise click.UsageError("--undo changes something by itself: leave out --execute")
     results: list[Reopened] = []
     failed: list[BookwardenError] = []
-    with BlueGreenContext(invocation.settings) as context:
+    changed = {namespace_of(topic) for topic in topics} if execute or undo else set()
+    with BlueGreenContext(invocation.settings) as context, context.alone(changed):
         reopening = context.reopening
         act = reopening.put_back if undo else reopening.reopen if execute else reopening.plan
         for topic in topics:

@@ -23,7 +23,7 @@ from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 _EPILOG: Final = """\b
 Exit codes: 0 each topic is marked, and with --watch drained; 23 something stands in the way, and nothing was begun;
-27 a topic was not marked, and the flag is off again; those of `watch`."""
+27 a topic was not marked, and the flag is off again; 28 a broker of blue is deadlocked; those of `watch`."""
 
 
 @click.command(epilog=_EPILOG)
@@ -51,13 +51,16 @@ def start(
         refuse_deletion_topics(context.deletion_topics, names)
         starting = context.starting(invocation.say)
         starting.round_seconds()
+        context.health.require()
         if not _is_ready(invocation, context, names, accepted):
             click.get_current_context().exit(WOULD_FAIL)
         confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes, look="`cluster-migration preflight`")
+        context.health.require()
         starting.set_urls()
         results: list[Started] = []
         for name in names:
-            results.append(starting.start(name, sorted(one.value for one in accepted)))
+            with context.alone([name]):
+                results.append(starting.start(name, sorted(one.value for one in accepted)))
             if not results[-1].ok:
                 break
         code = 0 if results[-1].ok else LEFT

@@ -19,7 +19,7 @@ from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.releasing import ReleasingAsItGoes
 from bookwarden.blue_green.states import DONE, TopicSeen
 from bookwarden.blue_green.watching import Ending, Step, follow
-from bookwarden.cli.cluster_migration.exit_codes import FLAG_OFF, LEFT, UNDER_WAY
+from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, FLAG_OFF, LEFT, UNDER_WAY
 from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
@@ -38,14 +38,21 @@ _ENDED: Final = {
     "still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
     Ending.FLAG_OFF: "The flag is off: blue redirects nobody. Topics that were marked accept no message until they are "
     "reopened: docs/cluster-migration.md, 'Abort'.",
+    Ending.DEADLOCKED: "A broker of blue is deadlocked, and has to be killed: docs/cluster-migration.md, "
+    "'A deadlocked broker'.",
 }
 
-_CODES: Final = {Ending.DRAINED: 0, Ending.CLIENTS_LEFT: LEFT, Ending.FLAG_OFF: FLAG_OFF}
+_CODES: Final = {
+    Ending.DRAINED: 0,
+    Ending.CLIENTS_LEFT: LEFT,
+    Ending.FLAG_OFF: FLAG_OFF,
+    Ending.DEADLOCKED: DEADLOCKED,
+}
 
 _EPILOG = """\b
 Exit codes: 0 drained; 24 no flag is set; 25 not over within --timeout; 27 the same, and topics are
 STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: drained, and green has not seen every
-client that blue had; 4 nothing was begun."""
+client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 4 nothing was begun."""
 
 
 @click.command(epilog=_EPILOG)
@@ -69,7 +76,8 @@ def watch(
 
     Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
     brokers that have them loaded, and says within one look what nobody can reach any more: a topic whose broker
-    restarted, or whose bundle moved. With -o json one line for each change. Stopping it stops nothing.
+    restarted, or whose bundle moved. Where topics stand still for 30 s blue's brokers are asked whether they are
+    deadlocked. With -o json one line for each change. Stopping it stops nothing.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
@@ -93,7 +101,8 @@ def watch_to_the_end(
     as_it_goes = ReleasingAsItGoes(context.releasing)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
-        for step in follow(_Looks(context, namespaces), every_s=every):
+        looks = _Looks(context, namespaces)
+        for step in follow(looks, every_s=every, health=context.health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:
                 # No look comes after the last one.
@@ -162,6 +171,7 @@ def _json_of(step: Step) -> str:
         "states": {state.value: count for state, count in progress.states.items()},
         "not_done": [describe_topic(seen) for seen in step.holding],
         "warnings": step.warnings,
+        "deadlocked": step.deadlocked,
         "troubles": look.troubles,
         "ending": step.ending,
     }

@@ -15,6 +15,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.errors import ConfigError, StoppedFailingError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.follow.kept_roots import find_roots
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
@@ -24,7 +25,6 @@ from bookwarden.pipelines.scan.driver import OWN_JVM
 from bookwarden.pipelines.session import running_session, unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.lock import StreamLock
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
@@ -158,7 +158,7 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
     if follow.dry_run or not follow.lock:
         yield
         return
-    lock = StreamLock(store, follow.lock.rstrip("/"), what="follow")
+    lock = StoreLock(store, follow.lock.rstrip("/"), what="follow")
     with holding(lock, settings.metadata_store, stop):
         yield
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from bookwarden.config import MetadataStoreSettings, SweepSettings
-from bookwarden.pipelines.streams.lock import StreamLock
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.streams.supervisor import Patience
 from bookwarden.signals import at_signals
 
@@ -30,7 +30,7 @@ def patience_of(sweep: SweepSettings, trigger_s: float) -> Patience:
 
 
 @contextmanager
-def holding(lock: StreamLock, store: MetadataStoreSettings, stop: Callable[[], None]) -> Iterator[None]:
+def holding(lock: StoreLock, store: MetadataStoreSettings, stop: Callable[[], None]) -> Iterator[None]:
     """Hold a lock for the body, which `stop` should end when it is lost to another."""
     lock.acquire(store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
     with lock.kept(stop):

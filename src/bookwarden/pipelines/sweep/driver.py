@@ -20,6 +20,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError, StoreError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.session import unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import (
@@ -29,7 +30,6 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     require_own,
 )
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.lock import StreamLock
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
@@ -175,7 +175,7 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
         return
     deletion = settings.deletion
     name = encode_local_name(f"{deletion.topic} {deletion.subscription}")
-    lock = StreamLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
+    lock = StoreLock(store, f"{settings.sweep.lock.rstrip('/')}/{name}")
     with holding(lock, settings.metadata_store, stop):
         yield
 

@@ -18,6 +18,7 @@ from bookwarden.errors import (
     PulsarAccessError,
     PulsarConflictError,
     PulsarError,
+    PulsarTimeoutError,
     PulsarUnavailableError,
 )
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
@@ -245,7 +246,7 @@ def _unreachable(url: str, error: urllib3.exceptions.HTTPError) -> BookwardenErr
     if isinstance(error, urllib3.exceptions.NewConnectionError):
         return PulsarUnavailableError(f"{where} is not reachable: check pulsar.admin_url and that the broker runs")
     if isinstance(error, urllib3.exceptions.TimeoutError):
-        return PulsarUnavailableError(f"{where} gave no answer in time: check pulsar.admin_url, or try again later")
+        return PulsarTimeoutError(f"{where} gave no answer in time: check pulsar.admin_url, or try again later")
     if isinstance(error, urllib3.exceptions.ProtocolError):
         return PulsarUnavailableError(
             f"{where} closed the connection: check that pulsar.admin_url is a broker's web address "

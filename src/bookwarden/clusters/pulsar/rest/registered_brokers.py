@@ -1,19 +1,21 @@
 """Registered brokers, with the answers of their own REST.
 
 Formats: the nodes of ``/loadbalance/brokers``, LocalBrokerData or, with the extensible load manager, BrokerLookupData;
-``/brokers/version``, ``/brokers/configuration/runtime`` and ``/broker-stats/bookieops`` of Pulsar 4.
+``/brokers/version``, ``/brokers/configuration/runtime``, ``/brokers/health`` and
+``/broker-stats/bookieops`` of Pulsar 4.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import ConfigError, PulsarError
+from bookwarden.errors import BookwardenError, ConfigError, PulsarError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.urls import split_chroot
 
@@ -21,6 +23,9 @@ _BROKERS_PATH: Final = "/loadbalance/brokers"
 _TIMEOUT_S: Final = 10.0
 # A broker may have a hundred thousand topics.
 _TOPICS_TIMEOUT_S: Final = 60.0
+_AT_ONCE: Final = 16
+# BrokersBase.healthCheck of Pulsar 4.0 and 4.2, by ThreadMXBean.findDeadlockedThreads.
+_DEADLOCKED: Final = b"Deadlocked threads detected"
 
 
 class RegisteredBroker(NamedTuple):
@@ -82,6 +87,27 @@ def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> fr
             except (AttributeError, TypeError) as error:
                 raise PulsarError(f"broker {name} does not tell its topics in a form that is known: {error}") from error
     return frozenset(found)
+
+
+def read_deadlocked_brokers(store: MetadataStore, connection: PulsarConnection) -> tuple[str, ...]:
+    """Ask each registered broker for its health; return those that found threads of their own deadlocked.
+
+    A broker that does not answer, or is ill for another reason, is not among them. Raises StoreError.
+    """
+    store.sync()
+    found = _registrations(store)
+
+    def is_deadlocked(one: tuple[str, Mapping[str, Any]]) -> bool:
+        url = _address(one[1], connection)
+        with suppress(BookwardenError):
+            if url:
+                with closing(PulsarAdmin(connection.at(url), _TIMEOUT_S)) as admin:
+                    answer = admin.request("GET", "/brokers/health", params={"topicVersion": "V2"}, ok=(200, 500))
+                    return answer.status == 500 and _DEADLOCKED in answer.data
+        return False
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="health") as pool:
+        return tuple(name for (name, _), bad in zip(found, pool.map(is_deadlocked, found), strict=True) if bad)
 
 
 def _registrations(store: MetadataStore) -> list[tuple[str, Mapping[str, Any]]]:

@@ -11,11 +11,11 @@ import pytest
 
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.pipelines.streams.lock import StreamLock
 from servers.each_store import on_oxia
 from servers.waiting import eventually
 
@@ -65,7 +65,7 @@ def test_the_lock_goes_with_the_session_of_its_holder_who_takes_it_again_unless_
 ) -> None:
     stores = drivers.stores
     path = f"/sweep-lock-{secrets.token_hex(4)}/sweeps/one"
-    first, second = (StreamLock(store, path, look_s=0.1) for store in stores)
+    first, second = (StoreLock(store, path, look_s=0.1) for store in stores)
     first.acquire(0)
     with pytest.raises(RefusedError, match="as process"):
         second.acquire(0)

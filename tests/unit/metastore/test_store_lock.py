@@ -14,15 +14,15 @@ import pytest
 
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.pipelines.streams.lock import StreamLock
 from servers.waiting import eventually
 
 PATH = "/bookwarden/sweeps/one"
 
 
-def lock(store: MemoryStore) -> StreamLock:
-    return StreamLock(store, PATH, look_s=0.01)
+def lock(store: MemoryStore) -> StoreLock:
+    return StoreLock(store, PATH, look_s=0.01)
 
 
 def holders(store: MemoryStore) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_second_sweep_is_refused_and_told_who_has_the_lock() -> None:
     assert holders(store) == [held]
 
 
-def forestall(store: MemoryStore, other: StreamLock) -> None:
+def forestall(store: MemoryStore, other: StoreLock) -> None:
     """Let the other come first between the next look at the store and the node that is then made."""
     create = store.ephemeral_sequential
 

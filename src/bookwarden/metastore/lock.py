@@ -1,7 +1,8 @@
-"""The lock that keeps two drivers of one stream from doing the same work: an ephemeral node of its driver.
+"""The lock that keeps two processes from doing the same work: an ephemeral node of the one that does it.
 
-It saves work and confusion, and no safety depends on it: the subscription gives each message to one sweep's batch at
-a time, and everything may run twice. So a sweep goes on without it if the store does not answer, or refuses the node.
+It saves work and confusion, and no safety depends on it: a subscription gives each message to one sweep's batch at a
+time, a topic's node is changed by its version, and everything may run twice. So its holder goes on without it if the
+store does not answer, or refuses the node.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from bookwarden.errors import LostRaceError, NotFoundError, RefusedError, StoreError
 from bookwarden.leases import Renewal, describe_holder, holder_here
@@ -21,8 +22,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 
 
-class StreamLock:
-    """Held by the driver whose node is the first below ``path``.
+class StoreLock:
+    """Held by the process whose node is the first below ``path``.
 
     ``what`` is what its holders are, for people. A node's value is JSON:
     host, pid, began (UTC), id; ids and started tell on the same machine whether it is dead.
@@ -50,6 +51,11 @@ class StreamLock:
         if other:
             raise RefusedError(f"{other}: stop that one first, or leave the work to it")
 
+    def release(self) -> None:
+        """Let go of it before the store is closed; one that cannot be goes with the session."""
+        with suppress(StoreError, NotFoundError):
+            self._remove(self._value)
+
     @contextmanager
     def kept(self, lost: Callable[[], None]) -> Iterator[None]:
         """Watch the lock during the body; it ends when the store is closed, which its caller does next.
@@ -66,7 +72,7 @@ class StreamLock:
             return self._other is None
 
         # A request to an unreachable store takes long; it must not keep the process from ending.
-        with Renewal(look, self._look_s, name="stream-lock", patience_s=self._look_s):
+        with Renewal(look, self._look_s, name="store-lock", patience_s=self._look_s):
             yield
         if self._other:
             raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")
@@ -116,6 +122,22 @@ class StreamLock:
         paths = [f"{self._path}/{name}" for name in self._store.list_children(self._path)]
         nodes = zip(paths, self._store.get_many(paths), strict=True)
         self._store.delete_many([(path, node.version) for path, node in nodes if node and node.value == value])
+
+
+@contextmanager
+def locked(store: MetadataStore, path: str, names: Iterable[str], *, what: str, wait_s: float) -> Iterator[None]:
+    """Hold the lock below ``path`` of each of these names during the body; it ends with its process too.
+
+    RefusedError, with its holder, where another process has one for longer than ``wait_s``; ``what`` is for people, as
+    in "another WHAT NAME runs on".
+    """
+    with ExitStack() as held:
+        for name in sorted(set(names)):
+            lock = StoreLock(store, f"{path}/{name}", what=f"{what} {name}")
+            lock.acquire(wait_s)
+            held.callback(lock.release)
+            held.enter_context(lock.kept(lambda: None))
+        yield
 
 
 def _is_dead(value: bytes) -> bool:
