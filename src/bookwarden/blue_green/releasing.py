@@ -45,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What became of topics that were to be released: those that are named in none of these were unloaded."""
+    """The result of a release: the topics that are named in none of these were unloaded."""
 
     refused: Mapping[str, str] = field(default_factory=dict)  #: Why it was not, by topic, where another time may do.
     timed_out: str = ""  #: The topic whose broker gave no answer; "" where each did.

@@ -52,7 +52,7 @@ class StoreLock:
             raise RefusedError(f"{other}: stop that one first, or leave the work to it")
 
     def release(self) -> None:
-        """Let go of it before the store is closed; one that cannot be goes with the session."""
+        """Release it before the store is closed; one that cannot be ends with the session."""
         with suppress(StoreError, NotFoundError):
             self._remove(self._value)
 

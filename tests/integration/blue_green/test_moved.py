@@ -28,7 +28,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.wiring.blue_green import FinishingContext, redirect_urls
+from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, redirect_urls
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
@@ -293,6 +293,8 @@ def test_start_takes_the_flag_off_where_a_topic_was_not_marked(site: BlueGreenSi
 
 #: Where `abort` dies, and where `reopen` does, a topic each; of the last ones blue has deleted the subscription.
 ABORT_DEATHS = [("admin", "set_migrated", "before"), ("admin", "set_migrated", "after"), ("record", "append", "before")]
+#: Where it dies once the flag is off: subscriptions that blue had deleted are made again.
+LATE_ABORT_DEATHS = [("admin", "create_subscription", "before"), ("admin", "create_subscription", "after")]
 REOPEN_DEATHS = {
     "unloaded": ("admin", "unload", "after"),
     "announced": ("record", "append", "after"),
@@ -306,8 +308,9 @@ REOPEN_DEATHS = {
 def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> None:
     namespace = site.make_namespace(site.fresh("killed-back"))
     deaths = {f"persistent://{namespace}/{name}": death for name, death in REOPEN_DEATHS.items()}
-    drained = [topic for topic, death in deaths.items() if death[1] == "create_subscription"]
-    unread = [topic for topic in deaths if topic not in drained]
+    left = f"persistent://{namespace}/left"
+    unread = [topic for topic, death in deaths.items() if death[1] != "create_subscription"]
+    drained = [left, *(topic for topic in deaths if topic not in unread)]
     with traffic(site, [Flow(topic) for topic in drained], before=5) as running:
         require_exact(running.stop())
     with traffic(site, [Flow(topic, is_away=True) for topic in unread], before=5) as running:
@@ -319,19 +322,21 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
         for topic in drained:
             eventually(lambda topic=topic: no_cursors(context.blue.nodes, topic), SECONDS, 0.5)
         for part, call, when in ABORT_DEATHS:
-            aborting = context.aborting
-            setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
-            with pytest.raises(KilledError):
-                aborting.abort([namespace])
-    aborted = site.answer("abort", namespace)
-    assert {one["topic"] for one in aborted["marked"]} == set(deaths)
-    with site.context() as context:
+            abort_and_die(context, namespace, part, call, when)
         assert not context.blue.nodes.is_flagged(namespace)
         for topic, (part, call, when) in deaths.items():
             reopening = context.reopening
             setattr(reopening, f"_{part}", Dying(getattr(reopening, f"_{part}"), call, when))
             with pytest.raises(KilledError):
                 reopening.reopen(topic)
+        for part, call, when in LATE_ABORT_DEATHS:
+            abort_and_die(context, namespace, part, call, when)
+    aborted = site.answer("abort", namespace)
+    # The others were opened by then, and so have to be completed by `reopen`.
+    assert {one["topic"] for one in aborted["marked"]} >= {left}
+    assert aborted["troubles"] == []
+    assert reads_nothing(site, left)
+    assert site.answer("abort", namespace)["made_again"] == []
     site.answer("reopen", *deaths, "--execute")
     # Blue serves as before: it has what nobody had read, gives nothing twice, and accepts messages.
     with traffic(site, [Flow(topic, subscription=None) for topic in deaths], before=5) as running:
@@ -341,6 +346,25 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
             sent = wanted.get(topic, Counter()) + Counter(running.numbers(topic))
             consumer = client.subscribe(topic, "app", initial_position=pulsar.InitialPosition.Earliest)
             assert Counter(int(consumer.receive(60_000).data()) for _ in range(sent.total())) == sent, topic
+
+
+def abort_and_die(context: BlueGreenContext, namespace: str, part: str, call: str, when: str) -> None:
+    """Abort, and be killed at a call."""
+    aborting = context.aborting
+    setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
+    with pytest.raises(KilledError):
+        aborting.abort([namespace])
+
+
+def reads_nothing(site: BlueGreenSite, topic: str) -> bool:
+    """Return whether an application that is restarted with blue's URL gets nothing of a topic that it has read."""
+    with closing(site.blue.connection().client()) as client:
+        consumer = client.subscribe(topic, "app", initial_position=pulsar.InitialPosition.Earliest)
+        try:
+            consumer.receive(2_000)
+        except pulsar.Timeout:
+            return True
+    return False
 
 
 def no_cursors(nodes: Nodes, topic: str) -> bool:

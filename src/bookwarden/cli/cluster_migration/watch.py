@@ -38,8 +38,8 @@ _ENDED: Final = {
     "still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
     Ending.FLAG_OFF: "The flag is off: blue redirects nobody. Topics that were marked accept no message until they are "
     "reopened: docs/cluster-migration.md, 'Abort'.",
-    Ending.DEADLOCKED: "A broker of blue is deadlocked, and has to be killed: docs/cluster-migration.md, "
-    "'A deadlocked broker'.",
+    Ending.DEADLOCKED: "A broker of blue is deadlocked, and has to be killed: "
+    "docs/cluster-migration.md, 'A deadlocked broker'.",
 }
 
 _CODES: Final = {
