@@ -30,7 +30,8 @@ _ROUNDS: Final = 8
 def deadlock_is_reported_and_cured(site: BlueGreenSite, version: str) -> None:
     """Provoke it; `watch` has to name it, `start` and `finish` to refuse, and what the runbook says to cure it."""
     connection = site.blue.connection()
-    access = [site.blue.service_url, connection.token or "-", connection.tls_trust_certs_file or "-"]
+    token = connection.current_token() if connection.auth == "token" else "-"
+    access = [site.blue.service_url, token, connection.tls_trust_certs_file or "-"]
     with java_peer(_PROGRAM, access, release=load_runtime(version).release, heap_mb=256) as consumers:
         namespace, topics = _provoke(site, consumers)
         watched = site.run("watch", namespace, "--release", "--every", "1", "-o", "json", expected=DEADLOCKED)

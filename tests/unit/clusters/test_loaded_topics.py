@@ -1,4 +1,4 @@
-"""All registered brokers tell the topics that they have loaded; a broker that does not tell ends the question."""
+"""Each registered broker is asked: for the topics that it has loaded, and whether threads of it are deadlocked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_deadlocked_brokers, read_loaded_topics
 from bookwarden.errors import PulsarAccessError, PulsarError, PulsarUnavailableError
 from bookwarden.metastore.memory import MemoryStore
 
@@ -94,3 +94,20 @@ def test_a_broker_that_is_not_reached_ends_it(brokers: list[Broker]) -> None:
         read_loaded_topics(store_of(brokers[0].registration, unreachable), ADMIN)
     with pytest.raises(PulsarError, match="broker-1 names no address"):
         read_loaded_topics(store_of(brokers[0].registration, {}), ADMIN)
+
+
+def test_only_a_broker_that_says_so_is_deadlocked(brokers: list[Broker]) -> None:
+    unreachable, unnamed = {"webServiceUrl": "http://127.0.0.1:1"}, dict[str, str]()
+    store = store_of(*(broker.registration for broker in brokers), unreachable, unnamed)
+    said = b"Deadlocked threads detected. two of them"
+    for status, body, found in [
+        (200, b"ok", ()),
+        (500, b"no answer from the heartbeat topic", ()),
+        (503, said, ()),
+        (200, said, ()),
+        (401, said, ()),
+        (500, said, ("broker-1",)),
+    ]:
+        brokers[1].status, brokers[1].body = status, body
+        assert read_deadlocked_brokers(store, ADMIN) == found, (status, body)
+    assert brokers[0].asked == ["/admin/v2/brokers/health?topicVersion=V2"] * 6
