@@ -71,7 +71,11 @@ class Finishing:
 
     def plan(self, namespaces: Sequence[str], verified: Verified) -> FinishPlan:
         """Plan by what was verified; changes nothing."""
-        faults = {one.topic: "; ".join(one.faults) for one in verified.topics if not one.ok}
+        faults = {
+            one.topic: "; ".join((*one.faults, *(f"{name} came too late to green" for name in one.late)))
+            for one in verified.topics
+            if not one.ok
+        }
         there = {one.topic: one.on_blue for one in verified.topics if one.state != TopicState.GONE.value}
         by_base: dict[str, list[str]] = {}
         for topic in there:

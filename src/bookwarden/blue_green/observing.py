@@ -27,6 +27,7 @@ class Look:
     flagged: Mapping[str, bool] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
+    late: tuple[tuple[str, str, int], ...] = ()  #: Subscriptions that came too late, by the record.
 
     def of_state(self, *states: TopicState) -> list[TopicSeen]:
         """List the topics in one of these states."""

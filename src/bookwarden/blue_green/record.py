@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bookwarden.blue_green.observing import Expected
+from bookwarden.blue_green.scope import namespace_of
 from bookwarden.durable import sync
 from bookwarden.errors import FormatError
 
@@ -29,6 +30,10 @@ REOPENED: Final = "reopened"
 RELEASING: Final = "releasing"
 REMOVING: Final = "removing"
 FINISHED: Final = "finished"
+#: A subscription was made on green; one was there behind some entries; such a one was reset to the earliest.
+MADE: Final = "made on green"
+LATE: Final = "late subscription"
+RESET: Final = "late subscription reset"
 
 
 class MigrationRecord:
@@ -105,9 +110,32 @@ class MigrationRecord:
                 known = found.setdefault(namespace, {})
                 for topic, entries in event["entries"].items():
                     known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
+            elif event["event"] == MADE:
+                known = found.setdefault(namespace, {})
+                one = known.get(event["topic"], Expected(event["topic"]))
+                names = sorted({*one.subscriptions, event["subscription"]})
+                known[one.topic] = replace(one, subscriptions=tuple(names))
             elif event["event"] == FINISHED:
                 finished.add(namespace)
         return {topic: one for topics in found.values() for topic, one in topics.items()}
+
+    def late(self, namespaces: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
+        """Return the subscriptions that came too late to these namespaces: topic, name, entries of green before it.
+
+        One that was reset has all of them, and one of a migration that was finished was accepted.
+        """
+        wanted = set(namespaces)
+        found: dict[tuple[str, str], int] = {}
+        for event in self.events():
+            if event.get("namespace") not in wanted:
+                continue
+            if event["event"] == LATE:
+                found[event["topic"], event["subscription"]] = int(event["entries"])
+            elif event["event"] == RESET:
+                found.pop((event["topic"], event["subscription"]), None)
+            elif event["event"] == FINISHED:
+                found = {key: entries for key, entries in found.items() if namespace_of(key[0]) != event["namespace"]}
+        return tuple((topic, name, entries) for (topic, name), entries in sorted(found.items()))
 
     def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
         """Return the cases that were accepted by name when the migration of any of these namespaces began."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.readiness.findings import Judged, Override
@@ -37,12 +38,13 @@ class Started:
     marked: int  #: Those of them that are marked.
     left: tuple[str, ...] = ()  #: Those that are not.
     took_back: bool = False  #: The flag is off again.
-    trouble: str = ""  #: Why blue could not be looked at.
+    trouble: str = ""  #: Why blue could not be looked at, or green not be given what it lacks.
+    refused: bool = False  #: It was not ready any more right before its flag, which was not set.
 
     @property
     def ok(self) -> bool:
         """True where each topic is proven to be marked."""
-        return not self.left and not self.took_back and not self.trouble
+        return not self.left and not self.took_back and not self.trouble and not self.refused
 
 
 class Starting:
@@ -60,6 +62,7 @@ class Starting:
         loaded_topics: Callable[[], Collection[str]],
         record: MigrationRecord,
         urls: RedirectUrls,
+        resources: GreenResources,
         say: Say = lambda _line: None,
     ) -> None:
         self._cluster = cluster
@@ -68,6 +71,7 @@ class Starting:
         self._loaded_topics = loaded_topics
         self._record = record
         self._urls = urls
+        self._resources = resources
         self._say = say
 
     def round_seconds(self) -> float:
@@ -100,22 +104,37 @@ class Starting:
         if now != wanted:
             raise PulsarError(f"blue was given the URLs of green, and says now that they are {now}: nothing was begun")
 
-    def start(self, namespace: str, accepted: Sequence[str] = ()) -> Started:
+    def start(
+        self, namespace: str, accepted: Sequence[str] = (), is_ready: Callable[[str], bool] = lambda _namespace: True
+    ) -> Started:
         """Load every topic, set the flag, read it back, and prove within two rounds that each topic was marked.
 
         ``accepted`` are the cases that cannot be made safe and that the operator accepts, for the record. Where a topic
         was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
+
+        What blue has got since `prepare` is made on green before the flag; then ``is_ready`` is asked, and where it
+        says no the flag is not set. What comes between that and the mark is made on green while the proof runs.
         """
         round_s = self.round_seconds()
         if self._admin.is_migrated(namespace):
             self._say(f"{namespace}: its flag is set already; the proof goes on")
         else:
-            expected = self._load_all(namespace)
+            self._complete(namespace)
+            if not is_ready(namespace):
+                return Started(namespace, len(self._topics(namespace)), 0, refused=True)
+            expected = self._complete(namespace)
             self._record.starting(namespace, expected, accepted)
             self._admin.set_migrated(namespace, True)
         if not self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")
         return self._prove(namespace, round_s)
+
+    def _complete(self, namespace: str) -> list[Expected]:
+        """Load all topics, and make on green what it lacks of them."""
+        expected = self._load_all(namespace)
+        has_moved = bool(self._record.expected([namespace]))
+        self._resources.complete({one.topic: one.subscriptions for one in expected}, redirects=has_moved)
+        return expected
 
     def _load_all(self, namespace: str) -> list[Expected]:
         topics = self._topics(namespace)
@@ -147,6 +166,7 @@ class Starting:
         while True:
             try:
                 look, trouble = self._look(namespace), ""
+                self._resources.complete_look(look)
             except BookwardenError as error:
                 trouble = str(error)
             lost = look.of_state(TopicState.STRANDED, TopicState.UNMARKED)

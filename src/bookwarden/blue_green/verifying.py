@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -31,11 +31,12 @@ class TopicVerified:
     on_green: int | None  #: Entries on green; None where it has no such topic, or its broker does not say.
     missing: tuple[str, ...] = ()  #: Subscriptions that blue has, or had when it began, and green has not.
     faults: tuple[str, ...] = ()  #: Why it is not done.
+    late: tuple[str, ...] = ()  #: Subscriptions that came too late to green, unless that was accepted by name.
 
     @property
     def ok(self) -> bool:
         """True where nothing is left to do for it."""
-        return not self.faults
+        return not self.faults and not self.late
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class Verified:
     def ok(self) -> bool:
         """True where the migration is done."""
         return not self.faults and all(topic.ok for topic in self.topics)
+
+    @property
+    def is_only_late(self) -> bool:
+        """True where nothing is wrong but subscriptions that came too late."""
+        return not self.ok and not self.faults and not any(topic.faults for topic in self.topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,17 @@ def verify(
     namespaces: Sequence[str],
     expected: Mapping[str, Expected],
     accepted: Collection[str] = (),
+    late: Sequence[tuple[str, str, int]] = (),
+    late_in: Callable[[Look], Sequence[tuple[str, str, int]]] = lambda _look: (),
 ) -> Verified:
     """Look at both sides; ``accepted`` are cases that were accepted by name.
+
+    ``late_in`` returns the subscriptions that came too late and are not recorded yet.
 
     Raises StoreError or FormatError where a side cannot be read.
     """
     look = observer.look(namespaces, expected)
+    look = replace(look, late=(*late, *late_in(look)))
     found = {topic: names for name in namespaces for topic, names in _subscriptions_by_topic(green, name)}
     wanted = [seen.topic for seen in look.topics if seen.topic in found]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="green") as pool:
@@ -98,12 +109,26 @@ def judge(
         for name in look.flagged
         if name not in known and look.flagged[name]
     ]
-    topics = [_judged(seen, green.get(seen.topic), expected.get(seen.topic), accepted) for seen in look.topics]
+    late = () if Override.LATE_SUBSCRIPTIONS.value in accepted else look.late
+    topics = [
+        _judged(
+            seen,
+            green.get(seen.topic),
+            expected.get(seen.topic),
+            accepted,
+            tuple(f"{name} (behind {entries} entries)" for topic, name, entries in late if topic == seen.topic),
+        )
+        for seen in look.topics
+    ]
     return Verified(tuple(topics), tuple(faults))
 
 
 def _judged(
-    seen: TopicSeen, here: OnGreen | None, expected: Expected | None, accepted: Collection[str]
+    seen: TopicSeen,
+    here: OnGreen | None,
+    expected: Expected | None,
+    accepted: Collection[str],
+    late: tuple[str, ...],
 ) -> TopicVerified:
     wanted = {cursor.name for cursor in seen.cursors if is_subscription(cursor.name)}
     wanted |= set(expected.subscriptions) if expected is not None else set()
@@ -129,6 +154,7 @@ def _judged(
         None if here is None else here.entries,
         missing,
         tuple(faults),
+        late,
     )
 
 

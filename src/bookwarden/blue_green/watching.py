@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final
 
 from bookwarden.blue_green.broker_health import BrokerHealth, cure_of
+from bookwarden.blue_green.green_resources import late_warnings
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.states import ADVICE, DONE, LOST_SIGHT, UNNEEDED, TopicSeen, TopicState
 
@@ -80,6 +81,7 @@ def warnings_of(look: Look, lacked_before: Collection[str] = ()) -> tuple[str, .
         topics = look.of_state(state)
         if topics:
             found.append(f"{state.value}: {_named(topics)}: {ADVICE[state]}")
+    found += late_warnings(look.late)
     # Right after it was marked a producer is on its way.
     behind = [seen for seen in look.topics if seen.green_lacks_producer and seen.topic in lacked_before]
     if behind:

@@ -10,6 +10,7 @@ from typing import Final
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.broker_health import BrokerHealth
 from bookwarden.blue_green.finishing import Finishing
+from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.releasing import Releasing
@@ -18,6 +19,7 @@ from bookwarden.blue_green.starting import Starting
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes, TerminatedNodes
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_deadlocked_brokers, read_loaded_topics
 from bookwarden.config import ClientUrlSettings, Settings
@@ -117,11 +119,20 @@ class BlueGreenContext(Resources):
             lambda: blue.cluster, blue.nodes, TerminatedNodes(blue.store), blue.admin, blue.loaded_topics, self.record
         )
 
-    @property
-    def starting(self) -> Callable[[Callable[[str], None]], Starting]:
-        """Makes what begins migrations; ConfigError where the settings have no URLs to send clients to."""
+    def green_resources(
+        self, policy: LatePolicy = LatePolicy.REPORT, say: Callable[[str], None] = lambda _line: None
+    ) -> GreenResources:
+        """Return what makes on green what blue has got since `prepare`."""
+        green, making = self.green, ClusterMaking(self.green.rest)
+        return GreenResources(self.blue.admin, green.admin, green.nodes, making, green.admin, self.record, policy, say)
+
+    def starting(self, say: Callable[[str], None], policy: LatePolicy = LatePolicy.REPORT) -> Starting:
+        """Return what begins migrations; ConfigError where the settings have no URLs to send clients to."""
         blue, urls = self.blue, redirect_urls(self.clients)
-        return partial(Starting, lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls)
+        resources = self.green_resources(policy, say)
+        return Starting(
+            lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls, resources, say
+        )
 
 
 class FinishingContext(Resources):

@@ -46,6 +46,8 @@ class JavaFlow:
     transactions: bool = False  #: Each message is sent in a transaction of its own.
     reader: bool = False  #: Who receives is a reader from the earliest message on, without a subscription.
     of: str = ""  #: The flow whose topic and messages it has; "" for its own.
+    subscription: str = "app"  #: Its name.
+    is_late: bool = False  #: Subscribed while messages are sent: it is owed what was sent after its first one.
 
     def topic(self, namespace: str) -> str:
         """Return the full name of its topic."""
@@ -74,7 +76,12 @@ class JavaFlow:
             # What one consumer has fetched, no other can get to.
             "queue": 10 if self.pause_ms else 0,
         }
-        return f"consume {who} {self.topic(namespace)} app client={client} {_words(options)}"
+        return f"consume {who} {self.topic(namespace)} {self.subscription} client={client} {_words(options)}"
+
+
+def _number(text: str) -> int:
+    """Return the number of a message, which its producer counts."""
+    return int(text.rpartition(":")[2])
 
 
 def _words(options: Mapping[str, object]) -> str:
@@ -185,6 +192,9 @@ class JavaTraffic:
         sent = dict(self._lines(f"{flow.of or flow.name}.sent"))
         got = [text for who in self._receivers[flow.name] for text, _ in self._lines(f"{who}.received")]
         counts = Counter(got)
+        if flow.is_late:
+            first = min(map(_number, got), default=0)
+            sent = {text: ledger for text, ledger in sent.items() if _number(text) >= first}
         lost = [text for text in sent if text not in counts]
         of_green = sum(ledger >= FIRST_OF_GREEN for ledger in sent.values())
         troubles = [f"{name}.failed" for name in (flow.name, *self._receivers[flow.name])]
@@ -211,7 +221,7 @@ class JavaTraffic:
         for who in self._receivers[flow.name]:
             newest: dict[int, int] = defaultdict(lambda: -1)
             for text, _ in self._lines(f"{who}.received"):
-                number = int(text.rpartition(":")[2])
+                number = _number(text)
                 key = (number + 1) % flow.keys if flow.keys else 0
                 count += number < newest[key]
                 newest[key] = max(newest[key], number)

@@ -45,8 +45,8 @@ class Making(Protocol):
     def add_schema(self, topic: str, kind: str, definition: str, properties: Mapping[str, str]) -> None:
         """Add a version of a topic's schema unless it has it already."""
 
-    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
-        """Create a durable subscription from the first message on; one that exists is left as it is."""
+    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> bool:
+        """Create a durable subscription from the first message on; return False for one that exists, which stays."""
 
 
 class Reading(Protocol):

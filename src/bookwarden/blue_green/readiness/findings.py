@@ -27,6 +27,7 @@ class Override(Enum):
     COMPACTED_TOPICS = "compacted-topics"
     OLD_CLIENTS = "old-clients"
     IDLE_SUBSCRIPTIONS = "idle-subscriptions"
+    LATE_SUBSCRIPTIONS = "late-subscriptions"
 
 
 #: What each override accepts, for the help and the documents.
@@ -37,6 +38,7 @@ ACCEPTED: Final = {
     Override.COMPACTED_TOPICS: "compacted topics begin empty on green",
     Override.OLD_CLIENTS: "clients that do not follow stay without a connection until they are restarted elsewhere",
     Override.IDLE_SUBSCRIPTIONS: "backlogs without a consumer stay on blue, and so do their topics, until one comes",
+    Override.LATE_SUBSCRIPTIONS: "subscriptions that came while their topics moved lost what `watch` and `verify` say",
 }
 
 

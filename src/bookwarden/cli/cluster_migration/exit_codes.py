@@ -12,3 +12,4 @@ FLAG_OFF: Final = 24  #: The flag was taken off.
 UNDER_WAY: Final = 25  #: It goes on.
 LEFT: Final = 27  #: Something did not succeed, and somebody has to look.
 DEADLOCKED: Final = DeadlockedBrokerError.exit_code  #: A broker of blue has to be killed.
+LATE: Final = 29  #: Subscriptions came too late to green, and may have lost messages; nothing else is wrong.

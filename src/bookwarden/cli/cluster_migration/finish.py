@@ -55,6 +55,8 @@ def finish(
             names,
             context.record.expected(names),
             [one.value for one in accepted],
+            context.record.late(names),
+            context.green_resources().late_in,
         )
         with FinishingContext(invocation.settings, context, invocation.say) as finishing:
             plan = finishing.finishing.plan(names, verified)

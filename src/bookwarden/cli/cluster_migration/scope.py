@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bookwarden.blue_green.green_resources import LatePolicy
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import checked_namespace
 from bookwarden.errors import NotFoundError
@@ -37,6 +38,22 @@ accept_option: Callable[[Any], Any] = click.option(
     type=click.Choice([one.value for one in Override]),
     callback=_overrides,
     help="Accept a case that cannot be made safe; may be repeated. What each one means: docs/cluster-migration.md.",
+)
+
+
+def _policy(_: click.Context, __: click.Parameter, name: str) -> LatePolicy:
+    return LatePolicy(name)
+
+
+late_option: Callable[[Any], Any] = click.option(
+    "--late-subscriptions",
+    "late_policy",
+    type=click.Choice([one.value for one in LatePolicy]),
+    default=LatePolicy.REPORT.value,
+    show_default=True,
+    callback=_policy,
+    help="A subscription that its clients made on green first, at the latest message: report it, or reset it to the "
+    "earliest, which gives them messages twice.",
 )
 
 

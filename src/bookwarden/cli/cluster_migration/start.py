@@ -7,13 +7,14 @@ from typing import Final
 
 import click
 
+from bookwarden.blue_green.green_resources import LatePolicy, late_warnings
 from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
 from bookwarden.blue_green.readiness.judging import judge
 from bookwarden.blue_green.scope import checked_namespace, refuse_deletion_topics
 from bookwarden.blue_green.starting import Started, without_moved
-from bookwarden.cli.cluster_migration.exit_codes import LEFT, WOULD_FAIL
+from bookwarden.cli.cluster_migration.exit_codes import LATE, LEFT, WOULD_FAIL
 from bookwarden.cli.cluster_migration.preflight import describe_preflight
-from bookwarden.cli.cluster_migration.scope import accept_option, required_namespaces_argument
+from bookwarden.cli.cluster_migration.scope import accept_option, late_option, required_namespaces_argument
 from bookwarden.cli.cluster_migration.watch import watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
@@ -23,12 +24,14 @@ from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 _EPILOG: Final = """\b
 Exit codes: 0 each topic is marked, and with --watch drained; 23 something stands in the way, and nothing was begun;
-27 a topic was not marked, and the flag is off again; 28 a broker of blue is deadlocked; those of `watch`."""
+27 a topic was not marked, and the flag is off again; 28 a broker of blue is deadlocked; 29 as 0, and subscriptions
+came too late to green and may have lost messages: the output names them; those of `watch`."""
 
 
 @click.command(epilog=_EPILOG)
 @required_namespaces_argument
 @accept_option
+@late_option
 @click.option("--watch", "watches", is_flag=True, help="Watch until everything is drained.")
 @yes_option
 @output_option
@@ -37,6 +40,7 @@ def start(
     invocation: Invocation,
     namespaces: tuple[str, ...],
     accepted: frozenset[Override],
+    late_policy: LatePolicy,
     watches: bool,
     yes: bool,
 ) -> None:
@@ -44,12 +48,14 @@ def start(
 
     Checks again what would lose messages, loads every topic, sets green's URLs and the flag of one namespace after the
     other, reads both back, and proves from blue's metadata that each topic was marked. Where one was not, that
-    namespace's flag is taken off again, and the others are not begun.
+    namespace's flag is taken off again, and the others are not begun. Each namespace is checked once more right before
+    its flag. Topics, partitions and subscriptions that blue has got since `prepare` are made on green, also while the
+    proof runs.
     """
     names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
     with BlueGreenContext(invocation.settings) as context:
         refuse_deletion_topics(context.deletion_topics, names)
-        starting = context.starting(invocation.say)
+        starting = context.starting(invocation.say, late_policy)
         starting.round_seconds()
         context.health.require()
         if not _is_ready(invocation, context, names, accepted):
@@ -57,24 +63,34 @@ def start(
         confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes, look="`cluster-migration preflight`")
         context.health.require()
         starting.set_urls()
+
+        def is_ready(name: str) -> bool:
+            return _is_ready(invocation, context, [name], accepted, is_repeated=True)
+
         results: list[Started] = []
         for name in names:
             with context.alone([name]):
-                results.append(starting.start(name, sorted(one.value for one in accepted)))
+                results.append(starting.start(name, sorted(one.value for one in accepted), is_ready))
             if not results[-1].ok:
                 break
-        code = 0 if results[-1].ok else LEFT
-        if not watches or code or invocation.output != "json":
-            invocation.write(_describe(results, names))
-        if watches and not code:
-            code = watch_to_the_end(invocation, context, names)
+        late = context.record.late(names)
+        code = (LATE if late else 0) if results[-1].ok else WOULD_FAIL if results[-1].refused else LEFT
+        if not watches or not results[-1].ok or invocation.output != "json":
+            invocation.write(_describe(results, names, late))
+        if watches and results[-1].ok:
+            code = watch_to_the_end(invocation, context, names, policy=late_policy)
     click.get_current_context().exit(code)
 
 
 def _is_ready(
-    invocation: Invocation, context: BlueGreenContext, names: list[str], accepted: frozenset[Override]
+    invocation: Invocation,
+    context: BlueGreenContext,
+    names: list[str],
+    accepted: frozenset[Override],
+    *,
+    is_repeated: bool = False,
 ) -> bool:
-    """Return whether nothing stands in the way; what does is written. A namespace that is flagged already was ready."""
+    """Return whether nothing blocks; what does is written. A namespace that is flagged already was ready."""
     left = [name for name in names if not context.blue.nodes.is_flagged(name)]
     if not left:
         return True
@@ -85,12 +101,12 @@ def _is_ready(
         invocation.write(describe_preflight(seen, findings, accepted))
         return False
     for one in findings:
-        if one.is_accepted(accepted) and one.override is not None:
+        if not is_repeated and one.is_accepted(accepted) and one.override is not None:
             invocation.say(f"ACCEPTED ({one.override.value}): {ACCEPTED[one.override]}: {one.seen}")
     return True
 
 
-def _describe(results: list[Started], names: list[str]) -> Document:
+def _describe(results: list[Started], names: list[str], late: tuple[tuple[str, str, int], ...]) -> Document:
     rows = tuple(
         (one.namespace, f"{one.topics:,}", f"{one.marked:,}", ", ".join(one.left), _verdict(one)) for one in results
     )
@@ -105,14 +121,20 @@ def _describe(results: list[Started], names: list[str]) -> Document:
     text = (
         "Each topic is marked. Do not restart brokers now, nor move bundles; follow with `cluster-migration watch`."
         if all(one.ok for one in results)
+        else f"{results[-1].namespace} was not begun: what is above came since the question; "
+        f"{counted(left, 'namespace')} more not begun."
+        if results[-1].refused
         else f"The flag is off again; {counted(left, 'namespace')} more not begun. What was marked accepts no message "
         "until it is started again, or reopened."
     )
     data = {"namespaces": [{**dataclasses.asdict(one), "ok": one.ok} for one in results], "not_begun": left}
-    return Document(data, (Table(columns, rows), Note(text)))
+    data["late"] = late
+    return Document(data, (Table(columns, rows), *map(Note, late_warnings(late)), Note(text)))
 
 
 def _verdict(one: Started) -> str:
     if one.ok:
         return "started"
+    if one.refused:
+        return "refused: not ready any more"
     return f"taken back{': ' + one.trouble if one.trouble else ''}"

@@ -9,14 +9,15 @@ import click
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.blue_green.verifying import verify as verified
-from bookwarden.cli.cluster_migration.exit_codes import NOT_DONE
+from bookwarden.cli.cluster_migration.exit_codes import LATE, NOT_DONE
 from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
-Exit codes: 0 done; 22 not done, the output says of which topic and why."""
+Exit codes: 0 done; 22 not done, the output says of which topic and why; 29 all that is wrong are subscriptions that
+came too late to green, and may have lost messages."""
 
 
 @click.command(epilog=_EPILOG)
@@ -37,10 +38,17 @@ def verify(invocation: Invocation, namespaces: tuple[str, ...], accepted: frozen
         names, record = named_or_begun(context, namespaces), context.record
         cases = {one.value for one in accepted} | record.accepted(names)
         found = verified(
-            context.observer, context.green.nodes, context.green.admin, names, record.expected(names), cases
+            context.observer,
+            context.green.nodes,
+            context.green.admin,
+            names,
+            record.expected(names),
+            cases,
+            record.late(names),
+            context.green_resources().late_in,
         )
     invocation.write(describe_verified(found, show))
-    click.get_current_context().exit(0 if found.ok else NOT_DONE)
+    click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
 
 
 def describe_verified(found: Verified, show: int) -> Document:
@@ -53,7 +61,9 @@ def describe_verified(found: Verified, show: int) -> Document:
         Column("entries on blue", right=True): lambda one: _number(one.on_blue),
         Column("unread", right=True): lambda one: _number(one.unread),
         Column("on green", right=True): lambda one: _number(one.on_green),
-        Column("not done because", whole=False): lambda one: "; ".join(one.faults),
+        Column("not done because", whole=False): lambda one: "; ".join(
+            (*one.faults, *(f"late: {name}" for name in one.late))
+        ),
     }
     parts: list[Part] = [table_of(topics[:show], cells)]
     if len(topics) > show:

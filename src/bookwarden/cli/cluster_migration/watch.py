@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -15,16 +16,17 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.releasing import ReleasingAsItGoes
 from bookwarden.blue_green.states import DONE, TopicSeen
 from bookwarden.blue_green.watching import Ending, Step, follow
-from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, FLAG_OFF, LEFT, UNDER_WAY
-from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, FLAG_OFF, LATE, LEFT, UNDER_WAY
+from bookwarden.cli.cluster_migration.scope import late_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import counted, plain, printable
 from bookwarden.cli.shell.steps import StepLines
-from bookwarden.errors import StoreError
+from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EVERY_S: Final = 2.0
@@ -52,7 +54,8 @@ _CODES: Final = {
 _EPILOG = """\b
 Exit codes: 0 drained; 24 no flag is set; 25 not over within --timeout; 27 the same, and topics are
 STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: drained, and green has not seen every
-client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 4 nothing was begun."""
+client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 29 drained, and subscriptions came too
+late to green and may have lost messages: the output names them; 4 nothing was begun."""
 
 
 @click.command(epilog=_EPILOG)
@@ -67,21 +70,30 @@ client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 4
     help="Time between two looks.",
 )
 @click.option("--release", "releases", is_flag=True, help="Do what `release --execute` does, as soon as it can be.")
+@late_option
 @output_option
 @pass_invocation
 def watch(
-    invocation: Invocation, namespaces: tuple[str, ...], timeout: float | None, every: float, releases: bool
+    invocation: Invocation,
+    namespaces: tuple[str, ...],
+    timeout: float | None,
+    every: float,
+    releases: bool,
+    late_policy: LatePolicy,
 ) -> None:
     """Follow a migration until everything is drained.
 
     Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
     brokers that have them loaded, and says within one look what nobody can reach any more: a topic whose broker
     restarted, or whose bundle moved. Where topics stand still for 30 s blue's brokers are asked whether they are
-    deadlocked. With -o json one line for each change. Stopping it stops nothing.
+    deadlocked. A subscription that blue has and green has not is made on green at the earliest message, and one that
+    came too late is reported. With -o json one line for each change. Stopping it stops nothing.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
-        code = watch_to_the_end(invocation, context, names, every=every, timeout=timeout, releases=releases)
+        code = watch_to_the_end(
+            invocation, context, names, every=every, timeout=timeout, releases=releases, policy=late_policy
+        )
     click.get_current_context().exit(code)
 
 
@@ -93,6 +105,7 @@ def watch_to_the_end(
     every: float = _EVERY_S,
     timeout: float | None = None,
     releases: bool = False,
+    policy: LatePolicy = LatePolicy.REPORT,
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
@@ -101,7 +114,7 @@ def watch_to_the_end(
     as_it_goes = ReleasingAsItGoes(context.releasing)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
-        looks = _Looks(context, namespaces)
+        looks = _Looks(context, namespaces, context.green_resources(policy, invocation.say))
         for step in follow(looks, every_s=every, health=context.health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:
@@ -110,7 +123,7 @@ def watch_to_the_end(
                 for reason in as_it_goes.take(step.look.topics, at_most=at_most):
                     invocation.say(f"not released: {reason}")
             if step.ending is not None:
-                return _CODES[step.ending]
+                return LATE if step.look.late and step.ending is Ending.DRAINED else _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
                 return LEFT if step.lost_sight else UNDER_WAY
     raise AssertionError("a migration is followed to its end")
@@ -119,7 +132,8 @@ def watch_to_the_end(
 class _Looks:
     """Looks at a migration; while the store does not answer the last look is repeated, with the reason."""
 
-    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str]) -> None:
+    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str], resources: GreenResources) -> None:
+        self._resources = resources
         self._context = context
         self._namespaces = namespaces
         self._expected = context.record.expected(namespaces)
@@ -127,12 +141,20 @@ class _Looks:
 
     def __call__(self) -> Look:
         try:
-            self._last = self._context.observer.look(self._namespaces, self._expected)
+            self._last = self._completed(self._context.observer.look(self._namespaces, self._expected))
         except StoreError as error:
             if self._last is None:
                 raise
             return self._last.repeated(int(time.time() * 1000), str(error))
         return self._last
+
+    def _completed(self, look: Look) -> Look:
+        """Make on green what it lacks of a look; an error is one of the look, and the next one tries."""
+        try:
+            self._resources.complete_look(look)
+        except (PulsarError, NotFoundError, FormatError) as error:
+            look = replace(look, troubles=(*look.troubles, f"green was not given what blue has got since: {error}"))
+        return replace(look, late=self._context.record.late(self._namespaces))
 
 
 @contextmanager
@@ -173,6 +195,7 @@ def _json_of(step: Step) -> str:
         "warnings": step.warnings,
         "deadlocked": step.deadlocked,
         "troubles": look.troubles,
+        "late": look.late,
         "ending": step.ending,
     }
     return json.dumps(plain(data), ensure_ascii=False) + "\n"

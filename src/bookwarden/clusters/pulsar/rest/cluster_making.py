@@ -121,14 +121,15 @@ class ClusterMaking:
                 "schemaCompatibilityStrategy to ALWAYS_COMPATIBLE there, prepare again, and set it back"
             ) from error
 
-    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
-        """Create a durable subscription from the first message on; one that exists is left as it is."""
+    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> bool:
+        """Create a durable subscription from the first message on; return False for one that exists, which stays."""
         body = {**_BEGINNING, "properties": dict(properties)}
         params: Params = {"replicated": replicated}
         try:
             self._admin.put(subscription_path(partition, subscription), body, params=params)
         except PulsarConflictError:
-            return
+            return False
+        return True
 
 
 def _quota(name: str, kind: str) -> Params | None:

@@ -12,7 +12,12 @@ from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.rest.admin import Params, PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position as RestPosition
-from bookwarden.clusters.pulsar.rest.topic_positions import create_subscription, topic_path
+from bookwarden.clusters.pulsar.rest.topic_positions import (
+    create_subscription,
+    entries_passed,
+    reset_to_earliest,
+    topic_path,
+)
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -134,6 +139,14 @@ class ClusterMigrationAdmin:
     def create_subscription(self, topic: str, subscription: str, after: Position) -> None:
         """Create a durable subscription whose backlog begins behind an entry; one that is there stays as it is."""
         create_subscription(self._admin, topic, subscription, RestPosition(*after))
+
+    def entries_passed(self, topic: str, subscription: str) -> int:
+        """Count the entries of a partition that a subscription has behind it; this loads it."""
+        return entries_passed(self._admin, topic, subscription)
+
+    def reset_to_earliest(self, topic: str, subscription: str) -> None:
+        """Move a subscription of a partition to its first message."""
+        reset_to_earliest(self._admin, topic, subscription)
 
     def unload(self, topic: str) -> None:
         """Have the owner close one partition."""

@@ -180,6 +180,25 @@ def move_subscription(admin: PulsarAdmin, topic: str, subscription: str, after: 
     admin.post(f"{subscription_path(topic, subscription)}/resetcursor", body)
 
 
+def entries_passed(admin: PulsarAdmin, topic: str, subscription: str) -> int:
+    """Count the entries that a durable subscription has behind it; NotFoundError if there is none of that name."""
+    found = read_positions(admin, topic)
+    if subscription not in found.cursors:
+        raise NotFoundError(f"{topic} has no subscription {subscription}")
+    position = found.cursors[subscription]
+    return sum(
+        one.entries if one.ledger_id < position.ledger_id else min(one.entries, position.entry_id + 1)
+        for one in found.ledgers
+        if one.ledger_id <= position.ledger_id
+    )
+
+
+def reset_to_earliest(admin: PulsarAdmin, topic: str, subscription: str) -> None:
+    """Move a durable subscription to the first message; its consumers are disconnected, and connect again."""
+    first = read_positions(admin, topic).earliest
+    move_subscription(admin, topic, subscription, first)
+
+
 def find_position_before(admin: PulsarAdmin, topic: str, timestamp_ms: int) -> Position:
     """Find the place behind which every message was published at or after a moment (ms since 1970)."""
     answer = admin.get_json(f"{topic_path(topic)}/messageid/{timestamp_ms}")
