@@ -23,6 +23,7 @@
     │   ├── PulsarUnavailableError   no answer, or an answer that asks to try later
     │   │   ├── PulsarTimeoutError       no answer in time: it may have done what it was asked
     │   │   └── UnconfirmedError         some of the messages that were sent are not confirmed
+    │   ├── SilentBrokerError        a registered broker does not tell what it is asked; others do
     │   ├── PulsarAccessError        the broker refuses our credentials or rights
     │   ├── PulsarConflictError      what should be created exists, or what should go is in use
     │   └── DataGoneError            messages that should still be there were trimmed or skipped
@@ -166,6 +167,14 @@ class PulsarUnavailableError(PulsarError):
 
 class PulsarTimeoutError(PulsarUnavailableError):
     """The broker gave no answer in time; it may have done all the same what it was asked."""
+
+
+class SilentBrokerError(PulsarError):
+    """A registered broker does not tell its topics; ``topics`` are those of the brokers that do."""
+
+    def __init__(self, message: str, topics: frozenset[str]) -> None:
+        super().__init__(message)
+        self.topics = topics
 
 
 class UnconfirmedError(PulsarUnavailableError):

@@ -6,18 +6,22 @@ nobody can load, with everything that was not read of it, without a word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes, Removals
+from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.record import FINISHED, REMOVING, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, namespace_of
-from bookwarden.blue_green.states import UNNEEDED, TopicState, is_marked_by_migration
+from bookwarden.blue_green.states import CLIENTS_LEFT, UNNEEDED, TopicState, is_marked_by_migration
 from bookwarden.blue_green.verifying import Verified
 from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName
+
+_CLIENTS_LEFT: Final = frozenset(state.value for state in CLIENTS_LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Removable:
     topic: str  #: Full name, without partition.
     partitions: tuple[str, ...]  #: Those that still have nodes on blue; none where only the node of the topic is left.
     entries: int = 0  #: On blue.
+    size: int = 0  #: Bytes of them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,12 @@ class FinishPlan:
 class Removed:
     """The result for one topic; ``marks`` are the pending deletions sent for it, or that would be."""
 
-    topic: str
-    marks: int
-    done: bool
-    problem: str = ""
+    topic: str  #: Full name, without partition.
+    marks: int  #: Pending deletions.
+    done: bool  #: It is removed.
+    problem: str = ""  #: Why it is not.
+    entries: int = 0  #: All of them read, on blue alone.
+    size: int = 0  #: Bytes of them.
 
 
 class Finishing:
@@ -69,14 +76,22 @@ class Finishing:
         self._record = record
         self._say = say
 
-    def plan(self, namespaces: Sequence[str], verified: Verified) -> FinishPlan:
-        """Plan by what was verified; changes nothing."""
+    def plan(self, namespaces: Sequence[str], verified: Verified, accepted: Collection[str] = ()) -> FinishPlan:
+        """Plan by what was verified; changes nothing. ``accepted`` are cases accepted by name."""
         faults = {
             one.topic: "; ".join((*one.faults, *(f"{name} came too late to green" for name in one.late)))
             for one in verified.topics
             if not one.ok
         }
+        if Override.LATE_CLIENTS.value not in accepted:
+            for one in verified.topics:
+                if one.state in _CLIENTS_LEFT:
+                    faults.setdefault(
+                        one.topic,
+                        f"{one.state}: blue could not send these clients to green any more (--accept late-clients)",
+                    )
         there = {one.topic: one.on_blue for one in verified.topics if one.state != TopicState.GONE.value}
+        sizes = {one.topic: one.bytes_on_blue for one in verified.topics}
         by_base: dict[str, list[str]] = {}
         for topic in there:
             by_base.setdefault(str(TopicName.parse(topic).base), []).append(topic)
@@ -90,7 +105,12 @@ class Finishing:
             faults = dict.fromkeys(by_base, verified.faults[0]) | faults
         kept = {base: reason for base, topics in by_base.items() if (reason := _reason(base, topics, faults))}
         removable = [
-            Removable(base, tuple(sorted(topics)), sum(there[topic] for topic in topics))
+            Removable(
+                base,
+                tuple(sorted(topics)),
+                sum(there[topic] for topic in topics),
+                sum(sizes[topic] for topic in topics),
+            )
             for base, topics in sorted(by_base.items())
             if base not in kept and not is_brokers_own(TopicName.parse(base))
         ]
@@ -98,12 +118,12 @@ class Finishing:
 
     def marks_of(self, plan: FinishPlan) -> list[Removed]:
         """Count the pending deletions that would be sent for each topic; changes nothing."""
-        return [self._planned(one) for one in plan.removable]
+        return [replace(self._planned(one), entries=one.entries, size=one.size) for one in plan.removable]
 
     def carry_out(self, plan: FinishPlan) -> Iterator[Removed]:
         """Remove topic by topic: look once more, mark, have blue remove it; yields each result."""
         for one in plan.removable:
-            yield self._remove(one)
+            yield replace(self._remove(one), entries=one.entries, size=one.size)
 
     def close(self, namespaces: Sequence[str], plan: FinishPlan, results: Sequence[Removed]) -> None:
         """Record the namespaces of which nothing is kept and everything was removed as finished."""

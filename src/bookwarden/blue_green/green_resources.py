@@ -1,4 +1,4 @@
-"""What blue gets after `prepare`, made on green too: topics, partitions and subscriptions.
+"""Topics, partitions and subscriptions that blue gets after `prepare`, made on green too.
 
 A client that subscribes on blue at the latest message is owed what is sent from then on. Green gets what is sent once a
 topic is marked; a subscription that green has not yet, and that its client makes there once it has drained blue, begins
@@ -24,7 +24,7 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 
 
 class LatePolicy(Enum):
-    """What becomes of a subscription that its clients made on green first, at the latest message."""
+    """Treatment of a subscription that its clients made on green first, at the latest message."""
 
     REPORT = "report"  #: It stays where it is, and is reported.
     RESET = "reset"  #: It is reset to the earliest message, so its clients get some messages twice.
@@ -32,7 +32,7 @@ class LatePolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What green lacks of a look: topics and partitions, and subscriptions by topic."""
+    """Resources of blue that green lacks, or has without our doing."""
 
     topics: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
@@ -108,9 +108,7 @@ class GreenResources:
     def late_in(self, look: Look) -> list[tuple[str, str, int]]:
         """List the subscriptions of a look that were made on green behind some entries; changes and records nothing."""
         foreign = self._missing(subscriptions_in(look)).foreign
-        return [
-            (topic, name, passed) for topic, name in foreign if (passed := self._positions.entries_passed(topic, name))
-        ]
+        return [(topic, name, passed) for topic, name in foreign if (passed := self._entries_before(topic, name))]
 
     def _missing(self, topics: Mapping[str, Collection[str]]) -> Missing:
         self._learn({namespace_of(topic) for topic in topics})
@@ -166,13 +164,24 @@ class GreenResources:
 
     def _judge(self, topic: str, name: str) -> None:
         """Record a subscription that begins behind entries of green, or reset it."""
-        passed = self._positions.entries_passed(topic, name)
+        passed = self._entries_before(topic, name)
         if not passed:
             return
         if self._policy is LatePolicy.RESET:
             self._positions.reset_to_earliest(topic, name)
         event = RESET if self._policy is LatePolicy.RESET else LATE
         self._record.append(event, namespace=namespace_of(topic), topic=topic, subscription=name, entries=passed)
+
+    def _entries_before(self, topic: str, name: str) -> int:
+        """Count the entries of green before the place where a subscription began, or else before where it is now."""
+        nodes = self._green_nodes.topic(TopicName.parse(topic).managed_ledger)
+        found = {} if nodes is None else {decode_local_name(key): cursor for key, cursor in nodes.cursors.items()}
+        first = self._green_nodes.first_position(found[name]) if name in found else None
+        if nodes is None or first is None:
+            return self._positions.entries_passed(topic, name)
+        # Of those before it none is being written.
+        before = sum(one.entries for one in nodes.info.ledgers if one.ledger_id < first.ledger_id)
+        return before + first.entry_id + 1
 
 
 def subscriptions_in(look: Look) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
 from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
 from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
-from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError, SilentBrokerError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
@@ -22,11 +22,11 @@ _AT_ONCE: Final = 16
 class Look:
     """The scope at one moment; ``restarted`` names brokers that came, went or started anew since the look before."""
 
-    at_ms: int
-    topics: tuple[TopicSeen, ...] = ()
-    flagged: Mapping[str, bool] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-    restarted: tuple[str, ...] = ()
+    at_ms: int  #: By this machine's clock.
+    topics: tuple[TopicSeen, ...] = ()  #: Of the scope, gone ones that are known too.
+    flagged: Mapping[str, bool] = field(default_factory=dict)  #: By namespace.
+    troubles: tuple[str, ...] = ()  #: Why something of it is not known.
+    restarted: tuple[str, ...] = ()  #: Names of brokers.
     late: tuple[tuple[str, str, int], ...] = ()  #: Subscriptions that came too late, by the record.
 
     def of_state(self, *states: TopicState) -> list[TopicSeen]:
@@ -81,6 +81,11 @@ class Observer:
         self._brokers: Mapping[str, int] | None = None
         self._found_on_green: set[tuple[str, str]] = set()
 
+    @property
+    def found_on_green(self) -> frozenset[tuple[str, str]]:
+        """The clients that green was seen to have: topic and subscription, "" for the producers."""
+        return frozenset(self._found_on_green)
+
     def flagged_namespaces(self) -> Sequence[str]:
         """List the namespaces that are migrated themselves."""
         return self._nodes.flagged_namespaces()
@@ -107,7 +112,7 @@ class Observer:
         found = []
         for topic in topics:
             nodes, is_flagged = self._nodes.topic(TopicName.parse(topic).managed_ledger), flagged[namespace_of(topic)]
-            is_loaded = None if loaded is None else topic in loaded
+            is_loaded = _is_loaded(topic, loaded)
             gone = TopicSeen(topic, None, is_flagged)
             found.append(gone if nodes is None else self._see(topic, nodes, is_flagged, is_loaded, None))
         return found
@@ -133,6 +138,9 @@ class Observer:
     def _loaded(self, troubles: list[str]) -> Collection[str] | None:
         try:
             return self._loaded_topics()
+        except SilentBrokerError as error:
+            troubles.append(f"a broker does not say which topics it has: {error}")
+            return _PartlyLoaded(error.topics)
         except (PulsarError, NotFoundError, FormatError) as error:
             troubles.append(f"a broker does not say which topics it has: {error}")
             return None
@@ -149,7 +157,7 @@ class Observer:
 
         def see(one: tuple[str, str, TopicNodesRead]) -> TopicSeen:
             topic, namespace, nodes = one
-            is_loaded = None if loaded is None else topic in loaded
+            is_loaded = _is_loaded(topic, loaded)
             return self._see(topic, nodes, flagged[namespace], is_loaded, expected.get(topic))
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="topics") as pool:
@@ -202,6 +210,16 @@ class Observer:
         found += [""] if stats.get("publishers") else []
         self._found_on_green.update((topic, name) for name in found)
         return [name for name in left if name not in found]
+
+
+class _PartlyLoaded(frozenset[str]):
+    """The topics that some of the brokers have: of another one it is not known whether it is loaded."""
+
+
+def _is_loaded(topic: str, loaded: Collection[str] | None) -> bool | None:
+    if loaded is None or (topic not in loaded and isinstance(loaded, _PartlyLoaded)):
+        return None
+    return topic in loaded
 
 
 def _cursors_by_stats(relevant: Collection[str], stats: Mapping[str, Any]) -> tuple[CursorSeen, ...]:

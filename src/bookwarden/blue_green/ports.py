@@ -46,6 +46,9 @@ class Nodes(Protocol):
     def mark_delete(self, cursor: CursorInfo) -> Position | None:
         """Return how far a cursor has acknowledged, never more than that; None if it is not known."""
 
+    def first_position(self, cursor: CursorInfo) -> Position | None:
+        """Return where a cursor began, or later than that; None if it is not known."""
+
     def brokers(self) -> Mapping[str, int]:
         """Return when each live broker registered, in ms since the epoch."""
 

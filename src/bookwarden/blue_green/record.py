@@ -33,6 +33,9 @@ FINISHED: Final = "finished"
 #: A subscription was made on green; one was there behind some entries; such a one was reset to the earliest.
 MADE: Final = "made on green"
 LATE: Final = "late subscription"
+#: Clients that green has seen; topics of blue that had some connected.
+ARRIVED: Final = "arrived on green"
+CONNECTED: Final = "connected to blue"
 RESET: Final = "late subscription reset"
 
 
@@ -71,7 +74,9 @@ class MigrationRecord:
                 continue
             yield found
 
-    def starting(self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = ()) -> None:
+    def starting(
+        self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = (), cluster: str = ""
+    ) -> None:
         """Record that a namespace's flag is about to be set, what was there, and what was accepted by name."""
         topics = {
             one.topic: {
@@ -81,7 +86,7 @@ class MigrationRecord:
             }
             for one in expected
         }
-        self.append(STARTING, namespace=namespace, accepted=list(accepted), topics=topics)
+        self.append(STARTING, namespace=namespace, accepted=list(accepted), topics=topics, cluster=cluster)
 
     def marked(self, namespace: str, entries: Mapping[str, int]) -> None:
         """Record that each topic was proven to be marked, and how many entries it has."""
@@ -115,9 +120,37 @@ class MigrationRecord:
                 one = known.get(event["topic"], Expected(event["topic"]))
                 names = sorted({*one.subscriptions, event["subscription"]})
                 known[one.topic] = replace(one, subscriptions=tuple(names))
+            elif event["event"] == ARRIVED:
+                known = found.setdefault(namespace, {})
+                for topic, name in event["clients"]:
+                    if topic in known:
+                        known[topic] = _without(known[topic], name)
             elif event["event"] == FINISHED:
                 finished.add(namespace)
         return {topic: one for topics in found.values() for topic, one in topics.items()}
+
+    def cluster(self) -> str:
+        """Return the name that blue had when a migration began last; "" where that is not recorded."""
+        return next((str(one["cluster"]) for one in reversed(list(self.events())) if one.get("cluster")), "")
+
+    def arrived(self, clients: Iterable[tuple[str, str]]) -> None:
+        """Record which clients green has seen: by topic their subscriptions, "" for its producers."""
+        by_namespace: dict[str, list[tuple[str, str]]] = {}
+        for topic, name in sorted(clients):
+            by_namespace.setdefault(namespace_of(topic), []).append((topic, name))
+        for namespace, found in by_namespace.items():
+            self.append(ARRIVED, namespace=namespace, clients=found)
+
+    def connected(self, namespaces: Iterable[str], since_ms: int) -> list[str]:
+        """List the topics of which clients were connected to blue at a look that was recorded since a moment."""
+        wanted = set(namespaces)
+        found = {
+            topic
+            for one in self.events()
+            if one["event"] == CONNECTED and one["namespace"] in wanted and one["at_ms"] >= since_ms
+            for topic in one["topics"]
+        }
+        return sorted(found)
 
     def late(self, namespaces: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
         """Return the subscriptions that came too late to these namespaces: topic, name, entries of green before it.
@@ -179,6 +212,13 @@ class MigrationRecord:
         with self.path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def _without(one: Expected, client: str) -> Expected:
+    """Return what is still to come to green of a topic's clients, once it has seen these."""
+    if not client:
+        return replace(one, had_producer=False)
+    return replace(one, read_by=tuple(name for name in one.read_by if name != client))
 
 
 def _joined(earlier: Expected | None, topic: str, facts: Mapping[str, Any]) -> Expected:

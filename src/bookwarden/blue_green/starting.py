@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.readiness.findings import Judged, Override
+from bookwarden.blue_green.readiness.topics import readers_text
 from bookwarden.blue_green.record import ABORTED, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription
 from bookwarden.blue_green.states import TopicState, entries_of
@@ -123,7 +124,7 @@ class Starting:
             if not is_ready(namespace):
                 return Started(namespace, len(self._topics(namespace)), 0, refused=True)
             expected = self._complete(namespace)
-            self._record.starting(namespace, expected, accepted)
+            self._record.starting(namespace, expected, accepted, self._cluster())
             self._admin.set_migrated(namespace, True)
         if not self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")
@@ -190,13 +191,23 @@ class Starting:
         return Started(namespace, len(look.topics), marked, names, took_back=True, trouble=trouble)
 
 
-def without_moved(findings: Iterable[Judged], expected: Mapping[str, Expected]) -> list[Judged]:
-    """Leave out data without a subscription where each topic had some when an earlier start found it.
+def without_moved(
+    findings: Iterable[Judged], expected: Mapping[str, Expected], read_by_readers: Collection[str] = ()
+) -> list[Judged]:
+    """Leave out data of topics without a subscription that had some when an earlier start found them.
 
-    Blue deletes a subscription of a marked topic once it was drained: what it held was read.
+    Blue deletes a subscription of a marked topic once it was drained: what it held was read. Topics that readers read
+    now stay.
     """
     held = {topic for topic, one in expected.items() if one.subscriptions and one.entries is not None}
-    return [one for one in findings if one.override is not Override.READERS or not held.issuperset(one.evidence)]
+    found = []
+    for one in findings:
+        left = tuple(topic for topic in one.evidence if topic not in held or topic in read_by_readers)
+        if one.override is not Override.READERS or left == one.evidence:
+            found.append(one)
+        elif left:
+            found.append(replace(one, seen=readers_text(list(left)), evidence=left))
+    return found
 
 
 def _expected(topic: str, stats: Any) -> Expected:

@@ -31,6 +31,7 @@ class TopicVerified:
     on_green: int | None  #: Entries on green; None where it has no such topic, or its broker does not say.
     missing: tuple[str, ...] = ()  #: Subscriptions that blue has, or had when it began, and green has not.
     faults: tuple[str, ...] = ()  #: Why it is not done.
+    bytes_on_blue: int = 0  #: Of its entries on blue now.
     late: tuple[str, ...] = ()  #: Subscriptions that came too late to green, unless that was accepted by name.
 
     @property
@@ -109,6 +110,12 @@ def judge(
         for name in look.flagged
         if name not in known and look.flagged[name]
     ]
+    bases = {str(TopicName.parse(topic).base) for topic in green if TopicName.parse(topic).partition is not None}
+    faults += [
+        f"green has {topic} with partitions and without, and clients see one of both: read what is in the one without, "
+        "and delete that one"
+        for topic in sorted(bases & green.keys())
+    ]
     late = () if Override.LATE_SUBSCRIPTIONS.value in accepted else look.late
     topics = [
         _judged(
@@ -154,6 +161,7 @@ def _judged(
         None if here is None else here.entries,
         missing,
         tuple(faults),
+        0 if seen.info is None else sum(ledger.size for ledger in seen.info.ledgers),
         late,
     )
 

@@ -23,7 +23,7 @@ from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_deadlocked_brokers, read_loaded_topics
 from bookwarden.config import ClientUrlSettings, Settings
-from bookwarden.errors import ConfigError
+from bookwarden.errors import ConfigError, PulsarError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import locked
 from bookwarden.redirects import RedirectUrls
@@ -57,7 +57,9 @@ class ClusterSide(Resources):
             self.metadata = self._keep(MetadataContext(self.settings))
             #: Not connected before its first call.
             self.store: MetadataStore = self.metadata.store
-            self.nodes = MigrationNodes(self.store, self.metadata.last_entries.last_entry)
+            self.nodes = MigrationNodes(
+                self.store, self.metadata.last_entries.last_entry, self.metadata.last_entries.first_entry
+            )
             #: Asks every registered broker for the topics that it has loaded; loads none.
             self.loaded_topics = partial(read_loaded_topics, self.store, self.connection)
             #: Asks every registered broker for its health.
@@ -93,7 +95,17 @@ class BlueGreenContext(Resources):
                 what="command that changes the migration of",
                 wait_s=blue.settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_S,
             )
-            self.observer = Observer(lambda: blue.cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
+            self.observer = Observer(self._blue_cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
+
+    def _blue_cluster(self) -> str:
+        """Return blue's name; while no broker tells it, the one that the record has."""
+        try:
+            return self.blue.cluster
+        except PulsarError:
+            recorded = self.record.cluster()
+            if not recorded:
+                raise
+            return recorded
 
     @property
     def aborting(self) -> Aborting:

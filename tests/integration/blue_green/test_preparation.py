@@ -136,29 +136,34 @@ def test_addresses_that_do_not_lead_to_green_are_named(site: BlueGreenSite, url:
 
 def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: BlueGreenSite) -> None:
     namespace = site.make_namespace(site.fresh("risky"))
-    kinds = ("read", "compacted", "left", "well")
-    read, compacted, left, well = (f"persistent://{namespace}/{kind}" for kind in kinds)
+    kinds = ("read", "compacted", "left", "well", "kept")
+    read, compacted, left, well, kept = (f"persistent://{namespace}/{kind}" for kind in kinds)
     client = pulsar.Client(site.blue.service_url)
     try:
         client.create_reader(read, pulsar.MessageId.earliest)
         client.subscribe(left, "app").close()
-        consumer = client.subscribe(well, "app")
-        for topic in (read, compacted, left, well):
+        consumers = [client.subscribe(topic, "app") for topic in (well, kept)]
+        for topic in (read, compacted, left, well, kept):
             client.create_producer(topic).send(b"x", partition_key="k")
-        consumer.acknowledge(consumer.receive(30_000))
+        for consumer in consumers:
+            consumer.acknowledge(consumer.receive(30_000))
         with site.admin(site.blue) as admin:
+            forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            admin.post(f"{topic_path(kept)}/retention", forever)
             admin.post(f"{topic_path(compacted)}/compactionThreshold", 1_000_000)
         site.run("prepare", namespace, "--execute", "--yes")
         answer = site.answer("preflight", namespace, expected=NOT_READY)
         told = {one["override"]: one["evidence"] for one in answer["findings"] if one["override"]}
-        assert set(told) == {"readers", "compacted-topics", "idle-subscriptions"}
+        assert set(told) == {"readers", "compacted-topics", "idle-subscriptions", "history"}
+        (history,) = told["history"]
+        assert history.startswith(f"{kept} (1 entries, ")
         assert told["readers"] == [read]
         assert told["compacted-topics"] == [compacted]
         assert told["idle-subscriptions"] == [f"app of {left} (1 entries)"]
         row = answer["namespaces"][0]
-        assert row["accept"] == ["compacted-topics", "idle-subscriptions", "readers"]
+        assert row["accept"] == ["compacted-topics", "history", "idle-subscriptions", "readers"]
         accepted = [word for name in row["accept"] for word in ("--accept", name)]
-        site.run("preflight", namespace, *accepted[:4], expected=NOT_READY)
+        site.run("preflight", namespace, *accepted[:6], expected=NOT_READY)
         site.run("preflight", namespace, *accepted, expected=READY)
         text = site.run("preflight", namespace, *accepted).stdout
         assert "clients in C++ (Python, Node.js), which may stand still: Pulsar-CPP-v" in text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from servers.blue_green.java_traffic import JavaFlow, JavaTraffic
 from servers.blue_green.site import BlueGreenSite
 
@@ -51,3 +52,14 @@ def subscribe(traffic: JavaTraffic, namespace: str, flows: list[JavaFlow]) -> No
     """Subscribe, one after the other."""
     for flow in flows:
         traffic.receive(flow, namespace, f"late-{flow.subscription}")
+
+
+def make_topics(site: BlueGreenSite, namespace: str, flows: Sequence[JavaFlow]) -> None:
+    """Create the topics of these flows on blue."""
+    with site.admin(site.blue) as admin:
+        for flow in flows:
+            path = topic_path(flow.topic(namespace))
+            if flow.partitions:
+                admin.put(f"{path}/partitions", flow.partitions)
+            elif flow.persistent:
+                admin.put(path)

@@ -23,6 +23,7 @@ from benchmarks.population import zookeeper_at
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
+from servers.blue_green.late import make_topics
 from servers.blue_green.moving import Watching, drained
 from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
@@ -204,17 +205,6 @@ def move_replicated(site: BlueGreenSite, traffic: JavaTraffic, home: Path, versi
         replicated.move()
         accounts = _account(site, traffic, NAMESPACE, replicated.flows)
         return [dataclasses.replace(one, doubled=one.doubled - before[one.flow.name]) for one in accounts]
-
-
-def make_topics(site: BlueGreenSite, namespace: str, flows: Sequence[JavaFlow]) -> None:
-    """Create the topics of these flows on blue."""
-    with site.admin(site.blue) as admin:
-        for flow in flows:
-            path = topic_path(flow.topic(namespace))
-            if flow.partitions:
-                admin.put(f"{path}/partitions", flow.partitions)
-            elif flow.persistent:
-                admin.put(path)
 
 
 def _account(

@@ -11,6 +11,7 @@ import pytest
 
 from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable
 from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.ledgers.names import TopicName
@@ -73,6 +74,16 @@ def test_a_drained_topic_is_marked_and_removed(blue: ScriptedBlue) -> None:
     (found,) = finishing(blue, phase).carry_out(PLAN)
     assert (found.done, found.marks, found.problem) == (True, 2, "")
     assert (phase.sent, phase.deleted) == ([5, 6], [TOPIC])
+
+
+@pytest.mark.parametrize("state", ["PRODUCERS LEFT", "CONSUMERS LEFT"])
+def test_a_topic_whose_clients_are_not_on_green_is_kept_unless_accepted(blue: ScriptedBlue, state: str) -> None:
+    verified = Verified((TopicVerified(TOPIC, state, 13, 13, 0, 20),))
+    plan = finishing(blue, Phase(blue)).plan([], verified)
+    assert plan.removable == ()
+    assert f"{state}: " in plan.kept[TOPIC]
+    assert "--accept late-clients" in plan.kept[TOPIC]
+    assert finishing(blue, Phase(blue)).plan([], verified, ["late-clients"]).kept == {}
 
 
 def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: ScriptedBlue) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, Severity, blocking
+from bookwarden.blue_green.observing import Expected
+from bookwarden.blue_green.readiness.findings import ACCEPTED, Judged, Override, Severity, blocking
 from bookwarden.blue_green.readiness.judging import CHECKS, judge
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
@@ -16,6 +17,7 @@ from bookwarden.blue_green.sides.values import (
     SchemaSeen,
     SubscriptionSeen,
 )
+from bookwarden.blue_green.starting import without_moved
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -116,6 +118,7 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
             [(7, L, Override.TWO_WAY_REPLICATION)],
         ),
         (with_green(partitioned={PARTED: 1}), [(8, F, None)]),
+        (with_green(topics={**ready().green.namespaces[NAME].topics, PARTED: topic(PARTED)}), [(8, F, None)]),
         (with_green(partitioned={PARTED: 3}), [(8, W, None)]),
         (with_green(partitioned={}), [(8, F, None)]),
         (
@@ -140,6 +143,8 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         (with_green(policy_troubles=("refused",)), [(11, F, None)]),
         (with_topic(trouble="500"), [(12, L, None)]),
         (with_topic(size=5, subscriptions=()), [(13, L, Override.READERS)]),
+        (with_topic(size=5, history=(3, 5)), [(13, L, Override.HISTORY)]),
+        (with_topic(size=5, history=(-1, -1)), [(13, L, Override.HISTORY)]),
         (
             with_topic(subscriptions=(APP, SubscriptionSeen("reader-1", consumers=1, durable=False))),
             [(13, L, Override.READERS)],
@@ -251,3 +256,14 @@ def test_what_is_accepted_by_name_is_a_warning_and_nothing_else_is() -> None:
 def test_replication_between_clusters_of_one_name_is_none() -> None:
     seen = ready(green=side("blue", namespaces={NAME: namespace("blue")}))
     assert 7 not in {one[0] for one in faults(seen)}
+
+
+def test_a_second_start_names_only_the_topics_that_did_not_move() -> None:
+    moved, read, alone = (f"persistent://{NAME}/{name}" for name in ("moved", "read", "alone"))
+    line = Judged(13, "x", L, "all", "", NAME, (moved, read, alone), Override.READERS)
+    expected = {name: Expected(name, ("app",), entries=5) for name in (moved, read)}
+    (left,) = without_moved([line], expected, {read})
+    assert left.evidence == (read, alone)
+    assert moved not in left.seen
+    assert read in left.seen
+    assert without_moved([replace(line, evidence=(moved,))], expected) == []

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.sides.observing import SideObserver, parse_topic
+from bookwarden.blue_green.sides.observing import SideObserver, parse_history, parse_topic
+from bookwarden.blue_green.sides.policies import retains
 from bookwarden.blue_green.sides.ports import BrokerAnswer
 from bookwarden.blue_green.sides.values import RemoteSeen, SubscriptionSeen
 from bookwarden.errors import FormatError
@@ -100,3 +101,40 @@ def test_policies_of_topics_that_cannot_be_known_are_told() -> None:
     assert (found, "zk:other:2181" in trouble) == ("stored", True)
     found, (trouble,) = seen_policies(("b", None, {"topicPoliciesServiceClassName": "their.Own"}, None, None))
     assert (found, "their.Own" in trouble) == (None, True)
+
+
+def test_history_is_what_the_slowest_subscription_has_behind_it() -> None:
+    ledgers = [
+        {"ledgerId": 3, "entries": 10, "size": 100},
+        {"ledgerId": 5, "entries": 4, "size": 40},
+        {"ledgerId": 8, "entries": 0, "size": 0},
+    ]
+    stats = {"ledgers": ledgers, "currentLedgerEntries": 6, "currentLedgerSize": 60}
+
+    def history(**cursors: str) -> tuple[int, int]:
+        told = {name: {"markDeletePosition": position} for name, position in cursors.items()}
+        return parse_history({**stats, "cursors": {**told, "__compaction": {"markDeletePosition": "3:-1"}}}, cursors)
+
+    assert history(app="8:5") == (20, 200)
+    assert history(app="8:5", slow="5:1") == (12, 120)
+    assert history(app="3:-1") == (0, 0)
+    assert parse_history(None, ["app"]) == parse_history({**stats, "cursors": {}}, ["app"]) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("own", "time", "size", "expected"),
+    [
+        (None, "0", "0", False),
+        (None, "-1", "-1", True),
+        (None, "60", "0", False),
+        ({"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}, "0", "0", True),
+        ({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, "-1", "-1", False),
+    ],
+)
+def test_retention_is_the_policy_or_else_the_brokers(
+    own: dict[str, int] | None, time: str, size: str, expected: bool
+) -> None:
+    brokers = [{"defaultRetentionTimeInMinutes": time, "defaultRetentionSizeInMB": size}]
+    assert retains(own, brokers) is expected
+    # A broker that does not tell may.
+    assert retains(own, [None]) is (own is None or expected)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.record import ABORTED, FINISHED, MigrationRecord
+from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MigrationRecord
 from bookwarden.errors import FormatError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
@@ -28,6 +29,26 @@ def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
     assert list(record.expected([NAMESPACE])) == [TOPIC]
     record.starting(NAMESPACE, [Expected("persistent://shop/live/other")])
     assert list(record.expected([NAMESPACE])) == ["persistent://shop/live/other"]
+
+
+def test_clients_that_green_has_seen_are_not_waited_for(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"), True, ("app", "audit"))], cluster="blue")
+    record.arrived([(TOPIC, ""), (TOPIC, "app")])
+    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, ("audit",))}
+    assert record.cluster() == "blue"
+    # They may have come back to blue before another start.
+    record.starting(NAMESPACE, [Expected(TOPIC, ("app",), True, ("app",))])
+    assert record.expected([NAMESPACE])[TOPIC].had_producer
+    assert record.cluster() == "blue"
+
+
+def test_topics_with_clients_on_blue_are_known_for_a_while(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    record.append(CONNECTED, namespace=NAMESPACE, topics=[TOPIC])
+    assert record.connected([NAMESPACE], 0) == [TOPIC]
+    assert record.connected(["shop/other"], 0) == []
+    assert record.connected([NAMESPACE], int(time.time() * 1000) + 1000) == []
 
 
 def test_a_line_that_was_cut_short_says_nothing_and_hides_nothing(tmp_path: Path) -> None:

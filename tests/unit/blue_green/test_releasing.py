@@ -12,7 +12,7 @@ from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.releasing import Held, ReleaseResult, Releasing, ReleasingAsItGoes, held_in
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.errors import PulsarError, PulsarTimeoutError, StoreError
+from bookwarden.errors import PulsarError, PulsarTimeoutError, SilentBrokerError, StoreError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
@@ -60,6 +60,29 @@ def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, back
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, "msgBacklog": 0}}}
     assert releasing.release_all([TOPIC]) == ReleaseResult()
     assert blue.unloaded == [TOPIC]
+
+
+def test_compaction_that_is_behind_does_not_keep_its_topic(blue: ScriptedBlue) -> None:
+    blue.told[TOPIC] = {"subscriptions": {"__compaction": {"durable": True, "msgBacklog": 188}}}
+    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC]) == {}
+    assert blue.unloaded == [TOPIC]
+
+
+def test_a_topic_is_known_to_be_loaded_though_another_broker_is_silent(blue: ScriptedBlue) -> None:
+    other = f"persistent://{NAMESPACE}/other"
+
+    def ask() -> frozenset[str]:
+        raise SilentBrokerError("b-2 does not answer", frozenset({other}))
+
+    observer = Observer(lambda: "blue", blue.nodes, blue, ask)
+    (seen,) = observer.look([NAMESPACE]).topics
+    assert seen.loaded is None
+    path = f"/managed-ledgers/{TopicName.parse(other).managed_ledger}"
+    blue.store.create(path, node(), make_parents=True)
+    blue.told[other] = {}
+    look = observer.look([NAMESPACE])
+    assert {one.topic: one.loaded for one in look.topics} == {TOPIC: None, other: True}
+    assert "b-2" in look.troubles[0]
 
 
 @pytest.mark.parametrize("publishers", [[], [{}]], ids=["on no side", "on green"])

@@ -38,6 +38,21 @@ def test_a_subscription_that_blue_had_and_green_has_not_is_a_fault() -> None:
     assert not found.ok
 
 
+def test_a_subscription_that_came_too_late_is_a_fault_of_its_own_unless_accepted() -> None:
+    look = Look(0, (DRAINED,), ON, late=((TOPIC, "late", 7),))
+    found = judge(look, GREEN, EXPECTED)
+    assert (found.ok, found.is_only_late, found.topics[0].faults) == (False, True, ())
+    assert found.topics[0].late == ("late (behind 7 entries)",)
+    assert not judge(look, {}, EXPECTED).is_only_late
+    assert judge(look, GREEN, EXPECTED, ("late-subscriptions",)).ok
+
+
+def test_a_topic_with_partitions_and_without_is_a_fault() -> None:
+    twin = {**GREEN, f"{TOPIC}-partition-0": OnGreen(frozenset())}
+    (fault,) = judge(Look(0, (DRAINED,), ON), twin, EXPECTED).faults
+    assert f"{TOPIC} with partitions and without" in fault
+
+
 def test_a_topic_that_is_not_on_green_is_a_fault() -> None:
     assert "not on green" in judge(Look(0, (DRAINED,), ON), {}, EXPECTED).topics[0].faults
 

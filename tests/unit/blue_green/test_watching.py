@@ -43,6 +43,12 @@ def test_what_nobody_reaches_is_told_with_what_to_do() -> None:
     assert warnings_of(look(TopicSeen(TOPIC, MARKED, True, True, 0, (LEFT,)))) == ()
 
 
+def test_a_subscription_that_came_too_late_is_told() -> None:
+    (late,) = warnings_of(Look(0, (), ON, late=((TOPIC, "late", 7),)))
+    assert f"late of {TOPIC}" in late
+    assert "7 entries" in late
+
+
 def test_a_restarted_broker_is_told() -> None:
     (restarted,) = warnings_of(Look(0, (), ON, (), ("broker-1:8080",)))
     assert "broker-1:8080" in restarted

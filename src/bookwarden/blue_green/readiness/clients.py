@@ -117,6 +117,7 @@ def versions(seen: Observations) -> Lines:
             if by_answer[Follows.MAY_HANG]:
                 yield warns(
                     f"clients in C++ (Python, Node.js), which may stand still: {some(by_answer[Follows.MAY_HANG])}",
+                    "give no Python client a Python logger before the move: its process aborts when it is redirected; "
                     "be ready to restart their processes where `watch` says CONSUMERS LEFT or PRODUCERS LEFT",
                     ours.name,
                     by_answer[Follows.MAY_HANG],

@@ -25,9 +25,11 @@ class Override(Enum):
     TWO_WAY_REPLICATION = "two-way-replication"
     READERS = "readers"
     COMPACTED_TOPICS = "compacted-topics"
+    HISTORY = "history"
     OLD_CLIENTS = "old-clients"
     IDLE_SUBSCRIPTIONS = "idle-subscriptions"
     LATE_SUBSCRIPTIONS = "late-subscriptions"
+    LATE_CLIENTS = "late-clients"
 
 
 #: What each override accepts, for the help and the documents.
@@ -36,9 +38,11 @@ ACCEPTED: Final = {
     Override.TWO_WAY_REPLICATION: "every message of a namespace that is replicated between both arrives twice on green",
     Override.READERS: "topics without a durable subscription lose on blue what was not read yet",
     Override.COMPACTED_TOPICS: "compacted topics begin empty on green",
+    Override.HISTORY: "what was read and only retention keeps stays on blue, and is removed with its topic",
     Override.OLD_CLIENTS: "clients that do not follow stay without a connection until they are restarted elsewhere",
     Override.IDLE_SUBSCRIPTIONS: "backlogs without a consumer stay on blue, and so do their topics, until one comes",
     Override.LATE_SUBSCRIPTIONS: "subscriptions that came while their topics moved lost what `watch` and `verify` say",
+    Override.LATE_CLIENTS: "clients that are not on green yet get errors from blue once their topics are removed",
 }
 
 

@@ -25,6 +25,15 @@ def shapes(seen: Observations) -> Lines:
 
 
 def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+    for side, namespace in (("blue", ours), ("green", theirs)):
+        twins = [topic for topic in namespace.partitioned if topic in namespace.topics]
+        if twins:
+            yield stalls(
+                f"{side} has them with partitions and without: {some(twins)}; clients see one of both",
+                f"read what is in the one without on {side}, and delete that one",
+                ours.name,
+                twins,
+            )
     by_state: dict[str, list[str]] = defaultdict(list)
     for topic in ours.whole_topics:
         state, told = _shape(ours, theirs, topic)
@@ -138,11 +147,21 @@ def unread(seen: Observations) -> Lines:
             readers = sorted({*alone, *read} - set(compacted))
             if readers:
                 yield loses(
-                    f"data without a durable subscription, or with readers: {some(readers)}",
+                    readers_text(readers),
                     "let applications read to the end, or copy the data; it stays on blue",
                     ours.name,
                     readers,
                     Override.READERS,
+                )
+            history = [one for one in ours.topics.values() if one.history[0]]
+            if history:
+                told = [_history_text(one) for one in history]
+                yield loses(
+                    f"history that only retention keeps: {some(told)}",
+                    "copy what is needed to green, from the earliest message; `finish` removes it from blue for good",
+                    ours.name,
+                    told,
+                    Override.HISTORY,
                 )
             if compacted:
                 yield loses(
@@ -154,6 +173,16 @@ def unread(seen: Observations) -> Lines:
                 )
 
     yield from or_good(found(), "all data of blue is held by durable subscriptions")
+
+
+def _history_text(topic: TopicSeen) -> str:
+    entries, size = topic.history
+    return f"{topic.name} ({entries:,} entries, {size:,} bytes)" if entries > 0 else f"{topic.name} (not known)"
+
+
+def readers_text(topics: list[str]) -> str:
+    """Return what is said of topics with data that no durable subscription holds, or with readers."""
+    return f"data without a durable subscription, or with readers: {some(topics)}"
 
 
 def _is_alone(topic: TopicSeen) -> bool:

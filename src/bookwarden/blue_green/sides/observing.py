@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
+from bookwarden.blue_green.sides.policies import RETENTION, retains, topic_settings
 from bookwarden.blue_green.sides.ports import BrokerAnswer, ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
@@ -138,11 +140,14 @@ class SideObserver:
         schemas, schema_troubles = self._schemas(whole)
         events = any(TopicName.parse(topic).base.local_name == _EVENTS for topic in topics)
         topic_policies, policy_troubles = self._topic_policies(name, events=events)
+        seen = _each(self._topic, own)
+        kept = [one for one in seen if self._is_retained(one, policies, topic_policies, is_known=not policy_troubles)]
+        histories = dict(zip((one.name for one in kept), _each(self._history, kept), strict=True))
         return NamespaceSeen(
             name=name,
             policies=policies,
             partitioned=dict(zip(partitioned, _each(self._admin.partition_count, partitioned), strict=True)),
-            topics={one.name: one for one in _each(self._topic, own)},
+            topics={one.name: replace(one, history=histories.get(one.name, (0, 0))) for one in seen},
             system_topics=frozenset(topics) - frozenset(own),
             transaction_bytes=sum(_each(self._size, [topic for topic in topics if TRANSACTION_SNAPSHOT in topic])),
             schemas=schemas,
@@ -155,6 +160,25 @@ class SideObserver:
         stats, trouble = _asked(self._admin.stats, name)
         info, metadata_trouble = _asked(self._admin.internal_info, name)
         return parse_topic(name, stats, trouble, info, metadata_trouble)
+
+    def _is_retained(
+        self,
+        topic: TopicSeen,
+        policies: Mapping[str, Any],
+        topic_policies: Mapping[str, Mapping[str, Any]],
+        *,
+        is_known: bool,
+    ) -> bool:
+        """Return whether retention may keep what a topic's subscriptions have read; without any it is not history."""
+        if not topic.copied or not topic.size:
+            return False
+        own = topic_settings(topic_policies.get(str(TopicName.parse(topic.name).base), {})).get(RETENTION)
+        brokers = [settings for _, _, settings, *_ in self._asked_brokers()]
+        return not is_known or retains(own or policies.get("retention_policies"), brokers)
+
+    def _history(self, topic: TopicSeen) -> tuple[int, int]:
+        stats, _ = _asked(self._admin.internal_stats, topic.name)
+        return parse_history(stats, [one.name for one in topic.copied])
 
     def _size(self, topic: str) -> int:
         stats, _ = _asked(self._admin.stats, topic)
@@ -225,6 +249,25 @@ def parse_topic(
         )
     except (AttributeError, TypeError, ValueError) as error:
         return TopicSeen(name, trouble=trouble or f"statistics of a form that is not known: {error}")
+
+
+def parse_history(stats: Mapping[str, Any] | None, subscriptions: Collection[str]) -> tuple[int, int]:
+    """Return the entries and bytes behind the slowest of these subscriptions, by internal stats; -1 where not known."""
+    try:
+        cursors = {decode_local_name(name): one["markDeletePosition"] for name, one in (stats or {})["cursors"].items()}
+        slowest = min(tuple(map(int, cursors[name].split(":"))) for name in subscriptions)
+        entries, size = 0, 0
+        for ledger in (stats or {})["ledgers"]:
+            number, count, total = (int(ledger[name]) for name in ("ledgerId", "entries", "size"))
+            if count == 0 and ledger is (stats or {})["ledgers"][-1]:
+                # The one that is being written.
+                count, total = (int((stats or {})[f"currentLedger{name}"]) for name in ("Entries", "Size"))
+            behind = count if number < slowest[0] else min(count, slowest[1] + 1) if number == slowest[0] else 0
+            entries += behind
+            size += total * behind // count if count else 0
+        return entries, size
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return -1, -1
 
 
 def _subscription(name: str, told: Mapping[str, Any]) -> SubscriptionSeen:

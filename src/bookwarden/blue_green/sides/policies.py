@@ -19,6 +19,9 @@ _BROKERS_INACTIVE: Final = {
     "maxInactiveDurationSeconds": 60,
 }
 
+RETENTION: Final = "retention"
+_BROKERS_RETENTION: Final = ("defaultRetentionTimeInMinutes", "defaultRetentionSizeInMB")
+
 _OF_NAMESPACE: Final = {
     "retention_policies": "retention",
     "message_ttl_in_seconds": "messageTTL",
@@ -208,6 +211,16 @@ def held(inactive: Mapping[str, Any] | None) -> dict[str, Any]:
 def deletes_inactive(inactive: Mapping[str, Any] | None, *, brokers_delete: bool) -> bool:
     """Return whether inactive topics are deleted, by their policies or, without any, by the brokers' setting."""
     return brokers_delete if not inactive else bool(inactive.get(_ALIVE))
+
+
+def retains(retention: Mapping[str, Any] | None, brokers: Iterable[Mapping[str, str] | None]) -> bool:
+    """Return whether retention keeps what was read, by the policy or, without one, by the brokers' settings.
+
+    A broker that does not tell its settings may.
+    """
+    if retention:
+        return bool(retention.get("retentionTimeInMinutes")) and bool(retention.get("retentionSizeInMB"))
+    return any(one is None or all(one.get(name, "0") != "0" for name in _BROKERS_RETENTION) for one in brokers)
 
 
 def creates_topics(override: Mapping[str, Any] | None, *, brokers_create: bool) -> bool:

@@ -42,6 +42,9 @@ class ClusterAdmin(Protocol):
     def stats(self, topic: str) -> Mapping[str, Any]:
         """Return TopicStats of one partition; this loads it."""
 
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """Return ManagedLedgerInternalStats of one partition; this loads it."""
+
     def internal_info(self, topic: str) -> Mapping[str, Any]:
         """Return ManagedLedgerInfo of one partition."""
 

@@ -76,6 +76,8 @@ class TopicSeen:
     migrated: bool = False  #: By a migration.
     #: Subscriptions in its metadata, those that its owner does not tell among them.
     cursors: frozenset[str] = frozenset()
+    #: Entries and bytes that all durable subscriptions have behind them and retention keeps; -1 where it is not known.
+    history: tuple[int, int] = (0, 0)
     metadata_trouble: str = ""  #: Why ``terminated``, ``migrated`` and ``cursors`` are not known.
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from typing import Final
 
 import click
 
@@ -15,11 +17,16 @@ from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.errors import RefusedError
 from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
 
 _EPILOG = """\b
 Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;
-27 a removal failed: run it again; 5 the deletion topics would be in the scope; 28 a broker of blue is deadlocked."""
+27 a removal failed: run it again; 5 the deletion topics would be in the scope, or clients were connected to blue;
+28 a broker of blue is deadlocked."""
+
+# Applications that restart once in a while show up within it.
+_QUIET_S: Final = 3600.0
 
 
 @click.command(epilog=_EPILOG)
@@ -42,7 +49,9 @@ def finish(
 
     Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
     blue is asked to remove it: partitioned topics with their partitions and node, and schemas. The sweep deletes the
-    ledgers. The flags stay, so that new clients with blue's URL are sent to green; what else is left is listed.
+    ledgers that blue's brokers have not deleted by then. From then on clients with blue's URL get errors for these
+    topics: blue sends nobody to green any more. It is refused while clients were connected to blue at a look that
+    `watch` recorded within the last hour. The flags stay; what else is left is listed.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
@@ -59,11 +68,25 @@ def finish(
             context.green_resources().late_in,
         )
         with FinishingContext(invocation.settings, context, invocation.say) as finishing:
-            plan = finishing.finishing.plan(names, verified)
+            cases = {one.value for one in accepted}
+            plan = finishing.finishing.plan(names, verified, cases)
+            if execute and Override.LATE_CLIENTS.value not in cases:
+                _refuse_connected(context, names)
             results = _act(invocation, context, finishing.finishing, names, plan, execute=execute, yes=yes)
     invocation.write(_describe(plan, results, show, executed=execute))
     failed = any(one.problem for one in results)
     click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
+
+
+def _refuse_connected(context: BlueGreenContext, names: list[str]) -> None:
+    """Raise RefusedError while clients were connected to blue within the last hour."""
+    topics = context.record.connected(names, int((time.time() - _QUIET_S) * 1000))
+    if topics:
+        raise RefusedError(
+            f"`watch` saw clients connected to {counted(len(topics), 'topic')} of blue within the last hour, such as "
+            f"{topics[0]}; without these topics they would get errors: give all applications green's URL, and run this "
+            "an hour after the last one left, or add --accept late-clients"
+        )
 
 
 def _act(
@@ -80,7 +103,9 @@ def _act(
         return finishing.marks_of(plan)
     entries = sum(one.entries for one in plan.removable)
     confirm(
-        f"Remove {counted(len(plan.removable), 'topic')} with {counted(entries, 'entry', 'entries')} from blue?",
+        f"Remove {counted(len(plan.removable), 'topic')} with {counted(entries, 'entry', 'entries')} from blue? "
+        "Clients with blue's URL get errors for these topics from then on, and are not sent to green; brokers delete "
+        "most ledgers at once, which `undo` cannot restore.",
         yes=yes,
         look="leave out --execute",
     )
@@ -93,6 +118,8 @@ def _act(
 def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: bool) -> Document:
     cells = {
         Column("topic", whole=False): lambda one: one.topic,
+        Column("entries", right=True): lambda one: f"{one.entries:,}",
+        Column("bytes", right=True): lambda one: f"{one.size:,}",
         Column("marks", right=True): lambda one: f"{one.marks:,}",
         Column("result", whole=False): lambda one: _result(one, executed=executed),
     }
@@ -103,6 +130,14 @@ def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: 
             Note(
                 f"Left for the namespace's own end, since brokers need them: {', '.join(plan.leftovers[:show])}. "
                 "Once no application has blue's URL any more, delete the namespace, then run `orphans scan`."
+            )
+        )
+    if sum(one.entries for one in results):
+        parts.append(
+            Note(
+                f"Read history: {counted(sum(one.entries for one in results), 'entry', 'entries')}, "
+                f"{sum(one.size for one in results):,} bytes, that green has not. Brokers delete its ledgers with the "
+                "topic, and `undo` cannot restore these."
             )
         )
     if not executed and plan.removable:

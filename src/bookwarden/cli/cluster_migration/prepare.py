@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
 
 from bookwarden.blue_green.preparing.operation import Done
-from bookwarden.blue_green.preparing.steps import Plan, Step
+from bookwarden.blue_green.preparing.steps import Plan, Side, Step
 from bookwarden.blue_green.readiness.findings import Judged
 from bookwarden.blue_green.readiness.judging import judge
 from bookwarden.blue_green.sides.observing import still_moving
+from bookwarden.blue_green.sides.policies import AUTO_CREATION
 from bookwarden.cli.cluster_migration.scope import chosen_namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
@@ -22,6 +24,10 @@ from bookwarden.wiring.blue_green_readiness import ReadinessContext
 #: The exit code where something is missing that was to be there.
 MISSING: Final = 22
 _PART_LEFT: Final = 1
+_KEPT: Final = (
+    "its namespace is flagged: a late client with blue's URL would make a second topic on green; once no application "
+    "has blue's URL, delete the namespace on blue, or `cluster-migration abort` and run this again"
+)
 
 #: Checks whose remedies are in broker.conf, or in our own settings: no step can be taken for them.
 BY_HAND: Final = frozenset(
@@ -112,7 +118,11 @@ def _prepare(
 
 def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, yes: bool, show: int) -> int:
     preparation = context.preparation(scope)
-    steps = preparation.held(scope)
+    held = preparation.held(scope)
+    flagged = {name for name in {step.namespace for step in held} if context.clusters.blue.nodes.is_flagged(name)}
+    # A late client of a partitioned topic would be sent on without its partitions, and make another topic on green.
+    kept = [step for step in held if step.side is Side.BLUE and step.key == AUTO_CREATION and step.namespace in flagged]
+    steps = [step for step in held if step not in kept]
     moving = still_moving(context.clusters.blue.admin, sorted({step.namespace for step in steps}))
     if moving:
         raise RefusedError(
@@ -120,9 +130,10 @@ def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequenc
             "drained, and green those that nobody uses yet; `finish` or `abort` first"
         )
     if steps:
-        confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
+        confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes, look="")
     with context.clusters.alone({step.namespace for step in steps}):
         done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
+    done = replace(done, failed=(*done.failed, *((step, _KEPT) for step in kept)))
     parts: list[Part] = [_steps_table(done.done, "given their values from before", "nothing was changed", show)]
     parts += _failed_table(done)
     invocation.write(Document({"taken_back": [one.as_json() for one in done.done], **_failed_json(done)}, tuple(parts)))

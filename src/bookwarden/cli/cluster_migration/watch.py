@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,9 @@ from rich.text import Text
 
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.record import CONNECTED
 from bookwarden.blue_green.releasing import ReleasingAsItGoes
+from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import DONE, TopicSeen
 from bookwarden.blue_green.watching import Ending, Step, follow
 from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, FLAG_OFF, LATE, LEFT, UNDER_WAY
@@ -31,6 +34,8 @@ from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0
+# Of clients that are connected to blue, in the record.
+_NOTED_EVERY_S: Final = 60.0
 # What is stranded has to be told soon: the others are for the next look.
 _RELEASED_AT_ONCE: Final = 50
 
@@ -138,6 +143,8 @@ class _Looks:
         self._namespaces = namespaces
         self._expected = context.record.expected(namespaces)
         self._last: Look | None = None
+        self._arrived: frozenset[tuple[str, str]] = frozenset()
+        self._noted_at = -_NOTED_EVERY_S
 
     def __call__(self) -> Look:
         try:
@@ -154,7 +161,23 @@ class _Looks:
             self._resources.complete_look(look)
         except (PulsarError, NotFoundError, FormatError) as error:
             look = replace(look, troubles=(*look.troubles, f"green was not given what blue has got since: {error}"))
+        self._note_clients(look)
         return replace(look, late=self._context.record.late(self._namespaces))
+
+    def _note_clients(self, look: Look) -> None:
+        """Record, for `finish`, which clients have come to green, and which topics of blue have some connected."""
+        record, found = self._context.record, self._context.observer.found_on_green
+        record.arrived(found - self._arrived)
+        self._arrived = found
+        topics = defaultdict(list)
+        for seen in look.topics:
+            if seen.publishers or any(cursor.consumers for cursor in seen.cursors):
+                topics[namespace_of(seen.topic)].append(seen.topic)
+        now = time.monotonic()
+        if topics and now >= self._noted_at + _NOTED_EVERY_S:
+            self._noted_at = now
+            for name, found_there in topics.items():
+                record.append(CONNECTED, namespace=name, topics=found_there)
 
 
 @contextmanager

@@ -63,17 +63,27 @@ class LastEntries(DecodedEntries):
         before is confirmed. Raises NotFoundError if there is no such ledger, FormatError if its metadata cannot be
         read, BookieError if the bookies do not say.
         """
-        (reading,) = self._catalog.read_many([ledger_id])
-        if isinstance(reading, AbsentLedger):
-            raise NotFoundError(f"BookKeeper has no ledger {ledger_id}")
-        if isinstance(reading, UnreadableLedger):
-            raise FormatError(f"the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+        reading = self._stored(ledger_id)
         with self._lock:
             reader = open_ledger(reading, self._bookies())
             confirmed = reader.last_confirmed()
             if reading.metadata.last_entry_id is not None:
                 return _read(reader, confirmed) if confirmed >= 0 else None
             return _last_written(reader, confirmed)
+
+    def first_entry(self, ledger_id: int) -> bytes:
+        """Return the first entry of a ledger, open or not; EntryAbsentError if it has none, others as `last_entry`."""
+        reading = self._stored(ledger_id)
+        with self._lock:
+            return _read(open_ledger(reading, self._bookies()), 0)
+
+    def _stored(self, ledger_id: int) -> StoredLedger:
+        (reading,) = self._catalog.read_many([ledger_id])
+        if isinstance(reading, AbsentLedger):
+            raise NotFoundError(f"BookKeeper has no ledger {ledger_id}")
+        if isinstance(reading, UnreadableLedger):
+            raise FormatError(f"the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+        return reading
 
 
 def _last_written(reader: LedgerReader, confirmed: int) -> bytes | None:

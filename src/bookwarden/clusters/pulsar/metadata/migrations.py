@@ -36,11 +36,17 @@ class TopicNodes(NamedTuple):
 class MigrationNodes:
     """Reads flags and topics, never older than each call. Raises StoreError, and FormatError, which names the node.
 
-    ``last_entry`` returns the last entry of a ledger, as `LastEntries` does.
+    ``last_entry`` and ``first_entry`` return those of a ledger, as `LastEntries` does.
     """
 
-    def __init__(self, store: MetadataStore, last_entry: Callable[[int], bytes | None]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        last_entry: Callable[[int], bytes | None],
+        first_entry: Callable[[int], bytes | None] = lambda _ledger_id: None,
+    ) -> None:
         self._store = store
+        self._first_entry = first_entry
         self._last_entry = last_entry
 
     def is_cluster_flagged(self, cluster: str) -> bool:
@@ -87,6 +93,19 @@ class MigrationNodes:
         except (BookieError, NotFoundError, FormatError):
             return None
         return cursor.mark_delete if entry is None else decode_position_info(entry).mark_delete
+
+    def first_position(self, cursor: CursorInfo) -> Position | None:
+        """Return where a cursor began, by the first entry of its ledger; None where that is not known.
+
+        A broker begins a new ledger where the cursor is by then: the answer is never before the truth.
+        """
+        if cursor.cursors_ledger_id is None:
+            return cursor.mark_delete
+        try:
+            entry = self._first_entry(cursor.cursors_ledger_id)
+        except (BookieError, NotFoundError, FormatError):
+            return None
+        return None if entry is None else decode_position_info(entry).mark_delete
 
     def brokers(self) -> dict[str, int]:
         """Return when each live broker registered, in ms since the epoch: a restart changes it."""

@@ -128,6 +128,10 @@ class ClusterMigrationAdmin:
         """Return how many entries one partition has, those of its open ledger too; this loads it."""
         return int(self._mapping(f"{topic_path(topic)}/internalStats")["numberOfEntries"])
 
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """Return ManagedLedgerInternalStats of one partition; this loads it."""
+        return self._mapping(f"{topic_path(topic)}/internalStats")
+
     def internal_info(self, topic: str) -> Mapping[str, Any]:
         """Return ManagedLedgerInfo of one partition, from the metadata: the one answer that no flag prevents."""
         return self._mapping(f"{topic_path(topic)}/internal-info")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import BookwardenError, ConfigError, PulsarError
+from bookwarden.errors import BookwardenError, ConfigError, PulsarError, SilentBrokerError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.urls import split_chroot
 
@@ -71,22 +71,33 @@ def read_web_brokers(connection: PulsarConnection, url: str) -> frozenset[str]:
 def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
     """Ask each registered broker for the persistent topics that it has loaded; loads none.
 
-    Raises PulsarError where a broker does not tell. A topic that is just being loaded is not among them.
+    Raises SilentBrokerError where a broker does not tell, once all were asked. A topic that is just being loaded is not
+    among them.
     """
     store.sync()
     found: set[str] = set()
+    silent: PulsarError | None = None
     for name, data in _registrations(store):
-        url = _address(data, connection)
-        if not url:
-            raise PulsarError(f"the registration of broker {name} names no address of its REST: its topics are unknown")
-        with closing(PulsarAdmin(connection.at(url), _TOPICS_TIMEOUT_S)) as admin:
-            # By namespace; the one answer that tells the topics of this moment (BookieClientStatsGenerator).
-            by_namespace = admin.get_json("/broker-stats/bookieops")
-            try:
-                found.update(topic for topics in by_namespace.values() for topic in topics)
-            except (AttributeError, TypeError) as error:
-                raise PulsarError(f"broker {name} does not tell its topics in a form that is known: {error}") from error
+        try:
+            found.update(_loaded_topics(name, data, connection))
+        except PulsarError as error:
+            silent = silent or error
+    if silent is not None:
+        raise SilentBrokerError(str(silent), frozenset(found)) from silent
     return frozenset(found)
+
+
+def _loaded_topics(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> set[str]:
+    url = _address(data, connection)
+    if not url:
+        raise PulsarError(f"the registration of broker {name} names no address of its REST: its topics are unknown")
+    with closing(PulsarAdmin(connection.at(url), _TOPICS_TIMEOUT_S)) as admin:
+        # By namespace; the one answer that tells the topics of this moment (BookieClientStatsGenerator).
+        by_namespace = admin.get_json("/broker-stats/bookieops")
+        try:
+            return {topic for topics in by_namespace.values() for topic in topics}
+        except (AttributeError, TypeError) as error:
+            raise PulsarError(f"broker {name} does not tell its topics in a form that is known: {error}") from error
 
 
 def read_deadlocked_brokers(store: MetadataStore, connection: PulsarConnection) -> tuple[str, ...]:
