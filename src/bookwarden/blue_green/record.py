@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.durable import sync
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, PulsarError
 
 FILE_NAME: Final = "cluster-migration.jsonl"
 
@@ -129,9 +129,18 @@ class MigrationRecord:
                 finished.add(namespace)
         return {topic: one for topics in found.values() for topic, one in topics.items()}
 
-    def cluster(self) -> str:
-        """Return the name that blue had when a migration began last; "" where that is not recorded."""
-        return next((str(one["cluster"]) for one in reversed(list(self.events())) if one.get("cluster")), "")
+    def cluster(self, ask: Callable[[], str]) -> str:
+        """Return blue's name, by a broker or, while none tells it, as it was when a migration began last.
+
+        Raises the brokers' error where it is not recorded.
+        """
+        try:
+            return ask()
+        except PulsarError:
+            recorded = next((str(one["cluster"]) for one in reversed(list(self.events())) if one.get("cluster")), "")
+            if not recorded:
+                raise
+            return recorded
 
     def arrived(self, clients: Iterable[tuple[str, str]]) -> None:
         """Record which clients green has seen: by topic their subscriptions, "" for its producers."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from bookwarden.blue_green.green_resources import GreenResources
+from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.readiness.findings import Judged, Override
@@ -63,8 +63,9 @@ class Starting:
         loaded_topics: Callable[[], Collection[str]],
         record: MigrationRecord,
         urls: RedirectUrls,
-        resources: GreenResources,
+        resources: Callable[[LatePolicy, Say], GreenResources],
         say: Say = lambda _line: None,
+        policy: LatePolicy = LatePolicy.REPORT,
     ) -> None:
         self._cluster = cluster
         self._admin = admin
@@ -72,7 +73,7 @@ class Starting:
         self._loaded_topics = loaded_topics
         self._record = record
         self._urls = urls
-        self._resources = resources
+        self._resources = resources(policy, say)
         self._say = say
 
     def round_seconds(self) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.broker_health import BrokerHealth
 from bookwarden.blue_green.finishing import Finishing
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
+from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.releasing import Releasing
@@ -23,7 +23,7 @@ from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import read_deadlocked_brokers, read_loaded_topics
 from bookwarden.config import ClientUrlSettings, Settings
-from bookwarden.errors import ConfigError, PulsarError
+from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import locked
 from bookwarden.redirects import RedirectUrls
@@ -95,17 +95,13 @@ class BlueGreenContext(Resources):
                 what="command that changes the migration of",
                 wait_s=blue.settings.metadata_store.session_timeout_seconds + _SESSION_GRACE_S,
             )
-            self.observer = Observer(self._blue_cluster, blue.nodes, blue.admin, blue.loaded_topics, self.green.admin)
-
-    def _blue_cluster(self) -> str:
-        """Return blue's name; while no broker tells it, the one that the record has."""
-        try:
-            return self.blue.cluster
-        except PulsarError:
-            recorded = self.record.cluster()
-            if not recorded:
-                raise
-            return recorded
+            self.observer = Observer(
+                partial(self.record.cluster, lambda: blue.cluster),
+                blue.nodes,
+                blue.admin,
+                blue.loaded_topics,
+                self.green.admin,
+            )
 
     @property
     def aborting(self) -> Aborting:
@@ -131,20 +127,21 @@ class BlueGreenContext(Resources):
             lambda: blue.cluster, blue.nodes, TerminatedNodes(blue.store), blue.admin, blue.loaded_topics, self.record
         )
 
-    def green_resources(
-        self, policy: LatePolicy = LatePolicy.REPORT, say: Callable[[str], None] = lambda _line: None
-    ) -> GreenResources:
-        """Return what makes on green what blue has got since `prepare`."""
+    @property
+    def green_resources(self) -> Callable[..., GreenResources]:
+        """Makes what gives green what blue has got since `prepare`; takes a policy, and what says what is made."""
         green, making = self.green, ClusterMaking(self.green.rest)
-        return GreenResources(self.blue.admin, green.admin, green.nodes, making, green.admin, self.record, policy, say)
+        return partial(GreenResources, self.blue.admin, green.admin, green.nodes, making, green.admin, self.record)
 
-    def starting(self, say: Callable[[str], None], policy: LatePolicy = LatePolicy.REPORT) -> Starting:
-        """Return what begins migrations; ConfigError where the settings have no URLs to send clients to."""
+    @property
+    def starting(self) -> Callable[..., Starting]:
+        """Makes what begins migrations; takes what says what is done, and a treatment of late subscriptions.
+
+        ConfigError where the settings have no URLs to send clients to.
+        """
         blue, urls = self.blue, redirect_urls(self.clients)
-        resources = self.green_resources(policy, say)
-        return Starting(
-            lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls, resources, say
-        )
+        common = (lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls)
+        return partial(Starting, *common, self.green_resources)
 
 
 class FinishingContext(Resources):

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MigrationRecord
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, PulsarError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
 
@@ -31,16 +31,28 @@ def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
     assert list(record.expected([NAMESPACE])) == ["persistent://shop/live/other"]
 
 
+def silent() -> str:
+    raise PulsarError("no broker answers")
+
+
+def test_blues_name_is_the_recorded_one_only_while_no_broker_tells_it(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    with pytest.raises(PulsarError):
+        record.cluster(silent)
+    record.starting(NAMESPACE, [], cluster="blue")
+    assert record.cluster(lambda: "other") == "other"
+
+
 def test_clients_that_green_has_seen_are_not_waited_for(tmp_path: Path) -> None:
     record = MigrationRecord(tmp_path)
     record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"), True, ("app", "audit"))], cluster="blue")
     record.arrived([(TOPIC, ""), (TOPIC, "app")])
     assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, ("audit",))}
-    assert record.cluster() == "blue"
+    assert record.cluster(silent) == "blue"
     # They may have come back to blue before another start.
     record.starting(NAMESPACE, [Expected(TOPIC, ("app",), True, ("app",))])
     assert record.expected([NAMESPACE])[TOPIC].had_producer
-    assert record.cluster() == "blue"
+    assert record.cluster(silent) == "blue"
 
 
 def test_topics_with_clients_on_blue_are_known_for_a_while(tmp_path: Path) -> None:

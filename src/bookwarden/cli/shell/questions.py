@@ -19,7 +19,7 @@ def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:
         return
     if not sys.stdin.isatty():
         instead = f", or {look} to look only" if look else ""
-        raise RefusedError(f"{question} There is no terminal to answer at: add --yes to do it{instead}")
+        raise RefusedError(f"{question} Nobody is there to answer: add --yes to do it{instead}")
     if not click.confirm(question, err=True):
         raise RefusedError("not confirmed: nothing was done")
 

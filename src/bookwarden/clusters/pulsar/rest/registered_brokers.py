@@ -71,8 +71,8 @@ def read_web_brokers(connection: PulsarConnection, url: str) -> frozenset[str]:
 def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
     """Ask each registered broker for the persistent topics that it has loaded; loads none.
 
-    Raises SilentBrokerError where a broker does not tell, once all were asked. A topic that is just being loaded is not
-    among them.
+    Raises PulsarError where no broker tells, SilentBrokerError where others do, once all were asked. A topic that is
+    just being loaded is not among them.
     """
     store.sync()
     found: set[str] = set()
@@ -82,6 +82,8 @@ def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> fr
             found.update(_loaded_topics(name, data, connection))
         except PulsarError as error:
             silent = silent or error
+    if silent is not None and not found:
+        raise silent
     if silent is not None:
         raise SilentBrokerError(str(silent), frozenset(found)) from silent
     return frozenset(found)
