@@ -28,13 +28,14 @@ import org.apache.pulsar.client.api.transaction.Transaction;
  * each answered with a line that begins with "answer"; options are words with an equals sign.
  *
  * client NAME URL [transactions]; produce NAME TOPIC client= [rate= batch= keys= delay= transactions=];
- * consume NAME TOPIC SUBSCRIPTION client= [type= from= pause= queue= restart=]; read NAME TOPIC client=;
+ * consume NAME TOPIC SUBSCRIPTION client= [type= from= pause= queue= restart= owed=]; read NAME TOPIC client=;
  * count NAME: messages that it sent and had confirmed, or received, -1 before it is connected;
  * hold NAME: a producer sends nothing until it is told to go; go NAME;
  * hurry: no pauses any more; steady on|off: no restarts; quiet: producers end once all is answered; close NAME.
  *
  * A message is PRODUCER:NUMBER. A receipt is a line "ledger message" of FOLDER/NAME.sent, what was received one of
  * FOLDER/NAME.received, written before it is acknowledged, and what went wrong one of FOLDER/NAME.failed.
+ * With owed= FOLDER/NAME.owed has the number of the first message that this producer sent once NAME was subscribed.
  */
 public class Traffic {
     private static final Map<String, PulsarClient> CLIENTS = new HashMap<>();
@@ -162,7 +163,8 @@ public class Traffic {
     }
 
     static class Sender extends Worker {
-        private long next;
+        /** Of the message that is sent next. */
+        volatile long next;
         /** A producer that met its topic terminated, and not marked yet, never sends again. */
         private volatile boolean dead;
 
@@ -234,6 +236,7 @@ public class Traffic {
                     .subscriptionType(SubscriptionType.valueOf(options.getOrDefault("type", "Exclusive")))
                     .subscriptionInitialPosition(from).consumerName(getName())
                     .receiverQueueSize((int) number("queue", 1000)).subscribe()) {
+                noteOwed();
                 connected();
                 // As an application that is started again and again, with the URL that it always had.
                 long end = System.nanoTime() + number("restart", Integer.MAX_VALUE) * 1_000_000;
@@ -245,6 +248,14 @@ public class Traffic {
                         pause(hurry ? 0 : number("pause", 0));
                     }
                 }
+            }
+        }
+
+        /** Only for the first time: its subscription is there from then on. */
+        private void noteOwed() throws Exception {
+            if (count.get() < 0 && options.containsKey("owed")) {
+                long next = ((Sender) WORKERS.get(options.get("owed"))).next;
+                Files.writeString(folder.resolve(getName() + ".owed"), Long.toString(next));
             }
         }
     }

@@ -47,7 +47,7 @@ class JavaFlow:
     reader: bool = False  #: Who receives is a reader from the earliest message on, without a subscription.
     of: str = ""  #: The flow whose topic and messages it has; "" for its own.
     subscription: str = "app"  #: Its name.
-    is_late: bool = False  #: Subscribed while messages are sent: it is owed what was sent after its first one.
+    is_late: bool = False  #: Subscribed while messages are sent: it is owed what was sent once it was subscribed.
 
     def topic(self, namespace: str) -> str:
         """Return the full name of its topic."""
@@ -75,6 +75,7 @@ class JavaFlow:
             "restart": self.restart_ms,
             # What one consumer has fetched, no other can get to.
             "queue": 10 if self.pause_ms else 0,
+            "owed": self.of if self.is_late else "",
         }
         return f"consume {who} {self.topic(namespace)} {self.subscription} client={client} {_words(options)}"
 
@@ -193,8 +194,8 @@ class JavaTraffic:
         got = [text for who in self._receivers[flow.name] for text, _ in self._lines(f"{who}.received")]
         counts = Counter(got)
         if flow.is_late:
-            first = min(map(_number, got), default=0)
-            sent = {text: ledger for text, ledger in sent.items() if _number(text) >= first}
+            owed = self._owed_from(flow)
+            sent = {text: ledger for text, ledger in sent.items() if _number(text) >= owed}
         lost = [text for text in sent if text not in counts]
         of_green = sum(ledger >= FIRST_OF_GREEN for ledger in sent.values())
         troubles = [f"{name}.failed" for name in (flow.name, *self._receivers[flow.name])]
@@ -209,6 +210,11 @@ class JavaTraffic:
             self._disordered(flow),
             sum(len(self._text(name)) for name in troubles),
         )
+
+    def _owed_from(self, flow: JavaFlow) -> int:
+        """Return the number of the first message that was sent once the first consumer was subscribed."""
+        files = (self._folder / f"{who}.owed" for who in self._receivers[flow.name])
+        return min(int(file.read_text()) for file in files if file.exists())
 
     def troubles(self, flow: JavaFlow) -> list[str]:
         """List what its clients told of errors."""

@@ -27,7 +27,7 @@ def start_with(site: BlueGreenSite, namespace: str, *options: str, on: dict[str,
             read = os.read(ours, 4096)
         except OSError:  # A terminal without a process.
             break
-        shown += " ".join(read.decode().split())
+        shown += read.decode(errors="replace")
         for text in [text for text in due if text in shown]:
             due.pop(text)()
             if text == QUESTION:

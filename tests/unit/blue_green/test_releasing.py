@@ -64,7 +64,7 @@ def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, back
 
 def test_compaction_that_is_behind_does_not_keep_its_topic(blue: ScriptedBlue) -> None:
     blue.told[TOPIC] = {"subscriptions": {"__compaction": {"durable": True, "msgBacklog": 188}}}
-    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC]) == {}
+    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC]) == ReleaseResult()
     assert blue.unloaded == [TOPIC]
 
 
