@@ -53,7 +53,8 @@ class GreenPositions(Protocol):
 class GreenResources:
     """Makes on green what blue has and green has not; may be killed at any moment, and run again.
 
-    Known is what the record has: of the begin of a migration, and what was made since.
+    What the record has, of the begin of a migration and of what was made since, is no client's: it is made again where
+    green has lost it, and is not late where green has it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class GreenResources:
         self._say = say
         #: By topic its subscriptions that green is known to have, from the first message on or reported.
         self._known: dict[str, set[str]] = {}
+        self._recorded: dict[str, set[str]] = {}
         self._read: set[str] = set()
 
     def complete(self, topics: Mapping[str, Collection[str]], *, redirects: bool = True) -> None:
@@ -87,9 +89,11 @@ class GreenResources:
         """
         missing = self._missing(topics)
         for topic in missing.topics:
-            self._make_topic(topic)
-            self._known.setdefault(topic, set())
+            if self._make_topic(topic):
+                self._known.setdefault(topic, set())
         for topic, name in missing.subscriptions:
+            if topic not in self._known:
+                continue
             if self._subscribe(topic, name):
                 self._say(f"{topic}: made on green: subscription {name}, from the first message on")
                 self._record.append(MADE, namespace=namespace_of(topic), topic=topic, subscription=name)
@@ -122,12 +126,13 @@ class GreenResources:
             for nodes in self._green_nodes.topics(namespace)
         }
         for topic in wanted.keys() & there.keys():
-            self._known.setdefault(topic, set())
+            self._known.setdefault(topic, set()).update(there[topic] & self._recorded.get(topic, set()))
         pairs = [(topic, name) for topic, names in sorted(wanted.items()) for name in names]
+        left = [(topic, name) for topic, name in pairs if name not in self._known.get(topic, ())]
         return Missing(
             tuple(sorted(wanted.keys() - there.keys())),
-            tuple((topic, name) for topic, name in pairs if name not in there.get(topic, ())),
-            tuple((topic, name) for topic, name in pairs if name in there.get(topic, ())),
+            tuple((topic, name) for topic, name in left if name not in there.get(topic, ())),
+            tuple((topic, name) for topic, name in left if name in there.get(topic, ())),
         )
 
     def _learn(self, namespaces: Collection[str]) -> None:
@@ -136,20 +141,27 @@ class GreenResources:
             return
         self._read.update(new)
         for topic, one in self._record.expected(new).items():
-            self._known.setdefault(topic, set()).update(one.subscriptions)
+            self._recorded.setdefault(topic, set()).update(one.subscriptions)
         for topic, name, _ in self._record.late(new):
-            self._known.setdefault(topic, set()).add(name)
+            self._recorded.setdefault(topic, set()).add(name)
 
-    def _make_topic(self, topic: str) -> None:
+    def _make_topic(self, topic: str) -> bool:
+        """Make a topic, or partition; return False for a partition that its topic does not have on blue yet.
+
+        Brokers create partitions before they write their number: one without it would be a topic of its own on green.
+        """
         name = TopicName.parse(topic)
         base = str(name.base)
         wanted = self._blue.partition_count(base) if name.partition is not None else 0
+        if name.partition is not None and 0 < wanted <= name.partition:
+            return False
         there = self._green.partition_count(base) if wanted else 0
         self._say(f"{topic}: made on green")
         if wanted and 0 < there < wanted:
             self._making.add_partitions(base, wanted)
         else:
             self._making.create_topic(base if wanted else topic, wanted or None)
+        return True
 
     def _subscribe(self, topic: str, name: str) -> bool:
         """Make a subscription with the properties that it has on blue; return False if it is there by now."""

@@ -5,8 +5,9 @@ Clients in C++ can hang when their topic moves; these do not, and so show what t
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,10 +176,34 @@ class JavaTraffic:
 
         eventually(lambda: not behind(), seconds, 0.2)
 
+    def hurry(self) -> None:
+        """Have consumers receive without a pause from now on."""
+        self._peer.ask("hurry")
+
     def end(self) -> None:
         """End all producers, once all that they sent is answered, and have consumers receive without a pause."""
         self._peer.ask("quiet")
-        self._peer.ask("hurry")
+        self.hurry()
+
+    def lacking(
+        self, flows: Sequence[JavaFlow], seconds: float, lost: Callable[[JavaFlow], int] = lambda _flow: 0
+    ) -> list[JavaFlow]:
+        """Wait until these have all but what is known to be lost; return those that have not when the time is over."""
+        deadline = time.monotonic() + seconds
+        while left := [flow for flow in flows if self.lacks(flow) > lost(flow)]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        return left
+
+    def receive_again(self, flow: JavaFlow, namespace: str, url: str) -> None:
+        """Close its consumers, and make one with this URL.
+
+        Brokers do not answer a consumer that subscribes while it is redirected. The Java client subscribes again then,
+        and forgets what it had queued, which is delivered again once the consumer is closed.
+        """
+        self.leave(flow)
+        self.receive(flow, namespace, self.client("on-green", url))
 
     def restarts(self, wanted: bool) -> None:
         """Have consumers that are to be restarted be so from now on, as they are at first, or not."""

@@ -212,14 +212,12 @@ def _account(
 ) -> list[JavaAccount]:
     """End the traffic, wait for what is under way, print the table; return the accounts of what somebody keeps."""
     traffic.end()
-    _wait_for_all(traffic, flows, patience_s)
-    for flow in flows:
-        # Brokers do not answer who subscribes while it is redirected, and the Java client then forgets what it queued.
-        if (flow.restart_ms or flow.comes_back) and traffic.lacks(flow):
-            _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made anew")
-            traffic.leave(flow)
-            traffic.receive(flow, namespace, traffic.client("on-green", site.green.service_url))
-    _wait_for_all(traffic, flows, patience_s)
+    received = [flow for flow in flows if flow.persistent and flow.consumers]
+    for flow in traffic.lacking(received, patience_s):
+        if flow.restart_ms or flow.comes_back:
+            _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made again")
+            traffic.receive_again(flow, namespace, site.green.service_url)
+    traffic.lacking(received, patience_s)
     accounts = [traffic.account(flow) for flow in flows]
     for line in table(accounts):
         _say(line)
@@ -230,14 +228,6 @@ def _account(
     faults = [f"{one['topic']}: {', '.join(one['faults'])}" for one in verified["topics"] if one["faults"]]
     _say(f"verify: {'done' if verified['done'] else '; '.join([*verified['faults'], *faults])}")
     return [one for one in accounts if one.flow.persistent]
-
-
-def _wait_for_all(traffic: JavaTraffic, flows: Sequence[JavaFlow], patience_s: float) -> None:
-    deadline = time.monotonic() + patience_s
-    while any(traffic.lacks(flow) for flow in flows if flow.persistent and flow.consumers):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(1.0)
 
 
 def _blocking(answer: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:

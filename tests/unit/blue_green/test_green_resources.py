@@ -174,6 +174,25 @@ def test_what_cannot_be_told_is_tried_again(record: MigrationRecord) -> None:
             ours.complete_look(look("broken"))
 
 
+def test_what_is_recorded_and_green_has_not_is_made(record: MigrationRecord) -> None:
+    green = Green(orders={})
+    resources(record, green).complete_look(look("app"))
+    assert green.made == [(TOPIC, "app", {}, False)]
+    assert record.late([NAMESPACE]) == ()
+
+
+def test_a_partition_that_blue_is_about_to_have_waits_for_its_number(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9}), Blue()
+    part = f"{PARTED}-partition-3"
+    blue.partitions[PARTED] = green.partitions[PARTED] = 3
+    ours = resources(record, green, blue)
+    ours.complete({part: ["late"]})
+    assert green.made == []
+    blue.partitions[PARTED] = 4
+    ours.complete({part: ["late"]})
+    assert green.made == [(PARTED, "raised to", 4), (part, "late", {}, False)]
+
+
 def test_topics_and_partitions_that_green_lacks_are_made(record: MigrationRecord) -> None:
     green, blue = Green(orders={"app": 9}), Blue()
     new, part = f"persistent://{NAMESPACE}/new", f"{PARTED}-partition-3"
