@@ -36,7 +36,7 @@ from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.java_traffic import JavaFlow, java_traffic
 from servers.blue_green.late import FLAGGED, QUESTION, late_flows, make_topics, start_with, subscribe
-from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
+from servers.blue_green.moving import SECONDS, Watching, drain, drain_or_abort, drained, has_all, require_exact, traffic
 from servers.blue_green.rows import table
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
@@ -144,10 +144,11 @@ def test_subscriptions_and_partitions_that_come_while_topics_move_lose_nothing(
         code = start_with(site, namespace, *accepted, on=acts)
         # A client may be faster than we are, with a message or two before it: that is reported, and nothing else is.
         assert code in (0, LATE)
-        # Green has entries before the slow consumers come.
-        clients.wait_for(40, steady)
+        # Green has entries before the slow consumers come; a producer that is on no side sends none before all is drained.
+        time.sleep(1)
         clients.hurry()
-        site.run("watch", namespace, "--release", "--timeout", "60", "--every", "0.5", expected=None)
+        drain_or_abort(site, namespace, print, accepted)
+        clients.wait_for(20, steady)
         clients.end()
         late = {(topic, name): entries for topic, name, entries in site_record(site).late([namespace])}
         reported = {flow.name: late.get((flow.topic(namespace), flow.subscription), 0) for flow in (*asked, *flagged)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED
+from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, LATE
 from bookwarden.demo.traffic import Account, Flow, Traffic
 from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite
@@ -99,6 +99,31 @@ def drain(site: BlueGreenSite, namespaces: Sequence[str], applications: Sequence
             continue
         assert any(word in watched.stdout for word in ("CONSUMERS LEFT", "STUCK", "DRAINING")), watched.stdout
         restart(applications)
+    raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
+
+
+def drain_or_abort(
+    site: BlueGreenSite,
+    namespace: str,
+    say: Callable[[str], None],
+    accepted: Sequence[str] = ("--accept", "idle-subscriptions"),
+) -> None:
+    """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
+    for _ in range(3):
+        watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
+        if watched.exit_code in (0, LATE):
+            return
+        if watched.exit_code == DEADLOCKED:
+            cure(site, [namespace], [])
+            continue
+        say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
+        assert any(word in watched.stdout for word in ("STUCK and PRODUCERS LEFT", "STRANDED")), watched.stdout
+        aborted = site.answer("abort", namespace)
+        say(f"abort: on no side were {aborted['on_no_side']}")
+        drained(site, namespace)
+        begun = site.run("start", namespace, "--yes", *accepted, expected=None)
+        assert begun.exit_code in (0, LATE), begun.stdout
+        say("drained, and started again")
     raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
 
 

@@ -24,7 +24,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.late import make_topics
-from servers.blue_green.moving import Watching, drained
+from servers.blue_green.moving import Watching, drain_or_abort
 from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.blue_green.third import NAMESPACE, Replicated, third_cluster
@@ -123,7 +123,7 @@ def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
         for flow in away:
             traffic.receive(flow, namespace, "returned")
     traffic.restarts(False)
-    drain(site, namespace)
+    drain_or_abort(site, namespace, _say)
     traffic.wait_for(_BACKLOG, flows)
     return _account(site, traffic, namespace, flows)
 
@@ -146,25 +146,9 @@ def move_restarted(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccoun
         admin.post(f"/namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
     # Between two of its consumers a subscription has a backlog and none.
     site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
-    drain(site, namespace)
+    drain_or_abort(site, namespace, _say)
     traffic.wait_for(_BACKLOG, flows)
     return _account(site, traffic, namespace, flows)
-
-
-def drain(site: BlueGreenSite, namespace: str) -> None:
-    """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
-    for _ in range(3):
-        watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
-        if watched.exit_code == 0:
-            return
-        _say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
-        assert any(word in watched.stdout for word in ("STUCK and PRODUCERS LEFT", "STRANDED")), watched.stdout
-        aborted = site.answer("abort", namespace)
-        _say(f"abort: on no side were {aborted['on_no_side']}")
-        drained(site, namespace)
-        site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
-        _say("drained, and started again")
-    raise AssertionError(f"not drained: {watched.stdout[-2000:]}")
 
 
 def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> None:
