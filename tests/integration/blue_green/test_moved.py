@@ -144,7 +144,7 @@ def test_subscriptions_and_partitions_that_come_while_topics_move_lose_nothing(
         code = start_with(site, namespace, *accepted, on=acts)
         # A client may be faster than we are, with a message or two before it: that is reported, and nothing else is.
         assert code in (0, LATE)
-        # Green has entries before the slow consumers come; a producer that is on no side sends none before all is drained.
+        # Green has entries before the slow consumers come; a producer on no side sends none before all is drained.
         time.sleep(1)
         clients.hurry()
         drain_or_abort(site, namespace, print, accepted)
