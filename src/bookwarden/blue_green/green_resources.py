@@ -106,8 +106,15 @@ class GreenResources:
             self._known[topic].add(name)
 
     def complete_look(self, look: Look) -> None:
-        """Do so for what blue's nodes have by a look; what is gone from blue has nothing more to come."""
+        """Do so for what blue's nodes have by a look; what is gone from blue has nothing more to come.
+
+        Where late subscriptions are to be reset, those are that were reported before, too.
+        """
         self.complete(subscriptions_in(look))
+        if self._policy is LatePolicy.RESET:
+            for topic, name, _ in self._record.late(look.flagged):
+                self._positions.reset_to_earliest(topic, name)
+                self._record.append(RESET, namespace=namespace_of(topic), topic=topic, subscription=name)
 
     def late_in(self, look: Look) -> list[tuple[str, str, int]]:
         """List the subscriptions of a look that were made on green behind some entries; changes and records nothing."""
@@ -142,8 +149,6 @@ class GreenResources:
         self._read.update(new)
         for topic, one in self._record.expected(new).items():
             self._recorded.setdefault(topic, set()).update(one.subscriptions)
-        for topic, name, _ in self._record.late(new):
-            self._recorded.setdefault(topic, set()).add(name)
 
     def _make_topic(self, topic: str) -> bool:
         """Make a topic, or partition; return False for a partition that its topic does not have on blue yet.
@@ -175,14 +180,10 @@ class GreenResources:
         return self._making.subscribe(topic, name, properties, replicated=bool(own.get("replicated", False)))
 
     def _judge(self, topic: str, name: str) -> None:
-        """Record a subscription that begins behind entries of green, or reset it."""
+        """Record a subscription that begins behind entries of green."""
         passed = self._entries_before(topic, name)
-        if not passed:
-            return
-        if self._policy is LatePolicy.RESET:
-            self._positions.reset_to_earliest(topic, name)
-        event = RESET if self._policy is LatePolicy.RESET else LATE
-        self._record.append(event, namespace=namespace_of(topic), topic=topic, subscription=name, entries=passed)
+        if passed:
+            self._record.append(LATE, namespace=namespace_of(topic), topic=topic, subscription=name, entries=passed)
 
     def _entries_before(self, topic: str, name: str) -> int:
         """Count the entries of green before the place where a subscription began, or else before where it is now."""

@@ -115,7 +115,7 @@ class MigrationRecord:
                 known = found.setdefault(namespace, {})
                 for topic, entries in event["entries"].items():
                     known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
-            elif event["event"] == MADE:
+            elif event["event"] in (MADE, LATE):
                 known = found.setdefault(namespace, {})
                 one = known.get(event["topic"], Expected(event["topic"]))
                 names = sorted({*one.subscriptions, event["subscription"]})

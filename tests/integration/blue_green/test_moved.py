@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
@@ -14,10 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.blue_green.ports import Nodes
-from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.starting import Starting
 from bookwarden.blue_green.verifying import verify
-from bookwarden.cli.cluster_migration.exit_codes import LATE
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
@@ -34,10 +31,8 @@ from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, redirect_urls
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
-from servers.blue_green.java_traffic import JavaFlow, java_traffic
-from servers.blue_green.late import FLAGGED, QUESTION, late_flows, make_topics, start_with, subscribe
-from servers.blue_green.moving import SECONDS, Watching, drain, drain_or_abort, drained, has_all, require_exact, traffic
-from servers.blue_green.rows import table
+from servers.blue_green.late import late_subscriptions_lose_nothing
+from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
 
@@ -116,60 +111,7 @@ def move_with_an_account(site: BlueGreenSite, tmp_path: Path) -> str:
 def test_subscriptions_and_partitions_that_come_while_topics_move_lose_nothing(
     site: BlueGreenSite, tmp_path: Path
 ) -> None:
-    """While `start` asks, and between the flag and the marks: Latest consumers with a backlog, and two partitions."""
-    namespace = site.make_namespace(site.fresh("late"))
-    steady = [JavaFlow(f"steady-{number}", "steady", per_second=40) for number in range(3)]
-    grown = JavaFlow("grown", "partitioned", "Shared", partitions=2)
-    asked, flagged = late_flows(steady, "asked", 200), late_flows(steady, "flagged", 200)
-    flows = [*steady, grown]
-    with java_traffic(tmp_path / "traffic", site.blue.service_url, "4.0.8") as clients:
-        make_topics(site, namespace, flows)
-        for flow in flows:
-            clients.receive(flow, namespace)
-        eventually(lambda: all(clients.is_received(flow, 0) for flow in flows), SECONDS, 0.2)
-        for flow in flows:
-            clients.send(flow, namespace)
-        clients.wait_for(20, flows)
-        site.run("prepare", namespace, "--execute", "--yes")
-
-        def while_it_asks() -> None:
-            subscribe(clients, namespace, asked)
-            eventually(lambda: all(clients.is_received(flow, 3) for flow in asked), SECONDS, 0.2)
-            with site.admin(site.blue) as admin:
-                admin.post(f"{topic_path(grown.topic(namespace))}/partitions", 4)
-
-        # With coordinators, brokers take a snapshot of each topic that a Java producer comes to.
-        accepted = ("--accept", "transactions", "--accept", "idle-subscriptions")
-        acts = {QUESTION: while_it_asks, FLAGGED: lambda: subscribe(clients, namespace, flagged)}
-        code = start_with(site, namespace, *accepted, on=acts)
-        # A client may be faster than we are, with a message or two before it: that is reported, and nothing else is.
-        assert code in (0, LATE)
-        # Green has entries before the slow consumers come; a producer on no side sends none before all is drained.
-        time.sleep(1)
-        clients.hurry()
-        drain_or_abort(site, namespace, print, accepted)
-        clients.wait_for(20, steady)
-        clients.end()
-        late = {(topic, name): entries for topic, name, entries in site_record(site).late([namespace])}
-        reported = {flow.name: late.get((flow.topic(namespace), flow.subscription), 0) for flow in (*asked, *flagged)}
-        owed = [*flows, *asked, *flagged]
-        for flow in clients.lacking(owed, 20, lambda flow: reported.get(flow.name, 0)):
-            clients.receive_again(flow, namespace, site.green.service_url)
-        left = clients.lacking(owed, 40, lambda flow: reported.get(flow.name, 0))
-        for line in table([clients.account(flow) for flow in owed]):
-            sys.stdout.write(f"{line}\n")
-        assert not left
-        assert not any(reported[flow.name] for flow in asked)
-        assert min(clients.account(flow).sent for flow in owed) > 0
-    verified = site.answer("verify", namespace, expected=LATE if late else 0)
-    assert sum(len(one["late"]) for one in verified["topics"]) == len(late)
-    with site.context() as context:
-        assert context.green.admin.partition_count(grown.topic(namespace)) == 4
-
-
-def site_record(site: BlueGreenSite) -> MigrationRecord:
-    """Return the record of the site's migrations."""
-    return MigrationRecord(Path(site.settings.cluster_migration.journal))
+    late_subscriptions_lose_nothing(site, "4.0.8", tmp_path)
 
 
 def test_what_moved_is_finished_and_nothing_else_is_touched(

@@ -1,24 +1,101 @@
-"""Subscriptions that come late: while `start` asks, and between the flag and the mark of their topic."""
+"""Subscriptions that come late: while `start` asks, before the mark, and while an earlier namespace is proven."""
 
 from __future__ import annotations
 
 import os
 import pty
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
+from bookwarden.cli.cluster_migration.exit_codes import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from servers.blue_green.java_traffic import JavaFlow, JavaTraffic
+from servers.blue_green.java_traffic import JavaFlow, JavaTraffic, java_traffic
+from servers.blue_green.moving import SECONDS, drain_or_abort
+from servers.blue_green.rows import table
 from servers.blue_green.site import BlueGreenSite
+from servers.waiting import eventually
 
-QUESTION, FLAGGED = "to green? [y/N]", "flagged; its topics are marked"
+QUESTION: Final = "to green? [y/N]"
+FLAGGED: Final = "flagged; its topics are marked"
+# With coordinators, brokers take a snapshot of each topic that a Java producer comes to.
+_ACCEPTED: Final = ("--accept", "transactions", "--accept", "idle-subscriptions")
 
 
-def start_with(site: BlueGreenSite, namespace: str, *options: str, on: dict[str, Callable[[], None]]) -> int:
+def late_subscriptions_lose_nothing(site: BlueGreenSite, version: str, folder: Path) -> None:
+    """Move two namespaces while Latest subscriptions with a backlog and partitions come; count each message owed.
+
+    What a client was faster to make on green than we were is reported, and gets all once that is asked for.
+    """
+    first, second = (site.make_namespace(site.fresh(name)) for name in ("late", "later"))
+    steady = [JavaFlow(f"steady-{number}", "steady", per_second=40) for number in range(3)]
+    grown = JavaFlow("grown", "partitioned", "Shared", partitions=2)
+    other = JavaFlow("other", "steady, second namespace", per_second=40)
+    asked, flagged = late_flows(steady, "asked", 200), late_flows(steady, "flagged", 200)
+    behind = late_flows([other], "flagged", 200)
+    namespaces = {flow.name: first for flow in (*steady, grown, *asked, *flagged)}
+    namespaces |= {flow.name: second for flow in (other, *behind)}
+    flows, owed = [*steady, grown, other], [*steady, grown, other, *asked, *flagged, *behind]
+    with java_traffic(folder / "traffic", site.blue.service_url, version) as clients:
+        make_topics(site, first, [*steady, grown])
+        make_topics(site, second, [other])
+        for flow in flows:
+            clients.receive(flow, namespaces[flow.name])
+        eventually(lambda: all(clients.is_received(flow, 0) for flow in flows), SECONDS, 0.2)
+        for flow in flows:
+            clients.send(flow, namespaces[flow.name])
+        clients.wait_for(20, flows)
+        site.run("prepare", first, second, "--execute", "--yes")
+
+        def while_it_asks() -> None:
+            subscribe(clients, first, asked)
+            eventually(lambda: all(clients.is_received(flow, 3) for flow in asked), SECONDS, 0.2)
+            with site.admin(site.blue) as admin:
+                admin.post(f"{topic_path(grown.topic(first))}/partitions", 4)
+
+        def once_flagged() -> None:
+            subscribe(clients, first, flagged)
+            subscribe(clients, second, behind)
+
+        acts = {QUESTION: while_it_asks, FLAGGED: once_flagged}
+        assert start_with(site, first, second, *_ACCEPTED, on=acts) in (0, LATE)
+        # Green has entries before the slow consumers come; a producer on no side sends none before all is drained.
+        time.sleep(1)
+        clients.hurry()
+        drain_or_abort(site, [first, second], print, _ACCEPTED)
+        clients.wait_for(20, [*steady, other])
+        clients.end()
+        with site.context() as context:
+            late = context.record.late([first, second])
+            assert context.green.admin.partition_count(grown.topic(first)) == 4
+        reported = {(topic, name): entries for topic, name, entries in late}
+
+        def lost(flow: JavaFlow) -> int:
+            return reported.get((flow.topic(namespaces[flow.name]), flow.subscription), 0)
+
+        for flow in clients.lacking(owed, 20, lost):
+            clients.receive_again(flow, namespaces[flow.name], site.green.service_url)
+        left = clients.lacking(owed, 40, lost)
+        for line in table([clients.account(flow) for flow in owed]):
+            sys.stdout.write(f"{line}\n")
+        assert not left
+        assert not any(map(lost, asked))
+        verified = site.answer("verify", first, second, expected=LATE if late else 0)
+        assert sum(len(one["late"]) for one in verified["topics"]) == len(late)
+        if late:
+            site.run("watch", first, second, "--late-subscriptions", "reset", "--timeout", "60")
+            assert not clients.lacking(owed, 40)
+            assert site.answer("verify", first, second)["done"]
+
+
+def start_with(site: BlueGreenSite, *arguments: str, on: dict[str, Callable[[], None]]) -> int:
     """Run `start` at a terminal, act on each of these texts once it is shown, and answer yes; return the exit code."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        site.command("start", namespace, *options), stdin=theirs, stdout=theirs, stderr=theirs, cwd=site.home
+        site.command("start", *arguments), stdin=theirs, stdout=theirs, stderr=theirs, cwd=site.home
     )
     os.close(theirs)
     shown, due = "", dict(on)

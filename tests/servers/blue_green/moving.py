@@ -104,24 +104,25 @@ def drain(site: BlueGreenSite, namespaces: Sequence[str], applications: Sequence
 
 def drain_or_abort(
     site: BlueGreenSite,
-    namespace: str,
+    namespaces: Sequence[str],
     say: Callable[[str], None],
     accepted: Sequence[str] = ("--accept", "idle-subscriptions"),
 ) -> None:
     """Watch to the end, as an operator: where consumers cannot reach what is left, abort, let them, start again."""
     for _ in range(3):
-        watched = site.run("watch", namespace, "--release", "--timeout", "120", "--every", "1", expected=None)
+        watched = site.run("watch", *namespaces, "--release", "--timeout", "120", "--every", "1", expected=None)
         if watched.exit_code in (0, LATE):
             return
         if watched.exit_code == DEADLOCKED:
-            cure(site, [namespace], [])
+            cure(site, namespaces, [])
             continue
         say(f"watch: {' '.join(watched.stdout.splitlines()[-3:])}")
         assert any(word in watched.stdout for word in ("STUCK and PRODUCERS LEFT", "STRANDED")), watched.stdout
-        aborted = site.answer("abort", namespace)
+        aborted = site.answer("abort", *namespaces)
         say(f"abort: on no side were {aborted['on_no_side']}")
-        drained(site, namespace)
-        begun = site.run("start", namespace, "--yes", *accepted, expected=None)
+        for namespace in namespaces:
+            drained(site, namespace)
+        begun = site.run("start", *namespaces, "--yes", *accepted, expected=None)
         assert begun.exit_code in (0, LATE), begun.stdout
         say("drained, and started again")
     raise AssertionError(f"not drained: {watched.stdout[-2000:]}")

@@ -123,7 +123,7 @@ def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
         for flow in away:
             traffic.receive(flow, namespace, "returned")
     traffic.restarts(False)
-    drain_or_abort(site, namespace, _say)
+    drain_or_abort(site, [namespace], _say)
     traffic.wait_for(_BACKLOG, flows)
     return _account(site, traffic, namespace, flows)
 
@@ -146,7 +146,7 @@ def move_restarted(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccoun
         admin.post(f"/namespaces/{namespace}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
     # Between two of its consumers a subscription has a backlog and none.
     site.run("start", namespace, "--yes", "--accept", "idle-subscriptions")
-    drain_or_abort(site, namespace, _say)
+    drain_or_abort(site, [namespace], _say)
     traffic.wait_for(_BACKLOG, flows)
     return _account(site, traffic, namespace, flows)
 

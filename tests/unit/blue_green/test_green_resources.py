@@ -107,7 +107,8 @@ def resources(
 
 
 def look(*names: str, topic: str = TOPIC) -> Look:
-    return Look(0, (TopicSeen(topic, MARKED, True, True, 0, tuple(CursorSeen(name, 3, 1) for name in names)),))
+    seen = TopicSeen(topic, MARKED, True, True, 0, tuple(CursorSeen(name, 3, 1) for name in names))
+    return Look(0, (seen,), {NAMESPACE: True})
 
 
 def test_a_subscription_that_green_lacks_is_made_there_once_with_its_properties(record: MigrationRecord) -> None:
@@ -155,6 +156,17 @@ def test_one_that_its_client_makes_just_before_us_is_reported_too(record: Migrat
 def test_it_is_reset_where_that_is_wanted(record: MigrationRecord) -> None:
     green = Green(orders={"app": 9, "late": 5})
     resources(record, green, policy=LatePolicy.RESET).complete_look(look("late"))
+    assert green.there[TOPIC]["late"] == 0
+    assert record.late([NAMESPACE]) == ()
+    # Where it began says nothing any more.
+    green.began = {"late": Position(8, 0)}
+    assert resources(record, green).late_in(look("late")) == []
+
+
+def test_one_that_was_reported_is_reset_though_blue_has_deleted_it(record: MigrationRecord) -> None:
+    green = Green(orders={"app": 9, "late": 5})
+    resources(record, green).complete_look(look("late"))
+    resources(record, green, policy=LatePolicy.RESET).complete_look(look())
     assert green.there[TOPIC]["late"] == 0
     assert record.late([NAMESPACE]) == ()
 
