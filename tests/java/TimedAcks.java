@@ -9,16 +9,14 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
-import org.apache.pulsar.client.api.AuthenticationFactory;
-import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 
 /**
- * Consumers that acknowledge each message so long after they received it: URL TOKEN CERTIFICATES, "-" for none. Orders
- * are lines of the standard input, each answered with a line that begins with "answer".
+ * Consumers that acknowledge each message so long after they received it: URL. Orders are lines of the standard input,
+ * each answered with a line that begins with "answer".
  *
  * connect SUBSCRIPTION TOPIC...: a client of its own, whose consumers receive nothing yet; the one before is closed;
  * go FROM TO: they receive, one after the other, and acknowledge after so many microseconds; count: acknowledged.
@@ -37,7 +35,7 @@ public class TimedAcks {
         for (String line = orders.readLine(); line != null; line = orders.readLine()) {
             List<String> words = List.of(line.split(" "));
             switch (words.get(0)) {
-                case "connect" -> connect(arguments, words.get(1), words.subList(2, words.size()));
+                case "connect" -> connect(arguments[0], words.get(1), words.subList(2, words.size()));
                 case "go" -> go(Long.parseLong(words.get(1)), Long.parseLong(words.get(2)));
                 case "count" -> { }
                 default -> throw new IllegalArgumentException(words.get(0));
@@ -53,19 +51,12 @@ public class TimedAcks {
         System.out.flush();
     }
 
-    private static void connect(String[] access, String subscription, List<String> topics) throws Exception {
+    private static void connect(String url, String subscription, List<String> topics) throws Exception {
         if (client != null) {
             client.closeAsync();
         }
         CONSUMERS.clear();
-        ClientBuilder builder = PulsarClient.builder().serviceUrl(access[0]).ioThreads(2).statsInterval(0, TimeUnit.SECONDS);
-        if (!access[1].equals("-")) {
-            builder.authentication(AuthenticationFactory.token(access[1]));
-        }
-        if (!access[2].equals("-")) {
-            builder.tlsTrustCertsFilePath(access[2]);
-        }
-        client = builder.build();
+        client = PulsarClient.builder().serviceUrl(url).ioThreads(2).statsInterval(0, TimeUnit.SECONDS).build();
         List<CompletableFuture<Consumer<byte[]>>> made = new ArrayList<>();
         for (String topic : topics) {
             made.add(client.newConsumer().topic(topic).subscriptionName(subscription)

@@ -19,6 +19,7 @@ from bookwarden.blue_green.scope import is_brokers_own, namespace_of
 from bookwarden.blue_green.states import CLIENTS_LEFT, UNNEEDED, TopicState, is_marked_by_migration
 from bookwarden.blue_green.verifying import Verified
 from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
+from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName
 
 _CLIENTS_LEFT: Final = frozenset(state.value for state in CLIENTS_LEFT)
@@ -67,6 +68,7 @@ class Finishing:
         removals: Removals,
         record: MigrationRecord,
         say: Callable[[str], None] = lambda _line: None,
+        read_ledgers: Callable[[Sequence[int]], Sequence[LedgerReading]] = lambda _ledger_ids: (),
     ) -> None:
         self._observer = observer
         self._nodes = nodes
@@ -75,6 +77,7 @@ class Finishing:
         self._removals = removals
         self._record = record
         self._say = say
+        self._read_ledgers = read_ledgers
 
     def plan(self, namespaces: Sequence[str], verified: Verified, accepted: Collection[str] = ()) -> FinishPlan:
         """Plan by what was verified; changes nothing. ``accepted`` are cases accepted by name."""
@@ -91,7 +94,7 @@ class Finishing:
                         f"{one.state}: blue could not send these clients to green any more (--accept late-clients)",
                     )
         there = {one.topic: one.on_blue for one in verified.topics if one.state != TopicState.GONE.value}
-        sizes = {one.topic: one.bytes_on_blue for one in verified.topics}
+        sizes = self._sizes(verified)
         by_base: dict[str, list[str]] = {}
         for topic in there:
             by_base.setdefault(str(TopicName.parse(topic).base), []).append(topic)
@@ -115,6 +118,16 @@ class Finishing:
             if base not in kept and not is_brokers_own(TopicName.parse(base))
         ]
         return FinishPlan(tuple(removable), kept, tuple(self._leftovers(namespaces)))
+
+    def _sizes(self, verified: Verified) -> dict[str, int]:
+        """Return the bytes of each topic on blue, of ledgers that its node has no size of by their own metadata."""
+        unsized = sorted({ledger_id for one in verified.topics for ledger_id in one.unsized})
+        lengths = {
+            one.ledger_id: one.metadata.length for one in self._read_ledgers(unsized) if isinstance(one, StoredLedger)
+        }
+        return {
+            one.topic: one.bytes_on_blue + sum(lengths.get(each, 0) for each in one.unsized) for one in verified.topics
+        }
 
     def marks_of(self, plan: FinishPlan) -> list[Removed]:
         """Count the pending deletions that would be sent for each topic; changes nothing."""

@@ -31,7 +31,8 @@ class TopicVerified:
     on_green: int | None  #: Entries on green; None where it has no such topic, or its broker does not say.
     missing: tuple[str, ...] = ()  #: Subscriptions that blue has, or had when it began, and green has not.
     faults: tuple[str, ...] = ()  #: Why it is not done.
-    bytes_on_blue: int = 0  #: Of its entries on blue now.
+    bytes_on_blue: int = 0  #: Of its entries on blue now, but those of unsized ledgers.
+    unsized: tuple[int, ...] = ()  #: Ledgers on blue whose size its node does not have, as of the one written last.
     late: tuple[str, ...] = ()  #: Subscriptions that came too late to green, unless that was accepted by name.
 
     @property
@@ -162,6 +163,7 @@ def _judged(
         missing,
         tuple(faults),
         0 if seen.info is None else sum(ledger.size for ledger in seen.info.ledgers),
+        () if seen.info is None else tuple(ledger.ledger_id for ledger in seen.info.ledgers if not ledger.size),
         late,
     )
 

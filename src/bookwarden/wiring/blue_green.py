@@ -169,6 +169,7 @@ class FinishingContext(Resources):
                 phase_one.removal,
                 both.record,
                 say,
+                both.blue.metadata.catalog.read_many,
             )
 
 

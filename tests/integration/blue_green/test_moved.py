@@ -31,8 +31,9 @@ from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, redirect_urls
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
+from servers.blue_green.java_traffic import JavaFlow, java_traffic
 from servers.blue_green.late import late_subscriptions_lose_nothing
-from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, traffic
+from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, restart, traffic
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
 
@@ -138,7 +139,12 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(
     there = {str(TopicName.of_managed_ledger(one.managed_ledger).base) for one in before}
     assert there
     site.bookwarden("init")
-    assert not site.answer("finish", namespace, expected=None)["executed"]
+    planned = site.answer("finish", namespace, expected=None)
+    assert not planned["executed"]
+    # Read, and on blue alone: the plan says how much history goes.
+    counts = {one["topic"]: (one["entries"], one["size"]) for one in planned["topics"]}
+    assert all(min(count) for count in counts.values()), counts
+    assert "Read history: " in site.run("finish", namespace, expected=None).stdout
     # Clients were connected to blue a moment ago: once its topics are gone, blue sends none of them to green.
     assert "within the last hour" in site.run("finish", namespace, "--execute", "--yes", expected=5).stderr
     accepted = ("--accept", "late-clients")
@@ -148,10 +154,11 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(
     assert site.answer("finish", namespace, "--execute", "--yes", *accepted)["topics"] == []
     assert site.answer("verify", namespace)["done"]
     # A late client of a topic with partitions would make another one on green: what keeps blue from saying so stays.
-    (kept,) = site.answer("prepare", namespace, "--take-back", "--yes", expected=1)["failed"]
-    assert (kept["side"], kept["key"]) == ("blue", "autoTopicCreation")
+    (failed,) = site.answer("prepare", namespace, "--take-back", "--yes", expected=1)["failed"]
+    assert (failed["side"], failed["key"]) == ("blue", "autoTopicCreation")
     with site.admin(site.blue) as admin:
         assert not admin.get_json(f"/namespaces/{namespace}")["autoTopicCreationOverride"]["allowAutoTopicCreation"]
+    require_errors_of_late_clients(site, namespace, tmp_path)
     # The sweep takes what was marked, and nothing else.
     run_sweep(spark, site.settings, once=True)
     with site.context() as context:
@@ -178,6 +185,26 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(
     assert scanned.summary.missing_total == 0
 
 
+def require_errors_of_late_clients(site: BlueGreenSite, namespace: str, folder: Path) -> None:
+    """Have Java clients with blue's URL come when all is over: they get errors, and make nothing on green."""
+    before = on_green(site, namespace)
+    flows = [JavaFlow("partitioned", "late", earliest=True), JavaFlow("quick", "late", earliest=True)]
+    with java_traffic(folder / "late", site.blue.service_url, "4.0.8") as clients:
+        for flow in flows:
+            clients.receive(flow, namespace)
+            clients.send(flow, namespace)
+        for flow in flows:
+            eventually(lambda flow=flow: len(clients.troubles(flow)) >= 4, SECONDS, 0.2)
+            assert all("TopicDoesNotExist" in text for text in clients.troubles(flow)), clients.troubles(flow)
+            assert clients.count(flow.name) == -1
+    assert on_green(site, namespace) == before
+
+
+def on_green(site: BlueGreenSite, namespace: str) -> set[str]:
+    with site.context() as context:
+        return {one.managed_ledger for one in context.green.nodes.topics(namespace)}
+
+
 def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -> None:
     namespace = site.make_namespace(site.fresh("idle"))
     with site.admin(site.blue) as admin:
@@ -194,14 +221,18 @@ def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -
 
 def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: BlueGreenSite, tmp_path: Path) -> None:
     namespace = site.make_namespace(site.fresh("stranded"))
-    topic = f"persistent://{namespace}/slow"
-    sends = Flow(topic, subscription=None, per_second=100)
+    topic, quick = (f"persistent://{namespace}/{name}" for name in ("slow", "quick"))
+    sends = [Flow(topic, subscription=None, per_second=100), Flow(quick, subscription=None)]
     with (
         Application(site.blue.connection(), topic, "app", 0.1, tmp_path / "received") as application,
-        traffic(site, [sends], before=150) as running,
+        Application(site.blue.connection(), quick, "app", 0.0, tmp_path / "quick") as drained_at_once,
+        traffic(site, sends, before=150) as running,
     ):
         eventually(lambda: application.received, SECONDS)
+        eventually(lambda: len(drained_at_once.received) >= 100, SECONDS)
         site.run("prepare", namespace, "--execute", "--yes")
+        # What it acknowledged a moment ago would come again to any consumer that is killed.
+        read = set(drained_at_once.received)
         site.run("start", namespace, "--yes")
         with Watching(site, namespace) as watching:
             watching.until("DRAINING")
@@ -214,7 +245,7 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
             assert site.answer("abort", namespace)["taken_off"] == [namespace]
             watching.until("flag off")
         # It went to green at once, and what it had not read is on blue: a restart brings it back.
-        application.restart()
+        restart([application, drained_at_once])
         eventually_read(application)
         site.run("start", namespace, "--yes")
         with Watching(site, namespace) as watching:
@@ -226,14 +257,17 @@ def test_what_a_moved_bundle_or_a_killed_broker_strands_is_told_and_read(site: B
                 watching.until("STRANDED")
         site.run("abort", namespace)
         application.hurry()
-        application.restart()
+        restart([application, drained_at_once])
         drained(site, namespace)
         site.run("start", namespace, "--yes")
-        site.run("watch", namespace, "--release", "--timeout", "90")
+        drain(site, [namespace], [application, drained_at_once])
         running.wait_for(20, SECONDS)
-        (account,) = running.stop()
-        assert account.tally.send_errors == 0
+        assert {one.tally.send_errors for one in running.stop()} == {0}
         eventually(lambda: not running.numbers(topic) - set(application.received), SECONDS, 0.5)
+        eventually(lambda: not running.numbers(quick) - set(drained_at_once.received), SECONDS, 0.5)
+        # Blue had deleted its subscription, and it asked blue again, twice, for all that there was.
+        again = Counter(drained_at_once.received)
+        assert [number for number in read if again[number] > 1] == []
     assert site.answer("verify", namespace)["done"]
 
 

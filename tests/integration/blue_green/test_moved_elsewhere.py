@@ -14,6 +14,7 @@ from bookwarden.devcluster import ClusterOptions, DevCluster
 from servers.blue_green.application import Application
 from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.further_broker import SHARING, further_broker
+from servers.blue_green.late import late_subscriptions_lose_nothing
 from servers.blue_green.moving import SECONDS, drain, has_all, traffic
 from servers.blue_green.site import QUICK_ROUNDS, BlueGreenSite, blue_green_site
 from servers.short_lived import running_until_killed
@@ -73,6 +74,13 @@ def test_a_namespace_of_4_2_moves_with_tokens_and_tls_and_comes_back(tmp_path: P
         assert [one["done"] for one in site.answer("reopen", topic, "--execute")] == [True]
         with traffic(site, [Flow(topic, subscription=None)], before=20) as running:
             assert running.stop()[0].tally.send_errors == 0
+
+
+def test_late_subscriptions_of_4_2_lose_nothing_and_its_deadlock_is_cured(tmp_path: Path) -> None:
+    """Without TLS, with which the deadlock is much rarer."""
+    options = ClusterOptions(pulsar="4.2.4", broker_settings=QUICK_ROUNDS)
+    with blue_green_site(tmp_path / "site", options) as site:
+        late_subscriptions_lose_nothing(site, "4.2.4", tmp_path)
         # The last: its broker is killed.
         deadlock_is_reported_and_cured(site, "4.2.4")
 

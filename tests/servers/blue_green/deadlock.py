@@ -7,6 +7,7 @@ receipt meets it on one of some 60 topics (4.0.8 and 4.2.4, two cores; one of 36
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +21,7 @@ from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster.servers.specs import load_runtime
+from servers.blue_green.late import QUESTION, start_with
 from servers.blue_green.moving import drained
 from servers.blue_green.site import BlueGreenSite
 
@@ -32,13 +34,22 @@ _SPREAD: Final = 3500
 
 
 def deadlock_is_reported_and_cured(site: BlueGreenSite, version: str) -> None:
-    """Provoke it; `watch` has to name it, `start` and `finish` to refuse, and what the runbook says to cure it."""
-    connection = site.blue.connection()
-    token = connection.current_token() if connection.auth == "token" else "-"
-    access = [site.blue.service_url, token, connection.tls_trust_certs_file or "-"]
-    with java_peer(_PROGRAM, access, release=load_runtime(version).release, heap_mb=256) as consumers:
-        namespace, topics = _provoke(site, consumers)
-        watched = site.run("watch", namespace, "--release", "--every", "1", "-o", "json", expected=DEADLOCKED)
+    """Provoke it while `start` asks: that and `finish` refuse, `watch` and `release` name it; then cure it."""
+    with java_peer(_PROGRAM, [site.blue.service_url], release=load_runtime(version).release, heap_mb=256) as consumers:
+        asking = site.make_namespace(site.fresh("asking"))
+        site.run("prepare", asking, "--execute", "--yes")
+        provoked: list[tuple[str, list[str]]] = []
+        act = {QUESTION: lambda: provoked.append(_provoke(site, consumers))}
+        assert start_with(site, asking, on=act) == DEADLOCKED
+        with site.context() as context:
+            assert not context.blue.nodes.is_flagged(asking)
+        namespace, topics = provoked[0]
+        command = site.command("release", namespace, "--execute", "-o", "json")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=site.home) as release:
+            watched = site.run("watch", namespace, "--release", "--every", "1", "-o", "json", expected=DEADLOCKED)
+            released = json.loads(release.communicate()[0])
+        # Where it comes to no topic of the threads that wait, each unload is answered.
+        assert (release.returncode == DEADLOCKED) == bool(released["timed_out"]), released
         step = json.loads(watched.stdout.splitlines()[-1])
         assert step["ending"] == "deadlocked broker"
         assert len(step["deadlocked"]) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import TOPIC, ScriptedBlue, cursor, node
 
@@ -84,6 +85,16 @@ def test_a_topic_whose_clients_are_not_on_green_is_kept_unless_accepted(blue: Sc
     assert f"{state}: " in plan.kept[TOPIC]
     assert "--accept late-clients" in plan.kept[TOPIC]
     assert finishing(blue, Phase(blue)).plan([], verified, ["late-clients"]).kept == {}
+
+
+def test_the_plan_has_the_bytes_of_a_last_ledger_that_only_its_metadata_tells(blue: ScriptedBlue) -> None:
+    def read(ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (), length=900)
+        return [StoredLedger(ledger_ids[0], "", 0, 0, b"", metadata), AbsentLedger(ledger_ids[1])]
+
+    verified = Verified((TopicVerified(TOPIC, "DRAINED", 13, 13, 0, 20, bytes_on_blue=50, unsized=(6, 7)),))
+    ours = Finishing(blue.observer, blue.nodes, blue, blue, Phase(blue).removal(), blue.record, read_ledgers=read)
+    assert [one.size for one in ours.plan([], verified).removable] == [950]
 
 
 def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: ScriptedBlue) -> None:
