@@ -15,15 +15,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from benchmarks.population import zookeeper_at
 
+from bookwarden.cli.cluster_migration.exit_codes import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
-from servers.blue_green.late import make_topics
+from servers.blue_green.late import FLAGGED, QUESTION, late_flows, make_topics, start_with
 from servers.blue_green.moving import Watching, drain_or_abort
 from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
@@ -34,8 +36,12 @@ _PAIRS: Final = (("4.0.8", "4.0.8"), ("4.2.4", "4.2.4"), ("4.0.8", "4.2.4"))
 _IDS: Final = "/ledgers/idgen/ID-"
 _BACKLOG: Final = 60
 _SECONDS: Final = 180.0
+#: Topics that late consumers come to, in so many namespaces; each topic has a flow of messages.
+_LATE_TOPICS: Final = 200
+_LATE_NAMESPACES: Final = 5
 _REFUSED: Final = ("compacted-topics", "readers", "transactions")
 _OPTIONS: Final = {"transactionCoordinatorEnabled": "true"}
+_ACTS: Final = ("late", "rows", "restarted", "replicated", "refused")
 Say = Callable[[str], None]
 
 
@@ -43,10 +49,12 @@ def main() -> int:
     """Move all rows for each pair of versions, as `make soak STORM=blue-green` does."""
     parser = argparse.ArgumentParser(prog="python -m servers.blue_green.soak", description=__doc__)
     parser.add_argument("--versions", nargs="*", metavar="BLUE:GREEN", help="pairs to move; all three unless told")
+    parser.add_argument("--topics", type=int, default=_LATE_TOPICS, help="that late consumers come to (%(default)s)")
+    parser.add_argument("--acts", nargs="*", choices=_ACTS, default=_ACTS, help="some of the acts; all unless told")
     asked = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     pairs = [tuple(one.split(":")) for one in asked.versions] if asked.versions else _PAIRS
-    bad = [name for blue, green in pairs for name in play(blue, green)]
+    bad = [name for blue, green in pairs for name in play(blue, green, asked.topics, asked.acts)]
     _say(
         f"lost or doubled: {', '.join(bad)}"
         if bad
@@ -55,8 +63,8 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def play(blue: str, green: str) -> list[str]:
-    """Move all rows between two clusters of these versions; return those that lost or doubled something.
+def play(blue: str, green: str, topics: int, acts: Sequence[str]) -> list[str]:
+    """Move the rows of these acts between two clusters of these versions; return those that lost or doubled something.
 
     Their folder stays if there is any, and if a command does not do what it has to.
     """
@@ -66,13 +74,15 @@ def play(blue: str, green: str) -> list[str]:
     with blue_green_site(home, *sides) as site:
         advance_ids(site)
         with java_traffic(home / "traffic", site.blue.service_url, blue) as traffic:
-            accounts = [
-                *move(site, traffic),
-                *move_restarted(site, traffic),
-                *move_replicated(site, traffic, home, blue),
-            ]
-            # The last: a transaction that it leaves open stands in the way of every other move.
-            move_refused(site, traffic)
+            moves: dict[str, Callable[[], list[JavaAccount]]] = {
+                "late": lambda: move_late(site, home, blue, topics),
+                "rows": lambda: move(site, traffic),
+                "restarted": lambda: move_restarted(site, traffic),
+                "replicated": lambda: move_replicated(site, traffic, home, blue),
+                # The last: a transaction that it leaves open stands in the way of every other move.
+                "refused": lambda: move_refused(site, traffic),
+            }
+            accounts = [one for act in _ACTS if act in acts for one in moves[act]()]
     bad = [f"{one.flow.name} ({blue} to {green})" for one in accounts if not one.is_exact]
     if not bad:
         shutil.rmtree(home)
@@ -86,6 +96,88 @@ def advance_ids(site: BlueGreenSite) -> None:
         made = [client.create_async(_IDS, ephemeral=True, sequence=True) for _ in range(FIRST_OF_GREEN)]
         for one in made:
             one.get()
+
+
+def move_late(site: BlueGreenSite, home: Path, version: str, topics: int) -> list[JavaAccount]:
+    """Move topics to which late consumers come, with clients of their own, which end in a hurry."""
+    with java_traffic(home / "late", site.blue.service_url, version) as traffic:
+        return _move_late(site, traffic, topics)
+
+
+def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[JavaAccount]:
+    """Move topics to which Latest consumers come, fast and slow, while `start` asks and behind each flag.
+
+    What is reported as late may lack as many messages as green had before it, until it is reset.
+    """
+    names = [site.make_namespace(f"late-{number}/live") for number in range(min(_LATE_NAMESPACES, topics))]
+    flows = [JavaFlow(f"topic-{number:03}", "Exclusive, latest", per_second=2) for number in range(topics)]
+    namespaces = {flow.name: names[number % len(names)] for number, flow in enumerate(flows)}
+
+    def late(when: str, speed: str, pause_ms: int, place: int) -> list[JavaFlow]:
+        # A quarter of each namespace's topics for each kind: numbers of a namespace are len(names) apart.
+        chosen = [flow for number, flow in enumerate(flows) if number // len(names) % 4 == place]
+        found = late_flows(chosen, f"{when}-{speed}", pause_ms)
+        return [dataclasses.replace(one, row=f"{when}, {speed}", may_double=True) for one in found]
+
+    asked = [*late("asked", "fast", 0, 0), *late("asked", "slow", 2_000, 1)]
+    flagged = [*late("flagged", "fast", 0, 2), *late("flagged", "slow", 2_000, 3)]
+    for flow in (*asked, *flagged):
+        namespaces[flow.name] = namespaces[flow.of]
+    for name in names:
+        make_topics(site, name, [flow for flow in flows if namespaces[flow.name] == name])
+    for flow in flows:
+        traffic.receive(flow, namespaces[flow.name], "late-consumers")
+    eventually(lambda: all(traffic.is_received(flow, 0) for flow in flows), _SECONDS, 0.2)
+    for flow in flows:
+        traffic.send(flow, namespaces[flow.name], "late-producers")
+    traffic.wait_for(4, flows)
+    site.run("prepare", *names, "--execute", "--yes")
+
+    def come(flow: JavaFlow) -> None:
+        traffic.receive(flow, namespaces[flow.name], f"late-{flow.subscription}")
+
+    def while_it_asks() -> None:
+        for flow in asked:
+            come(flow)
+        eventually(lambda: all(traffic.is_received(flow, 1) for flow in asked), _SECONDS, 0.5)
+
+    def once_flagged(name: str) -> None:
+        for flow in flagged:
+            if namespaces[flow.name] == name:
+                come(flow)
+
+    acts = {QUESTION: while_it_asks} | {f"{name}: {FLAGGED}": partial(once_flagged, name) for name in names}
+    code = start_with(site, *names, "--accept", "idle-subscriptions", on=acts)
+    _say(f"start: exit code {code}; {len(asked) + len(flagged)} late subscriptions of {topics} topics")
+    assert code in (0, LATE), code
+    # Green has entries before the slow ones come.
+    time.sleep(5)
+    traffic.hurry()
+    drain_or_abort(site, names, _say)
+    traffic.wait_for(4, flows)
+    traffic.end()
+    with site.context() as context:
+        reported = {(topic, name): entries for topic, name, entries in context.record.late(names)}
+    every = [*flows, *asked, *flagged]
+
+    def lost(flow: JavaFlow) -> int:
+        return reported.get((flow.topic(namespaces[flow.name]), flow.subscription), 0)
+
+    for flow in traffic.lacking(every, 40, lost):
+        _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made again")
+        traffic.receive_again(flow, namespaces[flow.name], site.green.service_url)
+    traffic.lacking(every, 40, lost)
+    for line in table([traffic.account(flow) for flow in every]):
+        _say(line)
+    unreported = [flow.name for flow in every if traffic.lacks(flow) > lost(flow)]
+    _say(f"reported as late: {len(reported)}; lost and not reported: {', '.join(unreported) or 'none'}")
+    site.run("verify", *names, expected=LATE if reported else 0)
+    if reported and not unreported:
+        site.run("watch", *names, "--late-subscriptions", "reset", "--timeout", "60")
+        traffic.lacking(every, 60)
+        _say(f"reset: {sum(map(traffic.lacks, every))} still lack messages")
+        site.run("verify", *names)
+    return [traffic.account(flow) for flow in every]
 
 
 def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
@@ -151,7 +243,7 @@ def move_restarted(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccoun
     return _account(site, traffic, namespace, flows)
 
 
-def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> None:
+def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
     """Have the rows refused that cannot be made safe, then move them by their names, and tell what becomes of them."""
     namespace = site.make_namespace("refused/live")
     flows = refused_rows()
@@ -174,6 +266,7 @@ def move_refused(site: BlueGreenSite, traffic: JavaTraffic) -> None:
     site.run("watch", namespace, "--release", "--timeout", "20", expected=None)
     traffic.wait_for(_BACKLOG, [flow for flow in flows if not flow.transactions])
     _account(site, traffic, namespace, flows, patience_s=5)
+    return []
 
 
 def move_replicated(site: BlueGreenSite, traffic: JavaTraffic, home: Path, version: str) -> list[JavaAccount]:
