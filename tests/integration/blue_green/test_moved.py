@@ -32,7 +32,7 @@ from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, red
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.java_traffic import JavaFlow, java_traffic
-from servers.blue_green.late import late_subscriptions_lose_nothing
+from servers.blue_green.late import ask_with, late_subscriptions_lose_nothing
 from servers.blue_green.moving import SECONDS, Watching, drain, drained, has_all, require_exact, restart, traffic
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually
@@ -61,6 +61,21 @@ def test_the_flags_are_written_and_read_back(site: BlueGreenSite) -> None:
         admin.set_migrated(namespace, False)
         admin.write_flag(blue.cluster, ClusterFlag(False, RedirectUrls()))
         assert set(blue.nodes.flagged_namespaces()) == before
+
+
+def test_no_policy_is_taken_back_of_a_namespace_that_was_flagged_since_the_question(site: BlueGreenSite) -> None:
+    namespace = site.make_namespace(site.fresh("asked"))
+    with site.admin(site.blue) as admin:
+        admin.put(topic_path(f"persistent://{namespace}/orders"))
+    site.run("prepare", namespace, "--execute", "--yes")
+    with site.context() as context:
+        flag = partial(context.blue.admin.set_migrated, namespace)
+        acts = {"values from before? [y/N]": partial(flag, True)}
+        assert ask_with(site, "prepare", namespace, "--take-back", on=acts) == 5
+        assert not context.blue.admin.policies(namespace)["autoTopicCreationOverride"]["allowAutoTopicCreation"]
+        flag(False)
+    back = site.answer("prepare", namespace, "--take-back", "--yes")["taken_back"]
+    assert ("blue", "autoTopicCreation") in {(one["side"], one["key"]) for one in back}
 
 
 def test_a_namespace_moves_without_losing_a_message(site: BlueGreenSite, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster.servers.specs import load_runtime
-from servers.blue_green.late import QUESTION, start_with
+from servers.blue_green.late import QUESTION, ask_with
 from servers.blue_green.moving import drained
 from servers.blue_green.site import BlueGreenSite
 
@@ -40,7 +40,7 @@ def deadlock_is_reported_and_cured(site: BlueGreenSite, version: str) -> None:
         site.run("prepare", asking, "--execute", "--yes")
         provoked: list[tuple[str, list[str]]] = []
         act = {QUESTION: lambda: provoked.append(_provoke(site, consumers))}
-        assert start_with(site, asking, on=act) == DEADLOCKED
+        assert ask_with(site, "start", asking, on=act) == DEADLOCKED
         with site.context() as context:
             assert not context.blue.nodes.is_flagged(asking)
         namespace, topics = provoked[0]

@@ -61,7 +61,7 @@ def late_subscriptions_lose_nothing(site: BlueGreenSite, version: str, folder: P
             subscribe(clients, second, behind)
 
         acts = {QUESTION: while_it_asks, FLAGGED: once_flagged}
-        assert start_with(site, first, second, *_ACCEPTED, on=acts) in (0, LATE)
+        assert ask_with(site, "start", first, second, *_ACCEPTED, on=acts) in (0, LATE)
         # Green has entries before the slow consumers come; a producer on no side sends none before all is drained.
         time.sleep(1)
         clients.hurry()
@@ -91,12 +91,10 @@ def late_subscriptions_lose_nothing(site: BlueGreenSite, version: str, folder: P
             assert site.answer("verify", first, second)["done"]
 
 
-def start_with(site: BlueGreenSite, *arguments: str, on: dict[str, Callable[[], None]]) -> int:
-    """Run `start` at a terminal, act on each of these texts once it is shown, and answer yes; return the exit code."""
+def ask_with(site: BlueGreenSite, *command: str, on: dict[str, Callable[[], None]]) -> int:
+    """Run a command at a terminal, act on each of these texts once it is shown, answer yes; return the exit code."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        site.command("start", *arguments), stdin=theirs, stdout=theirs, stderr=theirs, cwd=site.home
-    )
+    process = subprocess.Popen(site.command(*command), stdin=theirs, stdout=theirs, stderr=theirs, cwd=site.home)
     os.close(theirs)
     shown, due = "", dict(on)
     while True:
@@ -107,7 +105,7 @@ def start_with(site: BlueGreenSite, *arguments: str, on: dict[str, Callable[[], 
         shown += read.decode(errors="replace")
         for text in [text for text in due if text in shown]:
             due.pop(text)()
-            if text == QUESTION:
+            if text.endswith("[y/N]"):
                 os.write(ours, b"y\n")
     os.close(ours)
     code = process.wait()

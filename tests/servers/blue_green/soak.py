@@ -25,7 +25,7 @@ from bookwarden.cli.cluster_migration.exit_codes import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
-from servers.blue_green.late import FLAGGED, QUESTION, late_flows, make_topics, start_with
+from servers.blue_green.late import FLAGGED, QUESTION, ask_with, late_flows, make_topics
 from servers.blue_green.moving import Watching, drain_or_abort
 from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
@@ -149,7 +149,7 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
     acts = {QUESTION: while_it_asks} | {f"{name}: {FLAGGED}": partial(once_flagged, name) for name in names}
     # Brokers take a snapshot for transactions of each topic that a Java producer comes to, sooner or later.
     accepted = _accept(("idle-subscriptions", "transactions"))
-    code = start_with(site, *names, *accepted, on=acts)
+    code = ask_with(site, "start", *names, *accepted, on=acts)
     _say(f"start: exit code {code}; {len(asked) + len(flagged)} late subscriptions of {topics} topics")
     assert code in (0, LATE), code
     # Green has entries before the slow ones come.

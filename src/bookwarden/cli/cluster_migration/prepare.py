@@ -118,26 +118,37 @@ def _prepare(
 
 def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, yes: bool, show: int) -> int:
     preparation = context.preparation(scope)
-    held = preparation.held(scope)
-    flagged = {name for name in {step.namespace for step in held} if context.clusters.blue.nodes.is_flagged(name)}
-    # A late client of a partitioned topic would be sent on without its partitions, and make another topic on green.
-    kept = [step for step in held if step.side is Side.BLUE and step.key == AUTO_CREATION and step.namespace in flagged]
-    steps = [step for step in held if step not in kept]
-    moving = still_moving(context.clusters.blue.admin, sorted({step.namespace for step in steps}))
-    if moving:
-        raise RefusedError(
-            f"{', '.join(moving)} is on its way, and blue still has topics of it: it would delete those that are "
-            "drained, and green those that nobody uses yet; `finish` or `abort` first"
-        )
+    steps, kept = _part_held(context, preparation.held(scope))
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes, look="")
     with context.clusters.alone({step.namespace for step in steps}):
+        if _part_held(context, [*steps, *kept]) != (steps, kept):
+            raise RefusedError("a namespace was flagged, or its flag taken off, since the question: run this again")
         done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
     done = replace(done, failed=(*done.failed, *((step, _KEPT) for step in kept)))
     parts: list[Part] = [_steps_table(done.done, "given their values from before", "nothing was changed", show)]
     parts += _failed_table(done)
     invocation.write(Document({"taken_back": [one.as_json() for one in done.done], **_failed_json(done)}, tuple(parts)))
     return 0 if done.is_complete else _PART_LEFT
+
+
+def _part_held(context: ReadinessContext, held: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """Part steps by whether they may be taken back now; RefusedError while a namespace of them moves.
+
+    With topic creation on blue a late client of a partitioned topic would be sent on without its partitions, and make
+    another topic on green.
+    """
+    blue = context.clusters.blue
+    flagged = {name for name in {step.namespace for step in held} if blue.nodes.is_flagged(name)}
+    kept = [step for step in held if step.side is Side.BLUE and step.key == AUTO_CREATION and step.namespace in flagged]
+    steps = [step for step in held if step not in kept]
+    moving = still_moving(blue.admin, sorted({step.namespace for step in steps}))
+    if moving:
+        raise RefusedError(
+            f"{', '.join(moving)} is on its way, and blue still has topics of it: it would delete those that are "
+            "drained, and green those that nobody uses yet; `finish` or `abort` first"
+        )
+    return steps, kept
 
 
 def _describe_plan(wanted: Plan, by_hand: Sequence[Judged], show: int) -> Document:
