@@ -193,6 +193,14 @@ class MigrationRecord:
                 found[event["namespace"]] = event["event"] == STARTING
         return [namespace for namespace, is_begun in found.items() if is_begun]
 
+    def has_moved(self, namespace: str) -> bool:
+        """Return whether clients may have been sent to green: a migration was begun that is not finished."""
+        done = False
+        for event in self.events():
+            if event.get("namespace") == namespace and event["event"] in (STARTING, FINISHED):
+                done = event["event"] == STARTING
+        return done
+
     def is_subscribed_again(self, namespace: str) -> bool:
         """Return whether the subscriptions that blue had deleted were made again since the namespace's newest start."""
         done = False

@@ -134,8 +134,8 @@ class Starting:
     def _complete(self, namespace: str) -> list[Expected]:
         """Load all topics, and make on green what it lacks of them."""
         expected = self._load_all(namespace)
-        has_moved = bool(self._record.expected([namespace]))
-        self._resources.complete({one.topic: one.subscriptions for one in expected}, redirects=has_moved)
+        redirects = self._record.has_moved(namespace)
+        self._resources.complete({one.topic: one.subscriptions for one in expected}, redirects=redirects)
         return expected
 
     def _load_all(self, namespace: str) -> list[Expected]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MigrationRecord
+from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MADE, MigrationRecord
 from bookwarden.errors import FormatError, PulsarError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
@@ -33,6 +33,19 @@ def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
 
 def silent() -> str:
     raise PulsarError("no broker answers")
+
+
+def test_clients_may_be_on_green_only_once_a_migration_was_begun(tmp_path: Path) -> None:
+    record = MigrationRecord(tmp_path)
+    # A start that was refused afterwards had made something on green.
+    record.append(MADE, namespace=NAMESPACE, topic=TOPIC, subscription="late")
+    assert not record.has_moved(NAMESPACE)
+    record.starting(NAMESPACE, [])
+    record.append(ABORTED, namespace=NAMESPACE)
+    assert record.has_moved(NAMESPACE)
+    assert not record.has_moved("shop/other")
+    record.append(FINISHED, namespace=NAMESPACE)
+    assert not record.has_moved(NAMESPACE)
 
 
 def test_blues_name_is_the_recorded_one_only_while_no_broker_tells_it(tmp_path: Path) -> None:
