@@ -68,10 +68,8 @@ class Aborting:
         expected = self._record.expected(namespaces)
         look = self._observer.look(namespaces, expected)
         lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
-        names, fenced = (
-            tuple(seen.topic for seen in lacking),
-            [seen.topic for seen in lacking if seen.loaded is not False],
-        )
+        names = tuple(seen.topic for seen in lacking)
+        fenced = [seen.topic for seen in lacking if seen.loaded is not False]
         missing = list(self._missing(namespaces, look, expected))
         if brokers := self._read_deadlocked():
             return Aborted(tuple(taken), whole, look, names, troubles=(cure_of(brokers, is_aborted=True),))

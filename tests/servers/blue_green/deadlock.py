@@ -1,7 +1,7 @@
 """The deadlock inside blue's broker, provoked: last acknowledgements that meet the check for the end of their topics.
 
 A broker makes that check 10 ms after the last dispatch; a consumer whose acknowledgement comes 6.5 to 10 ms after the
-receipt meets it on one of some 60 topics (4.0.8 and 4.2.4, two cores; one of 360 on 4.2.4 with TLS).
+receipt meets it on one of some 60 topics (4.0.8 and 4.2.4, two cores; one of 360 on 4.2.4 with TLS, which no test has).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from servers.blue_green.site import BlueGreenSite
 _PROGRAM: Final = Path(__file__).parents[2] / "java/TimedAcks.java"
 _TOPICS: Final = 60
 _ROUNDS: Final = 9
-#: Microseconds from the receipt to the earliest acknowledgement, by turns: with TLS all takes longer.
+#: Microseconds from the receipt to the earliest acknowledgement, by turns: a busy machine takes longer.
 _EARLIEST: Final = (6500, 5000, 8000)
 _SPREAD: Final = 3500
 

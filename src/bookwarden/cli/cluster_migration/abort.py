@@ -14,8 +14,7 @@ from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
 Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded, or a drained
-subscription not made again; 4 no migration was begun; 5 another command
-changes one of these namespaces."""
+subscription not made again; 4 no migration was begun; 5 another command changes one of these namespaces."""
 
 
 @click.command(epilog=_EPILOG)
