@@ -66,12 +66,14 @@ class Aborting:
         whole = self._abort_cluster()
         taken = [name for name in namespaces if self._abort_one(name)]
         expected = self._record.expected(namespaces)
+        # Before the look, whose requests a broker in that state may not answer, nor any later one then.
+        brokers = self._read_deadlocked()
         look = self._observer.look(namespaces, expected)
         lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
         names = tuple(seen.topic for seen in lacking)
         fenced = [seen.topic for seen in lacking if seen.loaded is not False]
         missing = list(self._missing(namespaces, look, expected))
-        if brokers := self._read_deadlocked():
+        if brokers:
             return Aborted(tuple(taken), whole, look, names, troubles=(cure_of(brokers, is_aborted=True),))
         unloaded, troubles = self._unload(fenced)
         made, failed = self._make_again(missing)

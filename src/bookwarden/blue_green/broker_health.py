@@ -51,7 +51,7 @@ class BrokerHealth:
         ``unanswered`` are the topics whose unload timed out; ``now`` is in seconds by any clock.
         """
         self._since = {seen.topic: self._noted(seen, now) for seen in look.topics if seen.state not in DONE}
-        if not unanswered and not self._still(look, _STILL_S, now):
+        if not unanswered and not look.unanswered and not self._still(look, _STILL_S, now):
             return ()
         if self._asked_at is not None and now - self._asked_at < _ASKED_EVERY_S:
             return ()

@@ -11,11 +11,20 @@ from typing import Any, Final
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
 from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
 from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
-from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError, SilentBrokerError
+from bookwarden.errors import (
+    BookwardenError,
+    FormatError,
+    NotFoundError,
+    PulsarError,
+    PulsarTimeoutError,
+    SilentBrokerError,
+)
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
 _AT_ONCE: Final = 16
+# A request that waits for a deadlocked topic keeps a thread of its broker's for ever, of those that answer all others.
+_ASKED_AGAIN_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Look:
     troubles: tuple[str, ...] = ()  #: Why something of it is not known.
     restarted: tuple[str, ...] = ()  #: Names of brokers.
     late: tuple[tuple[str, str, int], ...] = ()  #: Subscriptions that came too late, by the record.
+    unanswered: tuple[str, ...] = ()  #: Topics whose brokers gave no answer in time when they were asked for stats.
 
     def of_state(self, *states: TopicState) -> list[TopicSeen]:
         """List the topics in one of these states."""
@@ -80,6 +90,8 @@ class Observer:
         self._green = green
         self._brokers: Mapping[str, int] | None = None
         self._found_on_green: set[tuple[str, str]] = set()
+        #: When topics' brokers gave no answer in time; these are not asked for their stats for a while.
+        self._unanswered: dict[str, float] = {}
 
     @property
     def found_on_green(self) -> frozenset[tuple[str, str]]:
@@ -103,7 +115,8 @@ class Observer:
         gone = [TopicSeen(name, None, True) for name in wanted if name not in there]
         troubles += sorted({seen.trouble for seen in topics if seen.trouble})
         every = sorted([*topics, *gone], key=lambda seen: seen.topic)
-        return Look(at_ms, tuple(every), flagged, tuple(troubles), restarted)
+        silent = tuple(seen.topic for seen in topics if seen.topic in self._unanswered)
+        return Look(at_ms, tuple(every), flagged, tuple(troubles), restarted, unanswered=silent)
 
     def look_at(self, topics: Sequence[str]) -> list[TopicSeen]:
         """Look at these topics, or partitions, alone, in the order asked; errors are as for `look`."""
@@ -189,12 +202,20 @@ class Observer:
         return CursorSeen(name, unread_entries(info, self._nodes.mark_delete(cursor)))
 
     def _stats(self, topic: str) -> tuple[Mapping[str, Any] | None, str]:
+        asked_at = self._unanswered.get(topic)
+        if asked_at is not None and time.monotonic() - asked_at < _ASKED_AGAIN_AFTER_S:
+            return None, f"{topic}: its broker gave no answer in time, and is asked for its stats again after a minute"
         try:
-            return self._admin.stats(topic), ""
+            found = self._admin.stats(topic)
         except NotFoundError:
             return None, ""
+        except PulsarTimeoutError as error:
+            self._unanswered[topic] = time.monotonic()
+            return None, f"{topic}: {error}"
         except (PulsarError, FormatError) as error:
             return None, f"{topic}: {error}"
+        self._unanswered.pop(topic, None)
+        return found, ""
 
     def _lacking_on_green(self, topic: str, wanted: Sequence[str]) -> list[str]:
         """Return which of these subscriptions had no consumer on green yet; "" stands for the producers."""

@@ -88,6 +88,8 @@ class Releasing:
 
     def _release(self, seen: TopicSeen) -> None:
         topic = seen.topic
+        if seen.trouble:
+            raise RefusedError(seen.trouble)
         if not (seen.flagged and seen.loaded and seen.is_marked and seen.is_read):
             raise RefusedError(
                 f"{topic} is {seen.state.value} with {seen.unread} entries unread, which nobody could read "

@@ -66,6 +66,11 @@ def test_an_unload_without_an_answer_has_them_asked_at_once() -> None:
     assert brokers.asked == 1
 
 
+def test_a_topic_whose_broker_does_not_answer_has_them_asked_at_once() -> None:
+    seen = Look(0, (draining(5),), {"shop/live": True}, unanswered=(TOPIC,))
+    assert BrokerHealth(Brokers(BROKER)).after(seen, (), 0) == (BROKER,)
+
+
 def test_what_is_done_is_no_reason_to_ask() -> None:
     brokers = Brokers()
     health = BrokerHealth(brokers)

@@ -68,6 +68,27 @@ def test_compaction_that_is_behind_does_not_keep_its_topic(blue: ScriptedBlue) -
     assert blue.unloaded == [TOPIC]
 
 
+def test_a_broker_that_does_not_answer_for_a_topic_is_not_asked_again_at_each_look(
+    blue: ScriptedBlue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that waits for a deadlocked topic keeps a thread of its broker's for ever."""
+    asked = []
+
+    def stats(topic: str) -> Any:
+        asked.append(topic)
+        raise PulsarTimeoutError("b-1 gave no answer in time")
+
+    monkeypatch.setattr(blue, "stats", stats)
+    path = f"/managed-ledgers/{TopicName.parse(TOPIC).managed_ledger}/app"
+    blue.store.create(path, cursor(6, 2))
+    looks = [blue.observer.look([NAMESPACE]) for _ in range(2)]
+    assert [look.unanswered for look in looks] == [(TOPIC,), (TOPIC,)]
+    assert all("gave no answer in time" in look.troubles[0] for look in looks)
+    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC]).refused
+    assert "gave no answer in time" in refused[TOPIC]
+    assert asked == [TOPIC]
+
+
 def test_a_topic_is_known_to_be_loaded_though_another_broker_is_silent(blue: ScriptedBlue) -> None:
     other = f"persistent://{NAMESPACE}/other"
 
