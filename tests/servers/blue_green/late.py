@@ -97,18 +97,22 @@ def ask_with(site: BlueGreenSite, *command: str, on: dict[str, Callable[[], None
     process = subprocess.Popen(site.command(*command), stdin=theirs, stdout=theirs, stderr=theirs, cwd=site.home)
     os.close(theirs)
     shown, due = "", dict(on)
-    while True:
-        try:
-            read = os.read(ours, 4096)
-        except OSError:  # A terminal without a process.
-            break
-        shown += read.decode(errors="replace")
-        for text in [text for text in due if text in shown]:
-            due.pop(text)()
-            if text.endswith("[y/N]"):
-                os.write(ours, b"y\n")
-    os.close(ours)
-    code = process.wait()
+    try:
+        while True:
+            try:
+                read = os.read(ours, 4096)
+            except OSError:  # A terminal without a process.
+                break
+            shown += read.decode(errors="replace")
+            for text in [text for text in due if text in shown]:
+                due.pop(text)()
+                if text.endswith("[y/N]"):
+                    os.write(ours, b"y\n")
+        code = process.wait()
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
     assert not due, shown
     return code
 
