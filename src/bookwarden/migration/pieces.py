@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 Piece = TypeVar("Piece")
@@ -50,10 +50,6 @@ class Pieces(Generic[Piece]):
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-
-    def not_taken(self) -> Sequence[Piece]:
-        """Return the pieces that no thread has taken; call it when nothing takes or offers pieces any more."""
-        return tuple(self._waiting)
 
     def _take(self) -> Piece | None:
         with self._changed:

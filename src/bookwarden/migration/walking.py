@@ -6,12 +6,11 @@ the paths of some thousand waiting directories, and a batch for each thread.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.pieces import Pieces
@@ -25,21 +24,8 @@ _MOST_DIRECTORIES: Final = 50
 Visit = Callable[[Sequence[str], Sequence[Sequence[Versioned | None]]], object]
 
 
-class Directory(NamedTuple):
-    """A node to look below; ``children`` is the number of nodes there by a store's answer, None without one."""
-
-    path: str
-    children: int | None = None
-
-
-class Unvisited(NamedTuple):
-    """The places left of a walk: nodes to visit, with all below them, and directories that were visited themselves."""
-
-    paths: Sequence[str] = ()
-    directories: Sequence[Directory] = ()
-
-
-WHOLE_TREE: Final = Unvisited(directories=(Directory("/"),))
+# A node to list the children of, and their number by a store's answer, None without one.
+_Directory = tuple[str, int | None]
 
 
 class TreeWalk:
@@ -54,40 +40,29 @@ class TreeWalk:
         self._visit = visit
         self._passed_over = frozenset(passed_over)
         self._threads = 1 if all(tree.answers_at_once for tree in trees) else _THREADS
-        self._lock = threading.Lock()
-        self._visited = 0
-        self._left: list[Unvisited] = []
 
-    def run(self, where: Unvisited = WHOLE_TREE, *, most: int | None = None) -> Unvisited:
-        """Visit all nodes, or about `most` of them; return the places left.
-
-        Raises what the trees raise, and what the visit does.
-        """
-        first = _Below(self._paths_in, Unvisited(where.paths))
-        pieces: Pieces[_Below] = Pieces([first, *self._grouped(where.directories)], _MOST_WAITING)
+    def run(self) -> None:
+        """Visit all nodes; raises what the trees raise, and what the visit does."""
+        pieces: Pieces[_Below] = Pieces(self._grouped([("/", None)]), _MOST_WAITING)
         for tree in self._trees:
             tree.sync()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="walk") as pool:
             try:
-                for work in [pool.submit(self._work, pieces, most) for _ in range(self._threads)]:
+                for work in [pool.submit(self._work, pieces) for _ in range(self._threads)]:
                     work.result()
             finally:
                 # On an error of one thread, and on Ctrl-C, the others end with their batch.
                 pieces.stop()
-        left = self._left + [piece.left() for piece in pieces.not_taken()]
-        return Unvisited(
-            [path for one in left for path in one.paths], [directory for one in left for directory in one.directories]
-        )
 
-    def _work(self, pieces: Pieces[_Below], most: int | None) -> None:
+    def _work(self, pieces: Pieces[_Below]) -> None:
         try:
             for piece in pieces.each():
-                self._walk(piece, pieces, most)
+                self._walk(piece, pieces)
         except BaseException:
             pieces.stop()
             raise
 
-    def _walk(self, piece: _Below, pieces: Pieces[_Below], most: int | None) -> None:
+    def _walk(self, piece: _Below, pieces: Pieces[_Below]) -> None:
         """Visit all of a piece but the parts left to other threads."""
         levels = [piece]
         while levels and not pieces.is_stopped:
@@ -98,25 +73,15 @@ class TreeWalk:
             below = self._visit_batch(batch)
             mine = [group for group in self._grouped(below) if not pieces.offer(group)]
             levels += reversed(mine)
-            if most is not None and self._count(len(batch)) >= most:
-                pieces.stop()
-        with self._lock:
-            self._left += [level.left() for level in levels]
 
-    def _count(self, visited: int) -> int:
-        with self._lock:
-            self._visited += visited
-            return self._visited
-
-    def _grouped(self, directories: Sequence[Directory]) -> Iterator[_Below]:
+    def _grouped(self, directories: Sequence[_Directory]) -> Iterator[_Below]:
         """Divide directories so that each thread gets some."""
         size = min(_MOST_DIRECTORIES, max(1, len(directories) // (2 * self._threads)))
         for begin in range(0, len(directories), size):
-            yield _Below(self._paths_in, Unvisited(directories=directories[begin : begin + size]))
+            yield _Below(self._paths_in, directories[begin : begin + size])
 
-    def _paths_in(self, directories: Sequence[Directory]) -> Iterator[str]:
-        """Yield the paths of all children of the directories, in any of the trees."""
-        paths = [directory.path for directory in directories]
+    def _paths_in(self, paths: Sequence[str]) -> Iterator[str]:
+        """Yield the paths of all children of these nodes, in any of the trees."""
         lists = zip(*(tree.list_many(paths) for tree in self._trees), strict=True)
         for directory, (names, *others) in zip(paths, lists, strict=True):
             prefix = directory if directory == "/" else f"{directory}/"
@@ -126,7 +91,7 @@ class TreeWalk:
                 if path not in self._passed_over:
                     yield path
 
-    def _visit_batch(self, paths: list[str]) -> list[Directory]:
+    def _visit_batch(self, paths: list[str]) -> list[_Directory]:
         """Visit the nodes of these paths; return those with children in any of the trees."""
         nodes = [tree.get_many(paths) for tree in self._trees]
         self._visit(paths, nodes)
@@ -136,16 +101,16 @@ class TreeWalk:
         if not parents:
             return []
         rows = zip(paths, *nodes, strict=True)
-        return [Directory(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
+        return [(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
 
 
 class _Below:
-    """The paths of a place to go, listed as they are asked for; for one thread at a time."""
+    """The paths below some directories, listed as they are asked for; for one thread at a time."""
 
-    def __init__(self, paths_in: Callable[[Sequence[Directory]], Iterator[str]], where: Unvisited) -> None:
+    def __init__(self, paths_in: Callable[[Sequence[str]], Iterator[str]], directories: Iterable[_Directory]) -> None:
         self._paths_in = paths_in
-        self._listed: Iterator[str] = iter(where.paths)
-        self._unlisted = deque(_listed_together(where.directories))
+        self._listed: Iterator[str] = iter(())
+        self._unlisted = deque(_listed_together(directories))
 
     def batch(self) -> list[str]:
         """Return the next paths; none if there are no more."""
@@ -155,21 +120,17 @@ class _Below:
             batch += islice(self._listed, _BATCH - len(batch))
         return batch
 
-    def left(self) -> Unvisited:
-        """Return the rest; ask for no batch after that."""
-        return Unvisited(list(self._listed), [directory for group in self._unlisted for directory in group])
 
-
-def _listed_together(directories: Iterable[Directory]) -> Iterator[list[Directory]]:
-    """Divide directories to limit the children listed at once; one with an unknown number is alone."""
-    group: list[Directory] = []
+def _listed_together(directories: Iterable[_Directory]) -> Iterator[list[str]]:
+    """Divide the paths of directories to limit the children listed at once; one with an unknown number is alone."""
+    group: list[str] = []
     children = 0
-    for directory in directories:
-        expected = directory.children or _BATCH
+    for path, told in directories:
+        expected = told or _BATCH
         if group and children + expected > _BATCH:
             yield group
             group, children = [], 0
-        group.append(directory)
+        group.append(path)
         children += expected
     if group:
         yield group

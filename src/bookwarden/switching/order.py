@@ -18,15 +18,12 @@ from bookwarden.switching.registry import Registry
 
 
 class Phase(enum.Enum):
-    """The phases of a switch, in the words of PIP-477."""
+    """The phases of a switch, in the words of PIP-477, but its BUILD_PROMOTE_CLEANUP, which has commands of its own."""
 
     NOT_REGISTERED = "NOT_REGISTERED"  #: There is one bookie cluster, or none: nothing to switch to.
     REGISTERED = "REGISTERED"  #: There is another, and no order.
     SWITCH_TRIGGERED = "SWITCH_TRIGGERED"  #: The order is given, and the registry may be changed by it.
     LIVE_DUAL_READ = "LIVE_DUAL_READ"  #: The registry is changed; brokers follow, and read from all clusters.
-    BUILD_PROMOTE_CLEANUP = (
-        "BUILD_PROMOTE_CLEANUP"  #: What is left of the old cluster's ledgers is copied, and deleted.
-    )
     DONE = "DONE"  #: All live brokers follow.
     DONE_WITH_FAILURES = "DONE_WITH_FAILURES"  #: The registry is changed, and something else did not succeed.
     ROLLBACK = "ROLLBACK"  #: The order is given, or carried out, to return to the cluster that was active before.
@@ -37,10 +34,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.NOT_REGISTERED: frozenset({Phase.REGISTERED}),
     Phase.REGISTERED: frozenset({Phase.NOT_REGISTERED, Phase.SWITCH_TRIGGERED, Phase.ROLLBACK}),
     Phase.SWITCH_TRIGGERED: frozenset({Phase.REGISTERED, Phase.LIVE_DUAL_READ}),
-    Phase.LIVE_DUAL_READ: frozenset(
-        {Phase.BUILD_PROMOTE_CLEANUP, Phase.DONE, Phase.DONE_WITH_FAILURES, Phase.ROLLBACK}
-    ),
-    Phase.BUILD_PROMOTE_CLEANUP: frozenset({Phase.DONE, Phase.DONE_WITH_FAILURES, Phase.ROLLBACK}),
+    Phase.LIVE_DUAL_READ: frozenset({Phase.DONE, Phase.DONE_WITH_FAILURES, Phase.ROLLBACK}),
     Phase.DONE: frozenset({Phase.SWITCH_TRIGGERED, Phase.ROLLBACK}),
     Phase.DONE_WITH_FAILURES: frozenset({Phase.DONE, Phase.DONE_WITH_FAILURES, Phase.SWITCH_TRIGGERED, Phase.ROLLBACK}),
     Phase.ROLLBACK: frozenset({Phase.REGISTERED, Phase.DONE, Phase.DONE_WITH_FAILURES}),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,7 +17,6 @@ from bookwarden.cli.migration.rehearse import rehearse
 from bookwarden.cli.migration.start import start
 from bookwarden.cli.migration.status import status
 from bookwarden.cli.migration.watch import watch
-from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.migration.comparison.differences import DifferenceClass
@@ -34,7 +29,6 @@ Examples:
   bookwarden metadata-migration verify                    the store in the settings, and where it was moved
   bookwarden metadata-migration verify --source zk:zk1:2181,zk2:2181 --target oxia://oxia1:6648/default
   bookwarden metadata-migration verify --differences differences.parquet -o json
-  bookwarden metadata-migration verify --spark --differences verified    a store of many millions of nodes
 
 \b
 What each class means and what to do: docs/metadata-migration-verify.md."""
@@ -65,13 +59,12 @@ for _command in (preflight, rehearse, start, status, watch, counters):
 )
 @click.option(
     "--differences",
-    "place",
+    "file",
+    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write all differences to this .parquet or .jsonl file; with --spark to this new folder.",
+    help="Write all differences to this .parquet or .jsonl file.",
 )
 @show_option("Differences of each class to list.")
-@click.option("--spark", is_flag=True, help="Compare on a Spark that is started here, with all its cores.")
-@click.option("--resume", is_flag=True, help="Go on with what --spark began in the folder of --differences.")
 @max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
 @output_option
 @pass_invocation
@@ -80,10 +73,8 @@ def verify(
     source: str | None,
     target: str | None,
     versions: str,
-    place: str | None,
+    file: Path | None,
     show: int,
-    spark: bool,
-    resume: bool,
     limit: float | None,
 ) -> None:
     """Compare all nodes of a migrated store with the source.
@@ -91,27 +82,8 @@ def verify(
     Reads only. Ends with 0 where the target has every node of the source as it was, and with 22 where it does not;
     what was written to the target after the switch is counted, and is no fault.
     """
-    if resume and not (spark and place):
-        raise click.UsageError("--resume goes on with --spark in the folder that --differences names")
-    if spark:
-        found = _verify_on_spark(invocation, source, target, VersionRule(versions), place, show, limit, resume=resume)
-    else:
-        found = _verify(invocation, source, target, VersionRule(versions), place, show, limit)
-    invocation.write(_describe(found))
-    click.get_current_context().exit(DIFFERENCES_FOUND if found.report.faults else 0)
-
-
-def _verify(
-    invocation: Invocation,
-    source: str | None,
-    target: str | None,
-    versions: VersionRule,
-    file: str | None,
-    show: int,
-    limit: float | None,
-) -> Verification:
     with (
-        difference_file(None if file is None else Path(file)) as sink,
+        difference_file(file) as sink,
         VerificationContext(
             invocation.settings.metadata_store, source=source, target=target, max_reads_per_second=limit
         ) as context,
@@ -119,35 +91,20 @@ def _verify(
     ):
         begin = time.monotonic()
         report = context.comparison(
-            versions=versions, switched_ms=context.switched_ms, keep=show, sink=sink, progress=tell
+            versions=VersionRule(versions), switched_ms=context.switched_ms, keep=show, sink=sink, progress=tell
         ).run()
         seconds = time.monotonic() - begin
-    phase = None if context.flag is None else context.flag.phase
-    return Verification(context.source_url, context.target_url, phase, context.switched_ms, report, seconds, file)
-
-
-def _verify_on_spark(
-    invocation: Invocation,
-    source: str | None,
-    target: str | None,
-    versions: VersionRule,
-    folder: str | None,
-    show: int,
-    limit: float | None,
-    *,
-    resume: bool,
-) -> Verification:
-    """Compare on a Spark that is started here; without a folder only the result is kept."""
-    require_spark()
-    from bookwarden.pipelines.verification.driver import VerificationRequest, run_verification
-
-    if invocation.verbose or invocation.debug:
-        invocation.set_up_logging(logging.INFO)
-    with ExitStack() as opened:
-        location = folder or opened.enter_context(tempfile.TemporaryDirectory(prefix="bookwarden-verify-"))
-        request = VerificationRequest(location, source, target, versions, show, limit, resume)
-        found = run_verification(invocation.settings, request, say=invocation.say, local=True)
-    return found if folder else replace(found, differences=None)
+    found = Verification(
+        context.source_url,
+        context.target_url,
+        None if context.flag is None else context.flag.phase,
+        context.switched_ms,
+        report,
+        seconds,
+        None if file is None else str(file),
+    )
+    invocation.write(_describe(found))
+    click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
 
 
 def _describe(found: Verification) -> Document:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from bookwarden.errors import BookwardenError, ConfigError
 from bookwarden.migration.comparison.findings import DifferenceSink
-from bookwarden.migration.comparison.rows import row_of
+from bookwarden.migration.comparison.rows import NUMBER_COLUMNS, TEXT_COLUMNS, row_of
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
 _ROWS_IN_GROUP: Final = 50_000
@@ -64,13 +64,18 @@ def _parquet_file(path: Path) -> _RowFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from bookwarden.pipelines.verification.difference_tables import DIFFERENCES
+    schema = pa.schema(
+        [
+            *(pa.field(name, pa.string(), nullable=False) for name in TEXT_COLUMNS),
+            *(pa.field(name, pa.int64()) for name in NUMBER_COLUMNS),
+        ]
+    )
 
     class ParquetRows:
         """Rows in large groups, since a small group is larger than its rows."""
 
         def __init__(self) -> None:
-            self._writer = pq.ParquetWriter(path, DIFFERENCES, compression="zstd")
+            self._writer = pq.ParquetWriter(path, schema, compression="zstd")
             self._waiting: list[dict[str, Any]] = []
 
         def write(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -86,7 +91,7 @@ def _parquet_file(path: Path) -> _RowFile:
 
         def _flush(self) -> None:
             if self._waiting:
-                self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=DIFFERENCES))
+                self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=schema))
                 self._waiting = []
 
     return ParquetRows()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-from bookwarden.migration.comparison.differences import Difference, DifferenceClass, Side
+from bookwarden.migration.comparison.differences import Difference, Side
 
 _STORES: Final = ("source", "target")
 
@@ -20,13 +19,3 @@ def row_of(difference: Difference) -> dict[str, Any]:
     for name, side in zip(_STORES, (difference.source, difference.target), strict=True):
         row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
     return row
-
-
-def difference_of(row: Mapping[str, Any]) -> Difference:
-    """Convert a row back to its difference."""
-    source, target = (_side_of(row, name) for name in _STORES)
-    return Difference(DifferenceClass(row["class"]), row["path"], source, target, row["first_byte"])
-
-
-def _side_of(row: Mapping[str, Any], store: str) -> Side | None:
-    return None if row[f"{store}_version"] is None else Side(*(row[f"{store}_{field}"] for field in Side._fields))

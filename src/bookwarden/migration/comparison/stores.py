@@ -8,7 +8,7 @@ from typing import Final
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.migration.comparison.differences import Difference, compare_nodes, is_other_version
 from bookwarden.migration.comparison.findings import DifferenceSink, Findings, Report, VersionRule
-from bookwarden.migration.walking import WHOLE_TREE, TreeWalk, Unvisited
+from bookwarden.migration.walking import TreeWalk
 
 # ZooKeeper's own nodes, which Pulsar also copies from a store without a chroot.
 ZOOKEEPERS_OWN: Final = "/zookeeper"
@@ -42,13 +42,8 @@ class Comparison:
 
     def run(self) -> Report:
         """Compare everything, once; raises the errors of the stores and of the sink."""
-        self.run_part(WHOLE_TREE, None)
+        self._walk.run()
         return self._findings.report()
-
-    def run_part(self, where: Unvisited, most: int | None) -> tuple[Report, Unvisited]:
-        """Compare about `most` nodes of these places, once; return the findings, and the places left."""
-        left = self._walk.run(where, most=most)
-        return self._findings.report(), left
 
     def _compare(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
         compared = ephemeral = other_versions = 0
