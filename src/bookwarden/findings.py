@@ -1,4 +1,4 @@
-"""Findings of a check: what was seen, whether it stands in the way, and what to do about it."""
+"""Findings of a check: what was seen, whether it blocks, and what to do about it; and texts of findings."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Finding(NamedTuple):
 Found = tuple[Verdict, str, str]
 
 _SHOWN = 3
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def ok(seen: str) -> Found:
@@ -48,6 +49,14 @@ def fails(seen: str, advice: str) -> Found:
 def failing(findings: Iterable[Finding]) -> list[Finding]:
     """List the lines that stand in the way."""
     return [finding for finding in findings if finding.verdict is Verdict.FAILS]
+
+
+def size_text(size: int) -> str:
+    """Format a number of bytes in the largest binary unit in which it is at least 1."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{size:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
 def some(names: list[str]) -> str:

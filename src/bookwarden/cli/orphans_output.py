@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
+from bookwarden.findings import size_text
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.report import size_text
 from bookwarden.orphans.summary import BYTES_LABEL, Count, InsideList, Summary
 
 _SHOWN_NAMESPACES = 20

@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from bookwarden.findings import size_text
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.report import render_page
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
-from bookwarden.orphans.report.page import size_text
 from bookwarden.orphans.summary import (
     Cell,
     Findings,

@@ -18,8 +18,8 @@ from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.orphans.report import size_text
 from bookwarden.switching.moving.build import Build, FoundBuild
 from bookwarden.switching.moving.counts import DONE, STAYING
 from bookwarden.switching.moving.report import ADVICE, UNPROVEN_ADVICE, BuildReport

@@ -14,7 +14,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.orphans.report import size_text
+from bookwarden.findings import size_text
 from bookwarden.switching.documents import left_data
 from bookwarden.switching.moving.build import Build
 from bookwarden.switching.moving.draining import Drained, Left

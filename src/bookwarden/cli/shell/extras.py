@@ -8,6 +8,7 @@ from bookwarden.errors import MissingExtraError
 
 # By imported module; setup.cfg has the distributions.
 EXTRA_OF: Final = {
+    "jinja2": "spark",
     "numpy": "spark",
     "pandas": "spark",
     "prometheus_client": "spark",

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-
+from bookwarden.findings import size_text
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
 from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, Count, GrowthPoint, Summary
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 _SHOWN_BARS: Final = 15
 _SHOWN_PLACES: Final = 3
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 _MEANING: Final = {
     LedgerClass.REFERENCED: "something in the metadata names it",
@@ -81,16 +81,10 @@ def render_page(summary: Summary) -> str:
     )
 
 
-def size_text(size: int) -> str:
-    """Format a number of bytes in the largest binary unit in which it is at least 1."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{size:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
-
-
-@lru_cache(maxsize=1)
 def _template() -> Template:
+    # Its extra is not in every environment, and others than this page do without.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("bookwarden.orphans.report", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
