@@ -17,11 +17,6 @@ class RedirectUrls:
     broker_service_url: str = ""
     broker_service_url_tls: str = ""
 
-    @property
-    def is_empty(self) -> bool:
-        """True where no client could be sent anywhere."""
-        return not (self.broker_service_url or self.broker_service_url_tls)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterFlag:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,10 +86,6 @@ class BlueAndGreen:
         """Kill all servers of both."""
         for cluster in (self.blue, self.green):
             cluster.kill()
-
-    def wait_for_rounds(self, count: int = 1) -> None:
-        """Wait for so many looks at the flags."""
-        time.sleep(count * ROUND_SECONDS)
 
     def __enter__(self) -> BlueAndGreen:
         self.up()

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
-    LogNode,
     ManagedLedgerNode,
     ReferenceNode,
     cursor_node,
@@ -111,11 +110,6 @@ def read_said(store: MetadataStore, root: str, paths: Sequence[str]) -> list[Sai
     store.sync()
     values = read_each(store, [node.path for node in nodes])
     return [said_by(node, value, root) for node, value in zip(nodes, values, strict=True)]
-
-
-def is_followed(node: ReferenceNode) -> bool:
-    """Return whether what the node names is followed."""
-    return not isinstance(node, LogNode)
 
 
 def _now_ms() -> int:
