@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from benchmarks.results import say
-from bookwarden.cli.dev import settings_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
-from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden_dev.commands.dev import settings_of
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster.temporary import temporary_files_in
 
 # Ledgers that were made a moment ago must not wait for the grace of ledgers that were made a moment ago.
 _SECTIONS: dict[str, dict[str, Any]] = {"deletion": {"unlisted_grace_seconds": 0.0}, "spark": {"master": "local[2]"}}

@@ -16,14 +16,14 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting, LedgerWriter
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
-from bookwarden.devcluster.bookie_clusters import ClusterPlan, RunBookies, SwitchablePulsar
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, RunBookies, SwitchablePulsar
+from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 
 _CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=1), ClusterPlan("b", "/bookies-b", bookies=1))
 # Room for a round's large ledgers, as real bookies have; these sync their journals.

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.java import java_command
 
 
 class JavaPeer:
@@ -53,7 +54,8 @@ def java_peer(
 
     It has the jars of a release of Pulsar, that of the benchmarks unless told, and others.
     """
-    command = find_java().command(
+    command = java_command(
+        find_java(),
         release or ensure_distribution(),
         str(Path(__file__).parent / "peer" / source),
         arguments,

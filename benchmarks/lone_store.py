@@ -14,11 +14,6 @@ import yaml
 from benchmarks.cluster import temporary_home
 from benchmarks.population import create_nodes, zookeeper_at
 from benchmarks.results import say
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.processes.process import ServerProcess
-from bookwarden.devcluster.servers.oxia import OxiaServer
-from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, store_url
-from bookwarden.devcluster.servers.specs import ServerFactory, load_runtime
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.shards import OxiaCluster
@@ -26,6 +21,11 @@ from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import ancestors
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import oxia_client_pb2 as pb
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.processes.process import ServerProcess
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
+from bookwarden_dev.devcluster.servers.settings import ClusterOptions, ClusterPorts, store_url
+from bookwarden_dev.devcluster.servers.specs import ServerFactory, load_runtime
 
 _PER_REQUEST = 500
 _REQUESTS_IN_FLIGHT = 4

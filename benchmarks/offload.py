@@ -37,8 +37,6 @@ from bookwarden.config import OffloadStoreSettings
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy, StoreLocation
 from bookwarden.ledgers.outcomes import Outcome
@@ -46,6 +44,8 @@ from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Pend
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wiring.offload import allowed_store
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 
 COUNT = 10_000
 BUCKET, PEER_BUCKET = "offloaded", "offloaded-peer"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.java import java_command
 
 _MAIN = "org.apache.pulsar.testclient.PulsarPerfTestTool"
 _RATE = re.compile(r"Throughput produced: .*?([\d.]+) msg/s")
@@ -27,7 +28,8 @@ def produced_per_second(service_url: str, topic: str, message_bytes: int, rounds
     arguments += ["--service-url", service_url, "--size", str(message_bytes), "--rate", _ANY_RATE]
     seconds = (rounds + 1) * _INTERVAL_S + _INTERVAL_S // 2
     arguments += ["--disable-batching", "--max-outstanding", str(_OUTSTANDING), "--test-duration", str(seconds)]
-    command = find_java().command(
+    command = java_command(
+        find_java(),
         release,
         _MAIN,
         arguments,

@@ -30,7 +30,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.devcluster.temporary import temporary_files_in
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
@@ -39,6 +38,7 @@ from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden_dev.devcluster.temporary import temporary_files_in
 
 COUNT = 1_000_000
 LEDGERS_PER_TOPIC = 50

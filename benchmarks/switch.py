@@ -21,8 +21,6 @@ from benchmarks.options import Options
 from benchmarks.results import Result, compared, publish, say
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.load import Load
-from bookwarden.devcluster.bookie_clusters import DRIVER_PROPERTIES, SiteBroker, SwitchablePulsar
 from bookwarden.errors import ServerError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
@@ -31,6 +29,8 @@ from bookwarden.switching.broker_jar import PACKAGED
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode
+from bookwarden_dev.demo.load import Load
+from bookwarden_dev.devcluster.bookie_clusters import DRIVER_PROPERTIES, SiteBroker, SwitchablePulsar
 
 COUNT = 3_000
 LEDGERS = 200

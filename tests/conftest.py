@@ -15,8 +15,8 @@ import pytest
 import urllib3
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import ClusterOptions, DevCluster, ports
-from bookwarden.devcluster.temporary import temporary_files_in
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ports
+from bookwarden_dev.devcluster.temporary import temporary_files_in
 from servers.accounting import Account
 from servers.class_archives import quick_spark_home, quick_spark_options, start_quickly
 from servers.each_store import shared_cluster_on

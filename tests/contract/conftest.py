@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.each_store import is_tried_again, on_oxia
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import ObjectStore

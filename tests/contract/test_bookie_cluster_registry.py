@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.switching.ledgers_roots import initialise

@@ -9,7 +9,6 @@ import pytest
 
 from bookwarden.config import load_settings
 from bookwarden.deletion.dropped.table import NodeNow
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.changes import ChangeFeed
@@ -18,6 +17,7 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper import requests
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.follow.step_by_step import StepByStep
 from servers.lone_zookeeper import LoneZooKeeper

@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import StoreError, StoreMigratingError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.migration.coordinator import Coordinator

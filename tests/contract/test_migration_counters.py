@@ -15,7 +15,6 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.migration.counters import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
@@ -24,6 +23,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.swept_store import SweptStore

@@ -24,7 +24,6 @@ from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES
 from bookwarden.clusters.offload.names import map_file_name, object_names
 from bookwarden.clusters.offload.silence import StoreSilentError
-from bookwarden.devcluster.ports import free_ports
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,
@@ -36,6 +35,7 @@ from bookwarden.ledgers.offloaded_copies import (
     StoreLocation,
     UnreadableCopy,
 )
+from bookwarden_dev.devcluster.ports import free_ports
 from servers.offload_index import index_of
 
 OWNER = "t/n/persistent/orders"

@@ -12,7 +12,6 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from bookwarden.devcluster.servers.oxia import OxiaServer, ensure_oxia
 from bookwarden.errors import ConfigError, OutcomeUnknownError, StoreError, StoreUnavailableError, StoreWedgedError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.oxia.shards import Shard
@@ -20,6 +19,7 @@ from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.oxia.writes import PendingWrite
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.pb.oxia_client_pb2 import PutRequest, WriteRequest
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer, ensure_oxia
 from contract.conftest import OxiaStoreMaker
 from servers.lossy_proxy import LossyProxy
 from servers.waiting import eventually

@@ -17,7 +17,6 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import RefusedError, StoreMovedError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
@@ -29,6 +28,7 @@ from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import open_metadata_store
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from contract.conftest import OxiaStoreMaker, StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree

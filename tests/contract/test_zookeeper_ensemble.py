@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from bookwarden.devcluster.servers.readiness import zookeeper_mode
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from bookwarden_dev.devcluster.servers.readiness import zookeeper_mode
 from servers.waiting import eventually
 from servers.zookeeper_ensemble import ZooKeeperEnsemble
 

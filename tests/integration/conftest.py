@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.deletion_site import DeletionSite
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, TroubledStore
 from servers.older_broker import OlderBroker

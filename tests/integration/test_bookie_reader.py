@@ -28,15 +28,16 @@ from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster import DevCluster, ServerProcess
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieAccessError, BookieError, BookieUnavailableError, EntryAbsentError
+from bookwarden.java import find_java
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.java import java_command
 from servers.pulsar_topics import TopicUnderTest
 from servers.three_bookies import NAMED, ThreeBookies
 from servers.waiting import eventually
@@ -96,7 +97,7 @@ def site(three_bookies: ThreeBookies) -> Iterator[Site]:
 
 
 def _java(main: str, *arguments: str) -> str:
-    command = find_java().command(ensure_distribution(), main, arguments, heap_mb=256)
+    command = java_command(find_java(), ensure_distribution(), main, arguments, heap_mb=256)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout

@@ -25,7 +25,6 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     topic_path,
 )
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import DataGoneError, NotFoundError, RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
@@ -34,6 +33,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.follow.driver import run_follow
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.marked_load import sweep_process
 from servers.population import Population

@@ -19,11 +19,11 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import DevCluster
 from servers.client_counts import clients_counted
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder
@@ -28,6 +27,7 @@ from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import Grounds
 from servers.pool import ENTRIES_PER_LEDGER

@@ -19,10 +19,8 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import DevCluster
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
@@ -31,6 +29,8 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.wire.cursor import decode_position_info
 from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
 from servers.broker_claims import assert_every_claimed_ledger_is_found
 from servers.deletion_site import DeletionSite
 from servers.population import Population

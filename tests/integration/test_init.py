@@ -15,10 +15,10 @@ from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, Dele
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, PulsarAccessError, RefusedError
 from bookwarden.wire.avro import registry_schema
 from bookwarden.wire.switch_event import switch_event_schema
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from bookwarden.devcluster import DevCluster
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.errors import MissingExtraError
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.deletion_site import DeletionSite
 from servers.help_pages import EVERY_HELP, assert_every_command_helps
 from servers.lone_zookeeper import LoneZooKeeper

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
-from bookwarden.devcluster import DevCluster
 from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
 

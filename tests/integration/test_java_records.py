@@ -15,14 +15,14 @@ from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.devcluster.cluster import DevCluster
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import MalformedMarkError
+from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
 from bookwarden.ledgers.received import decode_mark
 from bookwarden.wire.avro import PendingDeletionCodec, parse_writer_schema
+from bookwarden_dev.devcluster.cluster import DevCluster
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
 
 pytestmark = pytest.mark.servers
 

@@ -23,14 +23,15 @@ from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Booki
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
 from bookwarden.errors import BookieUnavailableError
+from bookwarden.java import find_java
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.java import java_command
 from servers.more_bookies import MoreBookies
 from servers.pulsar_topics import TopicUnderTest
 from servers.short_lived import running_until_killed
@@ -103,7 +104,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _java(main: Path, *arguments: str) -> str:
-    command = find_java().command(ensure_distribution(), str(main), arguments, heap_mb=256)
+    command = java_command(find_java(), ensure_distribution(), str(main), arguments, heap_mb=256)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout

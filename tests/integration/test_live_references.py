@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.broker_claims import assert_references_are_the_brokers
 
 pytestmark = pytest.mark.servers

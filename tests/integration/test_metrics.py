@@ -17,13 +17,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
-from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.processes import descendants
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import DevCluster, ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.spark_cluster import SPARK_HOME, java_options

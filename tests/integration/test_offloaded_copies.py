@@ -21,7 +21,6 @@ from bookwarden.clusters.offload.names import data_name, object_names
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
@@ -30,6 +29,7 @@ from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.follow.site import LATE_S, FollowingSite
 from servers.object_store import ACCESS_KEY, OFFLOAD_BUCKET, SECRET_KEY, ObjectStore, TroubledStore

@@ -26,14 +26,14 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import ClusterMigrationSettings, GreenSideSettings, Settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import DevCluster
-from bookwarden.devcluster.releases.jars import ensure_jars
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.releases.jars import ensure_jars
 from servers.broker_claims import (
     assert_every_claimed_ledger_is_found,
     assert_references_are_the_brokers,

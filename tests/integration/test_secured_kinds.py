@@ -18,13 +18,13 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import load_settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import ClusterOptions, DevCluster
-from bookwarden.devcluster.credentials import broker_credentials
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster.credentials import broker_credentials
 from servers.operator import Operator
 from servers.population import Population
 from servers.token_issuer import TokenIssuer

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster
 from integration.test_cli import Line
 from servers.deletion_site import DeletionSite
 from servers.operator import Operator

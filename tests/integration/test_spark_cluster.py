@@ -18,12 +18,12 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
-from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines import archive
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
 from servers import executor_gates
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper

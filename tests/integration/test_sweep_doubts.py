@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.errors import SharedDoubtError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from servers.deletion_site import DeletionSite
 from servers.population import Population
 from servers.waiting import eventually

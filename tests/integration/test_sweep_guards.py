@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.each_store import on_each_store
 from servers.population import Population

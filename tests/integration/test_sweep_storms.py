@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep import driver
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.each_store import on_oxia, shared_cluster_on
 from servers.in_this_process import RunningDriver, driving

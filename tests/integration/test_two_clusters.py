@@ -19,7 +19,6 @@ from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.devcluster import ClusterOptions
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import StoredLedger
@@ -30,6 +29,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden_dev.devcluster import ClusterOptions
 from servers.deletion_site import DeletionSite
 from servers.topic_contents import retain, send
 from servers.two_clusters import ClusterInChroot, TwoClusters, two_clusters

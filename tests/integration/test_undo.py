@@ -18,7 +18,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import mark_of_holder
@@ -26,6 +25,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.pool import COLLECTING, Clusters
 from servers.pulsar_topics import unload

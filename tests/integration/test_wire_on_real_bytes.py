@@ -14,12 +14,12 @@ from pulsar.schema import StringSchema
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster.cluster import DevCluster
 from bookwarden.ledgers.names import TopicName
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
+from bookwarden_dev.devcluster.cluster import DevCluster
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.servers

@@ -14,7 +14,6 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences
@@ -22,6 +21,7 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster
 from servers.index_answers import is_referenced
 from servers.sweeping_site import SweepingSite
 

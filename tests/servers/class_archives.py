@@ -25,11 +25,11 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
-from bookwarden.devcluster.releases.cache import Progress, ensure_entry
-from bookwarden.devcluster.servers.java import Java, find_java
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
-from bookwarden.devcluster.servers.specs import Runtime, load_runtime
+from bookwarden.java import Java, find_java
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
+from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.servers.specs import Runtime, load_runtime
 from servers.first_metadata import QuickStart
 from servers.topic_contents import send
 

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
@@ -21,6 +20,7 @@ from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion, outcomes_location
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import DevCluster
 
 PARTITIONS = 4
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet

@@ -18,9 +18,9 @@ from uuid import uuid4
 
 from kazoo.client import KazooClient
 
-from bookwarden.devcluster.processes.process import ServerProcess
-from bookwarden.devcluster.releases.cache import ensure_entry
-from bookwarden.devcluster.servers.starting import PatientStart
+from bookwarden_dev.devcluster.processes.process import ServerProcess
+from bookwarden_dev.devcluster.releases.cache import ensure_entry
+from bookwarden_dev.devcluster.servers.starting import PatientStart
 
 _FORMAT: Final = 2
 _NODES: Final = "nodes.json"

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec, temporary_folder
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.readiness import zookeeper_serves
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec, temporary_folder
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.readiness import zookeeper_serves
 from servers.class_archives import quick_zookeeper_options
 from servers.waiting import eventually
 

@@ -14,13 +14,13 @@ import yaml
 
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.deletion.phase_one.named_ledgers import waive_the_list
-from bookwarden.devcluster import ServerProcess, ServerSpec
 from bookwarden.errors import PulsarError, PulsarUnavailableError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 from servers.deletion_site import DeletionSite
 from servers.in_this_process import RunningDriver
 from servers.population import Population

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import closing
 
-from bookwarden.devcluster import DevCluster, ServerProcess
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bookwarden.devcluster.servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
+from bookwarden_dev.devcluster.servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 
 #: Where the shared broker that offloads does so.
 OFFLOAD_BUCKET = "pulsar-offload"

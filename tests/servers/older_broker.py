@@ -8,11 +8,11 @@ from pathlib import Path
 import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.settings import ClusterPorts
-from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster, ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.settings import ClusterPorts
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.lossy_proxy import LossyProxy
 from servers.pool import PLAIN

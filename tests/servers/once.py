@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from bookwarden.devcluster.releases.cache import Progress
-from bookwarden.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
-from bookwarden.devcluster.servers.oxia import ensure_oxia
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.class_archives import quick_runtime, quick_spark_options
 
 

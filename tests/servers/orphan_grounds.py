@@ -16,14 +16,14 @@ from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers, VersionedCursor
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.demo.census import list_ledger_ids
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.demo.census import list_ledger_ids
+from bookwarden_dev.devcluster import DevCluster
 from servers.index_answers import is_referenced
 from servers.topic_contents import acknowledge_each, read_back
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import urllib3
 
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
-from bookwarden.devcluster.servers.oxia import NAMESPACE, ensure_oxia, oxia_address
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.servers.oxia import NAMESPACE, ensure_oxia, oxia_address
 from servers.lossy_proxy import LossyProxy
 
 _SERVERS = 3

@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeVar
 
 from xdist.scheduler import LoadScopeScheduling
 
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 
 ENTRIES_PER_LEDGER: Final = 10
 # A handful of messages fills several ledgers, some acknowledgements that of a cursor (see

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 
 
 @contextmanager

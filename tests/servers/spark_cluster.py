@@ -22,9 +22,9 @@ from typing import Final
 import pyspark
 import urllib3
 
-from bookwarden.devcluster import ServerProcess, ServerSpec
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
 from bookwarden.processes import ProcessIdentity, descendants, identify
+from bookwarden_dev.devcluster import ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from servers.class_archives import quick_spark_home, quick_spark_options
 
 _SUBMIT_SECONDS = 240.0

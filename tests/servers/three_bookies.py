@@ -6,11 +6,11 @@ import dataclasses
 from contextlib import closing
 from pathlib import Path
 
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
-from bookwarden.devcluster.certificates import Authority
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.certificates import Authority
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.pool import ENTRIES_PER_LEDGER
 

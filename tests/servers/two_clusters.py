@@ -16,11 +16,11 @@ import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import ClusterOptions, ServerProcess
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.settings import ClusterPorts
-from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import ClusterOptions, ServerProcess
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.settings import ClusterPorts
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.first_metadata import QuickStart
 

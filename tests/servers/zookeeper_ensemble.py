@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.readiness import zookeeper_mode
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.readiness import zookeeper_mode
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.waiting import eventually
 

@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.pipelines.pulsar_source import options_of
+from bookwarden_dev.devcluster import DevCluster
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually
 from spark.pulsar_streams import drain, running

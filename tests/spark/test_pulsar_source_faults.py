@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import PulsarError
+from bookwarden_dev.devcluster import DevCluster
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually
 from spark.pulsar_streams import running

@@ -16,7 +16,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     read_positions,
     topic_path,
 )
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually
 from spark.pulsar_streams import collecting, drain, running, start

@@ -86,7 +86,7 @@ def test_every_test_and_module_that_is_named_is_there() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("*.py")]
     tests = {path.stem for path in (CHECKOUT / "tests").rglob("test_*.py")}
     tests |= {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
-    roots = (CHECKOUT, CHECKOUT / "src" / "bookwarden")
+    roots = (CHECKOUT, CHECKOUT / "src", CHECKOUT / "src" / "bookwarden")
     lost = []
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ TEXTS = [
     CHECKOUT / "README.md",
     *sorted((CHECKOUT / "docs").glob("*.md")),
     *sorted(path for path in (CHECKOUT / "conf").rglob("*") if path.is_file() and path.suffix != ".json"),
-    *sorted((CHECKOUT / "src" / "bookwarden").rglob("*.py")),
+    *sorted((CHECKOUT / "src").rglob("*.py")),
 ]
 
 

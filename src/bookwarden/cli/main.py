@@ -12,7 +12,7 @@ from bookwarden.cli.shell.late import LateCommand
 
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
-    LateCommand("dev", "bookwarden.cli.dev:dev", "Run a small real Pulsar on this machine."),
+    LateCommand("dev", "entry point dev", "Run a small real Pulsar on this machine."),
     LateCommand("init", "bookwarden.cli.init:init", "Create and check the deletion topics."),
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
@@ -39,7 +39,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "Move clients to another cluster (PIP-188).",
     ),
     LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
-    LateCommand("demo", "bookwarden.cli.demos.ledgers:demo", "Show the main job on a real Pulsar on this machine."),
+    LateCommand("demo", "entry point demo", "Show the main job on a real Pulsar on this machine."),
 )
 
 _EPILOG = """\b

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from bookwarden.errors import MissingExtraError, PulsarUnavailableError, ServerError, SparkError
+from bookwarden.java import find_java
 
 logger = logging.getLogger(__name__)
 
@@ -15,9 +16,6 @@ def require_spark() -> None:
     """Raise MissingExtraError or SparkError unless Spark can be started here; its own error has many lines."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
-    # Imported late: nothing else here starts servers.
-    from bookwarden.devcluster.servers.java import find_java
-
     try:
         find_java()
     except ServerError as error:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from bookwarden.devcluster import ClusterOptions
+from bookwarden_dev.devcluster import ClusterOptions
 from servers.blue_green.site import QUICK_ROUNDS, BlueGreenSite, start_site
 from servers.pool import ServerPool
 

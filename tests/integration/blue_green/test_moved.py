@@ -19,8 +19,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.traffic import Flow
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.scan.folder import plans_of
@@ -29,6 +27,8 @@ from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, redirect_urls
+from bookwarden_dev.demo.traffic import Flow
+from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.blue_green.application import Application
 from servers.blue_green.dying import Dying, Interrupted, KilledError
 from servers.blue_green.java_traffic import JavaFlow, java_traffic

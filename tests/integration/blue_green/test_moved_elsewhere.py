@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.demo.traffic import Flow
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.demo.traffic import Flow
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.blue_green.application import Application
 from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.further_broker import SHARING, further_broker

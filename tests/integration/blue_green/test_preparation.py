@@ -17,8 +17,8 @@ from bookwarden.blue_green.preparing.operation import Cluster, Preparation
 from bookwarden.blue_green.preparing.steps import Side
 from bookwarden.blue_green.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster.ports import free_ports
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden_dev.devcluster.ports import free_ports
 from servers.blue_green import shop
 from servers.blue_green.site import BlueGreenSite
 from servers.switching.open_transactions import open_transactions

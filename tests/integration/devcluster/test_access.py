@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.pool import Clusters
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]

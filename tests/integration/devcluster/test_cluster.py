@@ -14,9 +14,9 @@ import pulsar
 import pytest
 from kazoo.client import KazooClient
 
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import NotFoundError
 from bookwarden.processes import ProcessIdentity, identify
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.class_archives import QUICKLY
 from servers.waiting import eventually
 
@@ -30,7 +30,7 @@ LONG_SESSIONS = ClusterOptions(max_entries_per_ledger=10, session_seconds=60)
 STARTS_A_CLUSTER = f"""
 {QUICKLY}
 import pathlib, threading
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 cluster = DevCluster(pathlib.Path(sys.argv[1]))
 starter = threading.Thread(target=cluster.up)
 starter.start()

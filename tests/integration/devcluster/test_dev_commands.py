@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.config import load_settings
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.class_archives import QUICK_BOOKWARDEN
 from servers.population import Population
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.servers.oxia import OxiaServer, ensure_oxia
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer, ensure_oxia
 
 # The first start on a machine builds it.
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
-from bookwarden.devcluster.servers.starting import PatientStart
 from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.servers.starting import PatientStart
 
 Make = Callable[[str], ServerProcess]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden.errors import ServerError
 from bookwarden.processes import identify
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 from servers.waiting import eventually
 
 Make = Callable[..., ServerProcess]
@@ -150,7 +150,7 @@ def test_it_outlives_the_thread_that_started_it(make: Make) -> None:
 PARENT = """
 import pathlib, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from bookwarden.devcluster.processes.process import ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 home = pathlib.Path(sys.argv[1])
 command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 detached = sys.argv[2] == "detached"

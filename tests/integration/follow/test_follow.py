@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.follow.dropping import DROPPING
 from servers.follow.life import living

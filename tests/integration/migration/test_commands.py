@@ -23,9 +23,6 @@ from bookwarden.cli.migration.preflight import WOULD_FAIL
 from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.specs import ServerFactory
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
@@ -34,6 +31,9 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.pool import Clusters

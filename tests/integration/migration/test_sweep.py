@@ -21,10 +21,10 @@ from bookwarden.cli.migration.commands import DIFFERENCES_FOUND
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from servers.deletion_site import DeletionSite
 from servers.marked_load import FIRST_IDS, Load, sweep_process
 from servers.migration.site import FrozenJob, Migration, slowed

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.migration.differences import DIFFERENCES_FOUND
-from bookwarden.devcluster.servers.oxia import OxiaServer
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import CURSORS, LEDGERS, empty_root, filled_root
 from servers.waiting import eventually

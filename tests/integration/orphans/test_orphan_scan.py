@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.bookkeeper.listing import digest_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import RefusedError, TruncatedListingError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.received import decoded
@@ -32,6 +31,7 @@ from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.orphans.plan import PlanManifest
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.each_store import is_tried_again
 from servers.orphan_grounds import Grounds

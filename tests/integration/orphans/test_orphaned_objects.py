@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import LedgerInfo, signed_halves
@@ -34,6 +33,7 @@ from bookwarden.pipelines.scan.planning import ScanResult
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, TroubledStore

@@ -14,11 +14,12 @@ import pulsar
 import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.demo.load import Load
-from bookwarden.devcluster.releases.jars import ensure_jars
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.demo.load import Load
+from bookwarden_dev.devcluster.releases.jars import ensure_jars
+from bookwarden_dev.devcluster.servers.java import java_command
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload
 from servers.switching.shared_site import REPLICATING, shared_site
@@ -86,7 +87,7 @@ def copy_half(site: SwitchingSite, ledger_ids: Collection[int], log: Path) -> No
     # Both ways in which bookies have their metadata.
     uris = [clusters["b"].metadata_service_uri, f"metadata-store:{clusters['a'].store_url}"]
     arguments = [str(program), *uris, *(str(ledger_id) for ledger_id in sorted(ledger_ids))]
-    command = find_java().command(ensure_jars(), arguments[0], arguments[1:], heap_mb=256)
+    command = java_command(find_java(), ensure_jars(), arguments[0], arguments[1:], heap_mb=256)
     with log.open("wb") as output:
         ended = subprocess.run(command, stdout=output, stderr=output, timeout=PATIENCE, check=False)
     assert ended.returncode == 0, log.read_text(encoding="utf-8", errors="replace")[-3000:]

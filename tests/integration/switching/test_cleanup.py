@@ -18,9 +18,6 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata import ownership
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.servers.garbage import GarbageOnDemand
-from bookwarden.devcluster.servers.settings import read_settings
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import Segment
@@ -33,6 +30,9 @@ from bookwarden.switching.promoted import NOT_PROMOTED
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden_dev.devcluster.servers.settings import read_settings
 from servers.metadata_tree import nodes_below
 from servers.pool import ServerPool
 from servers.switching.copied import copy_ledger, copy_namespace

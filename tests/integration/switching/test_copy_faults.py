@@ -22,15 +22,15 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster import ServerProcess
-from bookwarden.devcluster.ports import LOOPBACK
-from bookwarden.devcluster.servers.settings import read_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.wiring.copying import CopyContext
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.devcluster import ServerProcess
+from bookwarden_dev.devcluster.ports import LOOPBACK
+from bookwarden_dev.devcluster.servers.settings import read_settings
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload
 from servers.switching.copying_storm import contents, copying

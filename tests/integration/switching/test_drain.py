@@ -16,7 +16,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
@@ -26,6 +25,7 @@ from bookwarden.switching.inventory import NOT_OURS
 from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool
 from servers.switching.drained import drain, empty_and_unregister, run, soon_after_a_switch
 from servers.switching.others_ledgers import OthersLedgers

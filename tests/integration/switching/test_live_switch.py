@@ -19,13 +19,13 @@ import pytest
 
 from bookwarden.cli.bookie_clusters.precheck import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import LedgerPlaces, ledgers_of_topic
-from bookwarden.demo.load import Load, TopicTally
-from bookwarden.devcluster.bookie_clusters import SiteBroker
 from bookwarden.findings import Verdict
 from bookwarden.switching.checks.trial import TRIALS_PATH
 from bookwarden.switching.followers import read_followers
 from bookwarden.switching.registry import serialize_registry
+from bookwarden_dev.demo.ledger_places import LedgerPlaces, ledgers_of_topic
+from bookwarden_dev.demo.load import Load, TopicTally
+from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.pool import ServerPool
 from servers.switching.broker_jar import broker_jar_0_1_0, with_jar
 from servers.switching.shared_site import BOTH_VERSIONS, shared_site

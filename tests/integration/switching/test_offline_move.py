@@ -20,14 +20,14 @@ from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.outcomes import CopyResult
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.owners import is_ours
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import managed_ledger_of

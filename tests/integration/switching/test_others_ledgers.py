@@ -10,11 +10,11 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.registering import OWN_ID_ROOT
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from servers.switching.others_ledgers import OthersLedgers
 from servers.switching.round_trip import LONE_BOOKIES
 from servers.switching.site import SwitchingSite, switching_site

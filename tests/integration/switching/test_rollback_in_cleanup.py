@@ -12,12 +12,12 @@ import pytest
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import load_settings
-from bookwarden.demo.ledger_places import ledgers_of_topic
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import Waiver, mark_of_holder
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool
 from servers.sweeping_site import SweepingSite
 from servers.switching.copied import copy_namespace

@@ -21,13 +21,13 @@ from bookwarden.cli.bookie_clusters.precheck import NOT_READY
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.load import Load
-from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.names import TopicName
 from bookwarden.switching.owners import is_marked
+from bookwarden_dev.demo.load import Load
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from servers.switching.broker_jar import broker_jar
 from servers.switching.drained import soon_after_a_switch
 from servers.switching.installed_broker import InstalledBroker

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.demos.switch import describe_switch, play_switch
 from bookwarden.cli.shell.output import Note
+from bookwarden_dev.commands.demos.switch import describe_switch, play_switch
 from servers.switching.broker_jar import broker_jar
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 
 def test_the_demo_of_a_switch_ends_with_nothing_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookwarden.cli.demos.switch.PACKAGED", broker_jar())
+    monkeypatch.setattr("bookwarden_dev.commands.demos.switch.PACKAGED", broker_jar())
     told: list[str] = []
     finale = play_switch(tmp_path, told.append)
     assert finale.as_it_should, finale

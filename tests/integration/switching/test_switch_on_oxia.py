@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
+from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.switching.drained import empty_and_unregister, run
 from servers.switching.round_trip import LONE_BOOKIES, TOPICS, register_and_switch_to
 from servers.switching.site import SwitchingSite, switching_site

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import kazoo.exceptions
 import pytest
 
-from bookwarden.devcluster.bookie_clusters import ClusterPlan
-from bookwarden.devcluster.servers.readiness import zookeeper_client
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from bookwarden.switching.record import ORDER_PATH
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
+from bookwarden_dev.devcluster.servers.readiness import zookeeper_client
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
 from servers.switching.round_trip import LONE_BOOKIES, register_and_switch_to
 from servers.switching.site import SwitchingSite, switching_site
 

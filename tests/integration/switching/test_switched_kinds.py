@@ -16,7 +16,7 @@ import urllib3
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster.bookie_clusters import SiteBroker
+from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload
 from servers.switching.open_transactions import open_transactions

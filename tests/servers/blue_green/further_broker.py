@@ -9,9 +9,9 @@ from pathlib import Path
 
 import urllib3
 
-from bookwarden.devcluster import DevCluster, ServerProcess
-from bookwarden.devcluster.ports import LOOPBACK, free_ports
-from bookwarden.devcluster.servers.specs import ServerFactory
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 
 #: Without these two brokers would not part the bundles, or not leave them where they are.

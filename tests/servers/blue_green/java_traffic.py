@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.java_peer import JavaPeer, java_peer
 
-from bookwarden.devcluster.servers.specs import load_runtime
+from bookwarden_dev.devcluster.servers.specs import load_runtime
 from servers.waiting import eventually
 
 _PROGRAM: Final = Path(__file__).parents[2] / "java/Traffic.java"

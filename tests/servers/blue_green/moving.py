@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, LATE
-from bookwarden.demo.traffic import Account, Flow, Traffic
+from bookwarden_dev.demo.traffic import Account, Flow, Traffic
 from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite
 from servers.waiting import eventually

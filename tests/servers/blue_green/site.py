@@ -13,13 +13,13 @@ from typing import Any
 import yaml
 from click.testing import CliRunner, Result
 
-from bookwarden.cli.dev import settings_of
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
-from bookwarden.devcluster import ClusterOptions, DevCluster, ServerProcess
-from bookwarden.devcluster.blue_green import BlueAndGreen
 from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden_dev.commands.dev import settings_of
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.blue_green import BlueAndGreen
 
 
 class BlueGreenSite:

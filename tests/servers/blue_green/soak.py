@@ -23,7 +23,7 @@ from benchmarks.population import zookeeper_at
 
 from bookwarden.cli.cluster_migration.exit_codes import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions
+from bookwarden_dev.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.late import FLAGGED, QUESTION, ask_with, late_flows, make_topics
 from servers.blue_green.moving import Watching, drain_or_abort

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.blue_green.java_traffic import JavaAccount, JavaFlow, JavaTraffic
 from servers.blue_green.moving import Watching
 from servers.blue_green.site import BlueGreenSite

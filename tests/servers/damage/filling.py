@@ -15,9 +15,9 @@ import pulsar
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.errors import PulsarError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.damage.nodes import MANAGED_LEDGERS, NodeKind, ledgers_named
 from servers.damage.truth import Bucket, Tree, Truth, noting_older_values, read_truth, tree_of
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, running_object_store

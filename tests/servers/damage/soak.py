@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bookwarden.devcluster.servers.settings import METADATA_STORES
+from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from servers.damage.filling import DELETIONS, DamagedCluster, fill, running_damaged_cluster
 from servers.damage.fuzz import Fuzz, settings_of
 from servers.damage.scans import DamagedScans

@@ -19,11 +19,11 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from bookwarden.devcluster import DevCluster
-from bookwarden.devcluster.servers.object_store import ObjectStore
 from bookwarden.ledgers.kinds import CompactedHolder
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.servers.object_store import ObjectStore
 from servers.damage.nodes import (
     MANAGED_LEDGERS,
     SCHEMAS,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster
 from servers.follow.life import living
 from servers.follow.ordinary import GRACE_S
 from servers.follow.planted import PlantedNodes

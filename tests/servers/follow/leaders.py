@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 from bookwarden.clusters.pulsar.references.said import FOLLOWED
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import StoreError
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store
+from bookwarden_dev.devcluster import DevCluster
 from servers.follow.planted import PlantedNodes
 from servers.follow.site import LATE_S, FollowingSite, site_of
 from servers.oxia_ensemble import OxiaEnsemble, OxiaMember

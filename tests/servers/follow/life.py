@@ -14,8 +14,8 @@ import pulsar
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden_dev.devcluster import DevCluster
 from servers.topic_contents import acknowledge_each
 
 _TOPICS = 6

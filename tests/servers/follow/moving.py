@@ -13,8 +13,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.devcluster import ClusterOptions, DevCluster
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.follow.planted import PlantedNodes
 from servers.follow.site import LATE_S, FollowingSite, site_of
 from servers.migration.site import Migration

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.nodes.naming import unpack
 from bookwarden.wiring.metadata import MetadataContext
+from bookwarden_dev.devcluster import DevCluster
 from servers.follow.changes import counting_changes
 from servers.follow.life import living
 from servers.follow.site import LATE_S, FollowingSite, site_of

@@ -21,13 +21,13 @@ from bookwarden.clusters.pulsar.references.pieces import LOGS
 from bookwarden.clusters.pulsar.references.said import said_by
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.deletion.dropped.table import FollowedNodes
-from bookwarden.devcluster import DevCluster, ServerProcess, ServerSpec
 from bookwarden.pipelines.follow import driver
 from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import now_of
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.wiring.following import RootsContext
+from bookwarden_dev.devcluster import DevCluster, ServerProcess, ServerSpec
 from servers.deletion_site import DeletionSite
 from servers.in_this_process import driving
 from servers.waiting import eventually

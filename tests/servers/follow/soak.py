@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.follow.kills import storm
 from servers.follow.leaders import change_leaders
 from servers.follow.moving import OPTIONS, move

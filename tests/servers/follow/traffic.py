@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pulsar
 
 from bookwarden.background import in_background
-from bookwarden.devcluster import DevCluster
+from bookwarden_dev.devcluster import DevCluster
 
 _PAYLOAD = bytes(100)
 

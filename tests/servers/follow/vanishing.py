@@ -18,8 +18,8 @@ from benchmarks.processes import Usage, measured
 from kazoo.client import KazooClient
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.devcluster import DevCluster
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden_dev.devcluster import DevCluster
 from servers.follow.site import LATE_S, FollowingSite, site_of
 from servers.lone_zookeeper import running_zookeeper
 from servers.population import ROOT, closed_ledger, node_of, tags_of

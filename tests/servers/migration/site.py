@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from bookwarden.background import in_background
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.following.readings import COORDINATOR_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore
@@ -31,6 +30,7 @@ from bookwarden.metastore.snapshot.transaction_log import (
 )
 from bookwarden.metastore.urls import open_store
 from bookwarden.processes import descendants, identify
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
 from servers.waiting import eventually
 
 # What the value of our participants' nodes begins with.

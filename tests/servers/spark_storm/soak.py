@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from bookwarden.devcluster import DevCluster
 from bookwarden.pipelines import archive
+from bookwarden_dev.devcluster import DevCluster
 from servers import executor_gates
 from servers.pool import PLAIN, SECURED
 from servers.short_lived import running_until_killed

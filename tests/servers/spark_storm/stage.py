@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster import DevCluster, ServerProcess
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.processes import ProcessIdentity, descendants
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
 from servers.deletion_site import DeletionSite
 from servers.spark_cluster import SparkCluster, driver_of, share
 from servers.spark_gates import Gates

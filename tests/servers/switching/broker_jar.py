@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bookwarden.devcluster.bookie_clusters import SiteBroker
-from bookwarden.devcluster.releases.cache import ensure_entry
+from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
+from bookwarden_dev.devcluster.releases.cache import ensure_entry
 
 _SOURCE = Path(__file__).parents[3] / "broker"
 # pom.xml and src/main of broker/ in commit 2148828, by `git archive`: a clone may have no history.

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.releases.distribution import ensure_distribution
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import LedgerState
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.servers.java import java_command
 from servers.switching.copying_process import say
 from servers.switching.shared_site import ONE_BROKER
 from servers.switching.site import SwitchingSite, switching_site
@@ -145,7 +146,7 @@ def contents(site: SwitchingSite, name: str, ledger_ids: Sequence[int]) -> list[
     """Read ledgers of a cluster with BookKeeper's own client: last entry, length and sum of all payloads."""
     asked = [f"{ledger_id},CRC32C," for ledger_id in ledger_ids]
     uri = site.servers.clusters[name].metadata_service_uri
-    command = find_java().command(ensure_distribution(), str(_CONTENTS), [uri, *asked], heap_mb=256)
+    command = java_command(find_java(), ensure_distribution(), str(_CONTENTS), [uri, *asked], heap_mb=256)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     found = [line for line in ended.stdout.splitlines() if line.startswith("contents ")]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.devcluster.bookie_clusters import SiteBroker
-from bookwarden.devcluster.processes.process import ServerProcess, temporary_folder
-from bookwarden.devcluster.servers.settings import broker_settings, read_settings
-from bookwarden.devcluster.servers.specs import ServerFactory
+from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
+from bookwarden_dev.devcluster.processes.process import ServerProcess, temporary_folder
+from bookwarden_dev.devcluster.servers.settings import broker_settings, read_settings
+from bookwarden_dev.devcluster.servers.specs import ServerFactory
 
 _MEMORY: Final = "-Xms128m -Xmx512m -XX:MaxDirectMemorySize=256m"
 # As for servers that are started by `java`: small, and no files that a kill leaves behind.

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bookwarden.devcluster.releases.jars import ensure_jars
-from bookwarden.devcluster.servers.java import find_java
+from bookwarden.java import find_java
+from bookwarden_dev.devcluster.releases.jars import ensure_jars
+from bookwarden_dev.devcluster.servers.java import java_command
 from servers.waiting import eventually
 
 _PROGRAM: Final = Path(__file__).parents[2] / "java/OpenTransactions.java"
@@ -40,7 +41,7 @@ class OpenTransactions:
 @contextmanager
 def open_transactions(url: str, topics: Sequence[str], log: Path) -> Iterator[OpenTransactions]:
     """Run the client for the block, with its first phase begun."""
-    command = find_java().command(ensure_jars(), str(_PROGRAM), [url, "s", *topics], heap_mb=256)
+    command = java_command(find_java(), ensure_jars(), str(_PROGRAM), [url, "s", *topics], heap_mb=256)
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:

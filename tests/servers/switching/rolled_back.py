@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.switching.moving import Moving
 from servers.switching.site import SwitchingSite
 from servers.switching.topics_of_all_kinds import TopicsOfAllKinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from bookwarden.demo.load import Load
+from bookwarden_dev.demo.load import Load
 from servers.switching.site import SwitchingSite
 
 # One bookie is enough for a ledger.

@@ -12,14 +12,19 @@ from typing import Final
 
 import pytest
 
-from bookwarden.devcluster import ServerProcess
-from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT, read_settings, write_settings
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.processes import command_line, descendants
 from bookwarden.switching.registry import REGISTRY_PATH
+from bookwarden_dev.devcluster import ServerProcess
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.servers.settings import (
+    PULSAR_VERSIONS,
+    PULSARS_LEDGERS_ROOT,
+    read_settings,
+    write_settings,
+)
 from servers.metadata_tree import nodes_below
 from servers.pool import ServerPool
 from servers.switching.broker_jar import broker_jar

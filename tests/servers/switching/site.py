@@ -20,9 +20,6 @@ from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import MetadataStoreSettings
-from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
-from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
-from bookwarden.devcluster.servers.settings import METADATA_STORES
 from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
@@ -37,6 +34,9 @@ from bookwarden.switching.registry import (
 )
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.stores import open_single_store
+from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
+from bookwarden_dev.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker, SwitchablePulsar
+from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from servers.switching.broker_jar import broker_jar
 from servers.waiting import eventually
 

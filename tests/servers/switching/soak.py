@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bookwarden.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker
-from bookwarden.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.bookie_clusters import TWO_CLUSTERS, ClusterPlan, SiteBroker
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.switching.disagreement import disagreement, move_bundles
 from servers.switching.lost_session import behind_a_proxy, cut_off, switch_without
 from servers.switching.site import SwitchingSite, switching_site

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bookwarden.demo.ledger_places import ledgers_of_topic
-from bookwarden.devcluster.bookie_clusters import SiteBroker
 from bookwarden.switching.brokers import read_brokers
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import WatchedLoad
 from servers.waiting import eventually

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pulsar
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.demo.ledger_places import ledgers_of_topic
+from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pulsar_topics import unload
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import compact, compacted_in_use, read_back, send

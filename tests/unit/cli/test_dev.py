@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.devcluster import ClusterOptions, ClusterPorts, DevCluster, ServerProcess
-from bookwarden.devcluster.state import ClusterState, read_state, write_state
 from bookwarden.errors import RefusedError
+from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.state import ClusterState, read_state, write_state
 
 
 @pytest.fixture

@@ -38,6 +38,11 @@ class AllBut:
             return None
         return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
 
+    def find_distributions(self, context=None):
+        for finder in self.finders:
+            if hasattr(finder, "find_distributions"):
+                yield from finder.find_distributions(context)
+
 sys.meta_path[:] = [AllBut(json.loads(sys.argv.pop(1)), list(sys.meta_path))]
 """
 
@@ -133,7 +138,7 @@ def test_only_an_extra_that_exists_is_recommended() -> None:
     setup.read(SETUP)
     offered = set(setup["options.extras_require"])
     assert set(EXTRA_OF.values()) <= offered
-    sources = (SETUP.parent / "src" / "bookwarden").rglob("*.py")
+    sources = (SETUP.parent / "src").rglob("*.py")
     named = {extra for source in sources for extra in re.findall(r"'bookwarden\[(\w+)\]'", source.read_text())}
     assert {"spark", "oxia", "s3", "demo"} <= named <= offered
 
@@ -163,7 +168,7 @@ def test_counting_what_is_in_flight_loads_neither_servers_nor_demo_nor_spark() -
     settings = ["--set", "pulsar.admin_url=http://127.0.0.1:1", "--set", "pulsar.service_url=pulsar://127.0.0.1:1"]
     seen = imported([*settings, "inflight"])
     assert "bookwarden.clusters.pulsar.rest.topics" in seen
-    others = ("bookwarden.devcluster", "bookwarden.demo", "bookwarden.pipelines", *EXTRA_OF)
+    others = ("bookwarden_dev.devcluster", "bookwarden_dev.demo", "bookwarden.pipelines", *EXTRA_OF)
     assert not {name for name in seen for other in others if f"{name}.".startswith(f"{other}.")}
 
 

@@ -13,11 +13,11 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.migration.counters import COUNTERS_BEHIND
 from bookwarden.cli.migration.preflight import WOULD_FAIL
 from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY
-from bookwarden.devcluster.ports import free_ports
 from bookwarden.errors import ConfigError, FormatError, NotFoundError
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden_dev.devcluster.ports import free_ports
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 

@@ -20,7 +20,6 @@ from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
-from bookwarden.devcluster.certificates import Authority
 from bookwarden.errors import (
     BookieAccessError,
     BookieUnavailableError,
@@ -32,6 +31,7 @@ from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
+from bookwarden_dev.devcluster.certificates import Authority
 from servers.scripted_bookie import ScriptedBookie
 from servers.waiting import eventually
 

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.oauth2 import ClientCredentials, client_of
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.devcluster.credentials import BrokerCredentials, broker_credentials
 from bookwarden.errors import ConfigError, PulsarAccessError
+from bookwarden_dev.devcluster.credentials import BrokerCredentials, broker_credentials
 
 SECRET = "very-secret"
 

@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
-from bookwarden.demo.load import TopicTally
-from bookwarden.devcluster import ClusterOptions
-from bookwarden.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
-from bookwarden.devcluster.servers.java import Java
-from bookwarden.devcluster.servers.settings import (
+from bookwarden.errors import ConfigError
+from bookwarden.java import Java
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places
+from bookwarden_dev.demo.load import TopicTally
+from bookwarden_dev.devcluster import ClusterOptions
+from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
+from bookwarden_dev.devcluster.servers.java import java_command
+from bookwarden_dev.devcluster.servers.settings import (
     PULSARS_LEDGERS_ROOT,
     ClusterPorts,
     bookie_settings,
     bookkeeper_uri,
     store_url,
 )
-from bookwarden.errors import ConfigError
-from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.metastore.memory import MemoryStore
-from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.population import Population
 
 PORTS = ClusterPorts(1, 2, 3, 4)
@@ -82,7 +83,7 @@ def test_each_cluster_has_the_store_that_its_plan_says(tmp_path: Path) -> None:
 
 def test_a_jar_lies_behind_those_of_the_release() -> None:
     """Java takes an archive of classes only where the class path begins as it did when the archive was recorded."""
-    command = Java("java", 17).command(Path("/release"), "Main", ["-x"], heap_mb=64, jars=["/own.jar"])
+    command = java_command(Java("java", 17), Path("/release"), "Main", ["-x"], heap_mb=64, jars=["/own.jar"])
     assert command[-4:] == ["-cp", f"/release/lib/*{os.pathsep}/own.jar", "Main", "-x"]
 
 

@@ -13,9 +13,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from bookwarden.devcluster.credentials import broker_credentials, sign_token, zookeeper_credentials
-from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, access_settings
 from bookwarden.errors import ConfigError
+from bookwarden_dev.devcluster.credentials import broker_credentials, sign_token, zookeeper_credentials
+from bookwarden_dev.devcluster.servers.settings import ClusterOptions, ClusterPorts, access_settings
 
 
 def decode(part: str) -> bytes:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bookwarden.cli.demos.ledgers import describe
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import Table
-from bookwarden.demo import fates
-from bookwarden.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
-from bookwarden.demo.fates import Ending, Fate, Records, endings
-from bookwarden.demo.finale import Finale
 from bookwarden.errors import MissingExtraError
+from bookwarden_dev.commands.demos.ledgers import describe
+from bookwarden_dev.demo import fates
+from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
+from bookwarden_dev.demo.fates import Ending, Fate, Records, endings
+from bookwarden_dev.demo.finale import Finale
 
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)

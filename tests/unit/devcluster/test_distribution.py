@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.releases.cache import Progress
-from bookwarden.devcluster.releases.distribution import Release, ensure_distribution, fetch_with_maven
-from bookwarden.devcluster.servers import java
+from bookwarden import java
 from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.distribution import Release, ensure_distribution, fetch_with_maven
 
 
 def archive(version: str = "9", *names: str) -> bytes:
@@ -89,7 +89,7 @@ def test_a_broken_archive_leaves_nothing(tmp_path: Path) -> None:
 
 KILLED_WHILE_UNPACKING = """
 import os, pathlib, signal, sys
-from bookwarden.devcluster.releases.distribution import Release, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import Release, ensure_distribution
 def fetch(release, folder, progress):
     (folder / release.folder_name).mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.devcluster.ports import free_ports
-from bookwarden.devcluster.servers.garbage import GarbageOnDemand
 from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
 
 
 class Asked(HTTPServer):

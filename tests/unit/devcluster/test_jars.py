@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.releases.cache import Progress
-from bookwarden.devcluster.releases.jars import (
+from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.jars import (
     LIST_NAME,
     PULSAR_4_2_4,
     ResolvedRelease,
     ensure_jars,
     fetch_jars_with_maven,
 )
-from bookwarden.errors import ServerError
 
 JARS = {"b.jar": b"second", "a.jar": b"first"}
 LISTED = "".join(f"{hashlib.sha256(JARS[name]).hexdigest()}  {name}\n" for name in ("a.jar", "b.jar"))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster import ClusterOptions, ClusterPorts, DevCluster
-from bookwarden.devcluster.releases.golang import Go, find_go, parse_version
-from bookwarden.devcluster.servers.oxia import OXIA_0_14_0, OxiaServer, ensure_oxia
-from bookwarden.devcluster.servers.oxia_client import OxiaClient
-from bookwarden.devcluster.servers.settings import bookie_settings, broker_settings
 from bookwarden.errors import ConfigError, ServerError
+from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster
+from bookwarden_dev.devcluster.releases.golang import Go, find_go, parse_version
+from bookwarden_dev.devcluster.servers.oxia import OXIA_0_14_0, OxiaServer, ensure_oxia
+from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
+from bookwarden_dev.devcluster.servers.settings import bookie_settings, broker_settings
 
 # Ends as `go build -o FILE PACKAGE` does, and tells what it was given.
 BUILDS = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster import DevCluster, ports
 from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster import DevCluster, ports
 
 
 def test_ports_are_distinct_and_below_those_of_outgoing_connections() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.servers.java import parse_version
-from bookwarden.devcluster.servers.settings import ClusterOptions, ClusterPorts, read_settings, write_settings
-from bookwarden.devcluster.state import ClusterState, StartedServer, read_state, write_state
 from bookwarden.errors import ConfigError, ServerError
+from bookwarden.java import parse_version
 from bookwarden.processes import ProcessIdentity, identify, parse_stat
+from bookwarden_dev.devcluster.servers.settings import ClusterOptions, ClusterPorts, read_settings, write_settings
+from bookwarden_dev.devcluster.state import ClusterState, StartedServer, read_state, write_state
 
 STATE = ClusterState(
     ports=ClusterPorts(1, 2, 3, 4),

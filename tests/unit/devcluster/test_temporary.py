@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.devcluster.temporary import temporary_files_in
+from bookwarden_dev.devcluster.temporary import temporary_files_in
 
 
 @pytest.mark.parametrize("given", ["/elsewhere", None])

@@ -24,11 +24,8 @@ def test_the_wiring_only_constructs_and_closes(module: Path) -> None:
 
 
 def test_admin_clients_are_opened_by_the_wiring_alone() -> None:
-    """The source has options of its own, registered brokers are asked one by one, and the demo is a user of all."""
+    """The source has options of its own, and registered brokers are asked one by one."""
     others = {
-        "demo/blue_green_story.py",
-        "demo/story.py",
-        "demo/switch_story.py",
         "pipelines/pulsar_source/planner.py",
         "pipelines/pulsar_source/reading.py",
     }

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 import click
+
+from bookwarden.errors import NotFoundError
+
+#: Of commands that are not of this package.
+COMMANDS_GROUP: Final = "bookwarden.commands"
+_ENTRY_POINT: Final = "entry point "
 
 
 class LateCommand(click.Command):
     """The name and summary of a command; the command itself is imported when it is called.
 
-    ``place`` is "module:name" of the command. ``summary`` is the first sentence of its help, which lists of commands
+    ``place`` is "module:name" of the command, or "entry point NAME" of the group `COMMANDS_GROUP` for one that another
+    package has. ``summary`` is the first sentence of its help, which lists of commands
     and shell completion show without an import.
     """
 
@@ -20,9 +28,16 @@ class LateCommand(click.Command):
         self._place = place
 
     def load(self) -> click.Command:
-        """Import the command."""
-        module, _, name = self._place.partition(":")
-        found = getattr(import_module(module), name)
+        """Import the command; NotFoundError where no package has that entry point."""
+        if self._place.startswith(_ENTRY_POINT):
+            name = self._place.removeprefix(_ENTRY_POINT)
+            points = tuple(entry_points(group=COMMANDS_GROUP, name=name))
+            if not points:
+                raise NotFoundError(f"no installed package has the command {name}: install bookwarden again")
+            found = points[0].load()
+        else:
+            module, _, name = self._place.partition(":")
+            found = getattr(import_module(module), name)
         if not isinstance(found, click.Command):
             raise TypeError(f"{self._place} is no command")
         return found

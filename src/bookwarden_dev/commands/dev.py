@@ -1,0 +1,187 @@
+"""Commands around the development cluster: a real Pulsar on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.config import CONFIG_VARIABLE
+from bookwarden.errors import RefusedError
+from bookwarden_dev.devcluster.cluster import DevCluster
+from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
+from bookwarden_dev.devcluster.state import read_state
+from bookwarden_dev.devcluster.status import ServerStatus
+
+DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
+_SETTINGS_FILE = "bookwarden.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The development cluster at this moment."""
+
+    home: Path  #: Folder of all its files.
+    pulsar: str  #: The version of Pulsar.
+    settings_file: Path  #: For bookwarden.
+    service_url: str  #: Of the broker.
+    admin_url: str  #: Of the broker.
+    store_url: str  #: Of the metadata store.
+    servers: tuple[ServerStatus, ...]  #: Each with its state, process id and address.
+
+
+@click.group(epilog="Every command takes the cluster's addresses from --config HOME/bookwarden.yaml.")
+def dev() -> None:
+    """Run a small real Pulsar on this machine.
+
+    One ZooKeeper, one bookie and one broker, each a process of its own on a free port of 127.0.0.1. They need Java
+    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, beside them or in the place of
+    ZooKeeper, is built once by Go 1.24.2 or newer.
+    """
+
+
+_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=str(DEFAULT_HOME),
+    show_default=True,
+    help="Folder that keeps the cluster's data, ports and logs.",
+)
+
+
+@dev.command()
+@_home
+@click.option(
+    "--pulsar",
+    type=click.Choice(PULSAR_VERSIONS),
+    help=f"Version of a new cluster; {PULSAR_VERSIONS[0]} by default. A cluster keeps its version.",
+)
+@click.option(
+    "--metadata",
+    type=click.Choice(METADATA_STORES),
+    help=f"Where a new cluster keeps its metadata; {METADATA_STORES[0]} by default. A cluster keeps to it.",
+)
+@click.option(
+    "--with",
+    "beside",
+    type=click.Choice(["oxia"]),
+    multiple=True,
+    help="A server beside the cluster, which does not use it; from then on the cluster has it.",
+)
+@pass_invocation
+def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> None:
+    """Start the cluster unless it runs, and wait until it serves."""
+    home = home.expanduser().absolute()
+    options = _options_of(home, pulsar, metadata, beside)
+    cluster = DevCluster(home, options, detached=True, progress=invocation.say)
+    _start_what_does_not_run(cluster, invocation)
+    _write_settings(cluster)
+    invocation.write(_describe(cluster))
+
+
+@dev.command()
+@_home
+@pass_invocation
+def down(invocation: Invocation, home: Path) -> None:
+    """Stop the cluster; its data stays."""
+    cluster = DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)
+    cluster.down()
+    invocation.write(Document({"home": cluster.home, "running": False}, (Note(f"stopped; data is in {cluster.home}"),)))
+
+
+@dev.command()
+@_home
+@pass_invocation
+def status(invocation: Invocation, home: Path) -> None:
+    """Show which servers run, where they listen, and how to use them."""
+    invocation.write(_describe(DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)))
+
+
+def _options_of(home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> ClusterOptions:
+    before = read_state(home)
+    if before is None:
+        options = ClusterOptions(pulsar=pulsar or PULSAR_VERSIONS[0], metadata=metadata or METADATA_STORES[0])
+    else:
+        options = before.options
+        _refuse_another(home, f"of Pulsar {options.pulsar}", options.pulsar, pulsar)
+        _refuse_another(home, f"with its metadata in {options.metadata}", options.metadata, metadata)
+    return dataclasses.replace(options, oxia=options.oxia or "oxia" in beside)
+
+
+def _refuse_another(home: Path, kind: str, kept: str, asked: str | None) -> None:
+    if asked not in (None, kept):
+        raise RefusedError(
+            f"{home} holds a cluster {kind}, not {asked}: choose another --home, or stop it with `bookwarden dev down` "
+            "and remove the folder"
+        )
+
+
+def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> None:
+    idle = [server for server in cluster.servers if not server.is_running()]
+    if set(idle) <= set(cluster.beside):
+        for server in idle:
+            invocation.say(f"starting {server.name} beside the cluster")
+            server.start(wait=False)
+        for server in cluster.servers:
+            server.wait_until_ready()
+        return
+    # If one server died all are started again: they wait for each other in this order.
+    if len(idle) < len(cluster.servers):
+        cluster.down()
+    cluster.up()
+
+
+def settings_of(cluster: DevCluster) -> dict[str, Any]:
+    """Return bookwarden's settings for this cluster; all its files are in the cluster's home."""
+    state = cluster.home / "sweep"
+    return {
+        "pulsar": _pulsar_settings(cluster.connection()),
+        "metadata_store": {"urls": [cluster.store_url]},
+        "sweep": {name: str(state / name) for name in ("checkpoint", "outcomes", "journal")},
+    }
+
+
+def _pulsar_settings(connection: PulsarConnection) -> dict[str, Any]:
+    given = dataclasses.asdict(connection)
+    names = ("service_url", "admin_url", "auth", "token", "token_file", "tls_trust_certs_file")
+    return {name: given[name] for name in names if given[name] is not None}
+
+
+def _write_settings(cluster: DevCluster) -> None:
+    path = cluster.home / _SETTINGS_FILE
+    temporary = path.with_suffix(".new")
+    # It may hold a token.
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write("# Written by `bookwarden dev up`: the development cluster in this folder.\n")
+        yaml.safe_dump(settings_of(cluster), file, sort_keys=False)
+    os.replace(temporary, path)
+
+
+def _describe(cluster: DevCluster) -> Document:
+    servers = tuple(cluster.status())
+    file = cluster.home / _SETTINGS_FILE
+    version = cluster.options.pulsar
+    addresses = (cluster.service_url, cluster.admin_url, cluster.store_url)
+    report = ClusterReport(cluster.home, version, file, *addresses, servers)
+    table = Table(
+        (Column("server"), Column("state"), Column("pid", right=True), Column("address", whole=False)),
+        tuple((server.name, _state(server), str(server.pid or "-"), server.address) for server in servers),
+    )
+    facts = Facts((("home", str(cluster.home)), ("pulsar", version), ("settings", str(file))))
+    if not all(server.ready for server in servers):
+        return Document(report, (table, facts, Note("`bookwarden dev up` starts what does not run.")))
+    return Document(report, (table, facts, Note(f"Use it:  export {CONFIG_VARIABLE}={file}")))
+
+
+def _state(server: ServerStatus) -> str:
+    if server.pid is None:
+        return "stopped"
+    return "ready" if server.ready else "starting"

@@ -1,0 +1,190 @@
+"""The story of a move from blue to green: two real clusters, and producers and consumers that run all the while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.readiness.findings import Override, blocking
+from bookwarden.blue_green.releasing import ReleasingAsItGoes
+from bookwarden.blue_green.starting import Started
+from bookwarden.blue_green.verifying import Verified, verify
+from bookwarden.blue_green.watching import Ending, follow
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.config import Settings
+from bookwarden.errors import RefusedError, ServerError
+from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
+from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden_dev.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Account, Flow, Traffic
+from bookwarden_dev.devcluster.blue_green import BlueAndGreen
+
+NAMESPACE: Final = "demo/live"
+_ACCEPTED: Final = (Override.IDLE_SUBSCRIPTIONS,)
+_MESSAGES: Final = 100
+_PATIENCE_S: Final = 120.0
+_LOOK_EVERY_S: Final = 1.0
+Say = Callable[[str], None]
+
+
+def _flows() -> list[Flow]:
+    def topic(name: str) -> str:
+        return f"persistent://{NAMESPACE}/{name}"
+
+    return [
+        Flow(topic("quick")),
+        Flow(topic("backlog"), per_second=25, pause_s=0.05),
+        Flow(topic("failover"), kind=FAILOVER, consumers=2),
+        Flow(topic("by-key"), kind=KEY_SHARED, consumers=2, keys=7),
+        Flow(topic("partitioned"), kind=SHARED),
+        Flow(topic("delayed"), per_second=5, kind=SHARED, deliver_after_s=6),
+        Flow(topic("consumer-away"), is_away=True),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMoved:
+    """A topic at the end of the story."""
+
+    account: Account
+    on_blue: int  #: Entries that blue had when it was marked.
+    on_green: int  #: Entries of green.
+    kept: int  #: Partitions that blue still has a node of.
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFinale:
+    """The end of the story."""
+
+    topics: tuple[TopicMoved, ...]
+    drained_s: float  #: From the flag until blue had nothing left to read.
+    marks: int  #: Pending deletions sent for what blue had.
+    faults: tuple[str, ...]  #: What `verify` found.
+    leftovers: tuple[str, ...]  #: Topics that brokers keep for themselves.
+
+    @property
+    def lost(self) -> int:
+        """Messages that no consumer received."""
+        return sum(end.account.tally.lost for end in self.topics)
+
+    @property
+    def as_it_should(self) -> bool:
+        """Whether every message arrived once, on both clusters together, and blue kept no topic."""
+        return (
+            self.lost == 0
+            and not self.faults
+            and all(not end.account.tally.doubled and not end.account.tally.send_errors for end in self.topics)
+            and all(end.on_blue and end.on_green and not end.kept for end in self.topics)
+        )
+
+
+class MoveStory:
+    """Plays the acts in order, on clusters that run; ``settings`` are bookwarden's on them."""
+
+    def __init__(self, clusters: BlueAndGreen, settings: Settings, say: Say) -> None:
+        self._clusters = clusters
+        self._settings = settings
+        self._say = say
+
+    def play(self) -> MoveFinale:
+        """Play all acts; raises BookwardenError where one cannot go on."""
+        flows = _flows()
+        self._create_topics(flows)
+        with TopicsContext(self._settings) as topics:
+            topics.setup(dry_run=False).run()
+        with BlueGreenContext(self._settings) as context, Traffic(self._clusters.blue.connection(), flows) as traffic:
+            self._say(f"{len(flows)} topics with producers and consumers on blue; one consumer leaves")
+            traffic.start()
+            traffic.wait_for(_MESSAGES, _PATIENCE_S)
+            self._prepare(context)
+            begin = time.monotonic()
+            self._start(context)
+            self._watch(context, traffic)
+            drained_s = time.monotonic() - begin
+            traffic.wait_for(_MESSAGES, _PATIENCE_S)
+            self._say("the producers stop; each message is looked for")
+            accounts = traffic.stop()
+            return self._finish(context, accounts, drained_s)
+
+    def _create_topics(self, flows: Iterable[Flow]) -> None:
+        with closing(PulsarAdmin(self._clusters.blue.connection(), timeout_s=_PATIENCE_S)) as admin:
+            admin.put(f"/tenants/{NAMESPACE.partition('/')[0]}", {"allowedClusters": ["blue"]})
+            admin.put(f"/namespaces/{NAMESPACE}", {"replication_clusters": ["blue"]})
+            for flow in flows:
+                is_partitioned = flow.topic.endswith("/partitioned")
+                path = topic_path(flow.topic)
+                admin.put(f"{path}/partitions", 3) if is_partitioned else admin.put(path)
+
+    def _prepare(self, context: BlueGreenContext) -> None:
+        with ReadinessContext(self._settings, context) as readiness:
+            before = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
+            self._say(f"preflight: {len(before)} lines stand in the way: {', '.join(one.check for one in before)}")
+            preparation = readiness.preparation([NAMESPACE])
+            wanted = preparation.plan()
+            done = preparation.execute(wanted)
+            self._say(f"prepare: {len(done.done)} steps, on green what it lacks, on blue that nothing is deleted")
+            left = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
+        if left:
+            raise RefusedError(f"{left[0].check} stands in the way after the preparation: {left[0].seen}")
+
+    def _start(self, context: BlueGreenContext) -> None:
+        starting = context.starting(self._say)
+        starting.set_urls()
+        started: Started = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
+        if not started.ok:
+            raise ServerError(f"{started.left[0] if started.left else NAMESPACE} was not marked; see blue's broker log")
+        self._say(f"start: {started.marked} of {started.topics} topics and partitions are marked")
+
+    def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
+        expected, told = context.record.expected([NAMESPACE]), ""
+        deadline, arrived = time.monotonic() + _PATIENCE_S, False
+        as_it_goes = ReleasingAsItGoes(context.releasing)
+
+        def look() -> Look:
+            return context.observer.look([NAMESPACE], expected)
+
+        for step in follow(look, every_s=_LOOK_EVERY_S):
+            progress = step.look.progress
+            states = ", ".join(f"{state.value} {count}" for state, count in progress.states.items())
+            if states != told:
+                self._say(f"watch: {states}; {progress.unread} entries unread")
+                told = states
+            if not arrived and all(seen.topic.endswith("/consumer-away") for seen in step.holding):
+                self._say("the consumer that was away comes back, with blue's URL")
+                traffic.arrive()
+                arrived = True
+            for reason in as_it_goes.take(step.look.topics):
+                self._say(f"not released: {reason}")
+            if step.ending is Ending.DRAINED:
+                return
+            if time.monotonic() > deadline:
+                raise ServerError(f"not drained within {_PATIENCE_S:.0f} s: {states}")
+
+    def _finish(self, context: BlueGreenContext, accounts: list[Account], drained_s: float) -> MoveFinale:
+        expected, accepted = context.record.expected([NAMESPACE]), [one.value for one in _ACCEPTED]
+        verified = verify(context.observer, context.green.nodes, context.green.admin, [NAMESPACE], expected, accepted)
+        faults = [f"{one.topic}: {fault}" for one in verified.topics for fault in one.faults]
+        self._say(f"verify: {len(verified.topics)} topics and partitions, {len(faults)} not done")
+        with FinishingContext(self._settings, context, lambda _line: None) as finishing:
+            plan = finishing.finishing.plan([NAMESPACE], verified)
+            removed = list(finishing.finishing.carry_out(plan))
+            finishing.finishing.close([NAMESPACE], plan, removed)
+        marks = sum(one.marks for one in removed)
+        self._say(f"finish: {sum(one.done for one in removed)} topics removed from blue, {marks} ledgers marked")
+        left = [seen.topic for seen in context.observer.look([NAMESPACE]).topics]
+        topics = tuple(_moved(account, verified, left) for account in accounts)
+        faults += list(verified.faults) + [one.problem for one in removed if one.problem]
+        return MoveFinale(topics, drained_s, marks, tuple(faults), plan.leftovers)
+
+
+def _moved(account: Account, verified: Verified, left: list[str]) -> TopicMoved:
+    own = [one for one in verified.topics if one.topic.partition("-partition-")[0] == account.flow.topic]
+    kept = [topic for topic in left if topic.partition("-partition-")[0] == account.flow.topic]
+    return TopicMoved(
+        account, sum(one.began_with or 0 for one in own), sum(one.on_green or 0 for one in own), len(kept)
+    )

@@ -1,0 +1,68 @@
+"""The demo's servers: a Pulsar that offloads, the object store it offloads to, a bookie that collects on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bookwarden_dev.demo.topics import ENTRIES_PER_LEDGER
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden_dev.devcluster.servers.object_store import ObjectStore
+from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
+from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
+from bookwarden_dev.devcluster.servers.specs import load_runtime
+
+BUCKET = "demo-archive"
+_STORE_NAMES = {"zookeeper": "ZooKeeper", "oxia": "Oxia"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The running servers."""
+
+    cluster: DevCluster
+    objects: ObjectStore
+    garbage: GarbageOnDemand
+
+    @property
+    def store_name(self) -> str:
+        """The metadata store's name for people."""
+        return _STORE_NAMES[self.cluster.options.metadata]
+
+    @property
+    def offload_settings(self) -> dict[str, Any]:
+        """The settings of bookwarden's section `offload`."""
+        return {"stores": [self.objects.sweep_settings(BUCKET)]}
+
+
+@contextmanager
+def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORES[0]) -> Iterator[Stage]:
+    """Run the servers for the block, with all their files in this home; ``metadata`` is as in ClusterOptions."""
+    ports = free_ports(2)
+    objects, garbage = ObjectStore(home, ports[0]), GarbageOnDemand(ports[1])
+    options = ClusterOptions(
+        metadata=metadata,
+        max_entries_per_ledger=ENTRIES_PER_LEDGER,
+        offload=True,
+        broker_settings=objects.broker_settings(BUCKET),
+        broker_environment=objects.broker_environment,
+        bookie_settings=garbage.bookie_settings,
+    )
+    cluster = DevCluster(home, options, avoid=ports, progress=progress)
+    # First the requirements that may be missing, such as Java.
+    load_runtime(progress=progress)
+    ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
+    if metadata == "oxia":
+        ensure_oxia(progress=progress)
+    progress(f"starting an object store on {objects.endpoint}")
+    # It starts while Pulsar does.
+    with objects, cluster:
+        objects.create_bucket(BUCKET)
+        yield Stage(cluster, objects, garbage)

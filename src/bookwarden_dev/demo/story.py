@@ -1,0 +1,315 @@
+"""The story of the demo, act by act, on a running development cluster."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.config import Settings
+from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
+from bookwarden.deletion.phase_one.operation import Plan
+from bookwarden.errors import ServerError
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden_dev.demo import topics
+from bookwarden_dev.demo.census import CountedLedger, Places, take_census
+from bookwarden_dev.demo.evidence import Evidence
+from bookwarden_dev.demo.fates import (
+    ARCHIVE_TRIMMED,
+    ARCHIVED,
+    DAMAGED,
+    DELAYED,
+    DROPPED,
+    FORGED,
+    RETRY,
+    TOPIC_DELETED,
+    TRIMMED,
+    UNDONE,
+    Fate,
+    Records,
+    endings,
+)
+from bookwarden_dev.demo.finale import Finale
+from bookwarden_dev.demo.refusal import refused_deletes
+from bookwarden_dev.demo.stage import BUCKET, Stage
+from bookwarden_dev.devcluster import ServerProcess, ServerSpec
+
+ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE, FEED = "orders", "clicks", "audit", "invoices", "archive", "feed"
+MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50, FEED: 50}
+# A counter of short ids never gives this one.
+DAMAGED_LEDGER = 5_000_000_001
+_TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
+_PATIENCE_S = 300.0
+Say = Callable[[str], None]
+
+
+class Story:
+    """Plays the acts in order; `settings_file` configures the sweep, which runs as a process of its own."""
+
+    def __init__(self, stage: Stage, settings: Settings, settings_file: Path, say: Say) -> None:
+        self._stage = stage
+        self._cluster = stage.cluster
+        self._settings = settings
+        self._file = settings_file
+        self._say = say
+        self._evidence = Evidence(settings)
+        self._connection = connection_of(settings.pulsar)
+        self._admin = PulsarAdmin(self._connection)
+        self._fates: dict[int, Fate] = {}
+        self._late: set[int] = set()
+        self._undone: dict[int, str] = {}
+        self._remaining = dict(MESSAGES)
+        del self._remaining[CLICKS]
+
+    def play(self) -> Finale:
+        """Play all acts; raises BookwardenError where one cannot go on."""
+        self._say("creating the deletion topics")
+        with closing(self._admin), PhaseOneContext(self._settings) as phase_one:
+            TopicsContext(self._settings, self._admin).setup().run()
+            self._fill_topics()
+            places = self._places(phase_one)
+            self._offload(phase_one)
+            self._damage_a_ledger(phase_one)
+            self._release_bundles(phase_one)
+            census = self._take_census(places)
+            self._phase_one(phase_one)
+            if self._can_refuse:
+                # From here on, lest it mark what phase one has just marked and the sweep not deleted yet.
+                self._drop(phase_one)
+            self._phase_two(phase_one)
+            self._undo()
+            self._collect_garbage(places, census)
+            return self._finale(phase_one, places, census)
+
+    def _places(self, phase_one: PhaseOneContext) -> Places:
+        bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.metadata.bookies)
+        return Places(phase_one.metadata.store, bookie, lambda: self._stage.objects.keys(BUCKET))
+
+    def _fill_topics(self) -> None:
+        topics.create_namespaces(self._admin)
+        for name, count in MESSAGES.items():
+            self._say(f"topic {name}: {count} messages in ledgers of {topics.ENTRIES_PER_LEDGER}, with a schema")
+            topics.fill(self._connection, name, count)
+
+    def _offload(self, phase_one: PhaseOneContext) -> None:
+        self._say(f"the broker offloads the closed ledgers of {ARCHIVE} to bucket {BUCKET}")
+        topics.begin_offload(self._admin, ARCHIVE)
+        self._wait("the broker to offload", lambda: topics.is_offloaded(self._admin, ARCHIVE))
+        closed = self._ledgers(ManagedLedgers(phase_one.metadata.store), ARCHIVE)[:-1]
+        self._fates |= dict.fromkeys(closed, ARCHIVED)
+
+    @property
+    def _can_refuse(self) -> bool:
+        """Whether the metadata store can be made to refuse deletes: Oxia has no permissions."""
+        return self._cluster.store_url.startswith("zk:")
+
+    def _drop(self, phase_one: PhaseOneContext) -> None:
+        """Kill the broker between its update of the metadata and its deletes; what it dropped is marked by itself."""
+        self._say("following what the broker drops (Spark)")
+        follow = command_process(self._file, "follow")
+        follow.start()
+        try:
+            self._wait("all nodes to be followed", lambda: "following " in follow.spec.log_file.read_text(), follow)
+            store = ManagedLedgers(phase_one.metadata.store)
+            before = self._ledgers(store, FEED)
+
+            def trimmed() -> bool:
+                if len(self._ledgers(store, FEED)) == 1:
+                    return True
+                # Before it knows of the policy it trims nothing, and by itself it does so every two minutes.
+                topics.trim(self._admin, FEED)
+                return False
+
+            self._say(f"the broker trims {FEED}, and is killed between its metadata update and its deletes")
+            with refused_deletes(self._cluster.store_url):
+                topics.keep_nothing(self._admin, FEED)
+                self._wait("the broker to trim", trimmed)
+                topics.keep_all(self._admin, FEED)
+                self._cluster.broker.kill()
+            dropped = sorted(set(before) - set(self._ledgers(store, FEED)))
+            self._cluster.broker.start()
+            self._wait("the marks of what it dropped", lambda: self._evidence.dropped() >= set(dropped), follow)
+            self._say(f"  {len(dropped)} ledgers that it left behind are marked, without a scan")
+        finally:
+            follow.stop()
+        self._fates |= dict.fromkeys(dropped, DROPPED)
+        self._remaining[FEED] -= len(dropped) * topics.ENTRIES_PER_LEDGER
+
+    def _damage_a_ledger(self, phase_one: PhaseOneContext) -> None:
+        """Leave the metadata of a ledger cut off in the middle, as a restore that went wrong would."""
+        value = b"BookieMetadataFormatVersion\t3\n\x7f\x08\x01"
+        phase_one.metadata.store.create(ledger_path("/ledgers", DAMAGED_LEDGER), value, make_parents=True)
+        self._fates[DAMAGED_LEDGER] = DAMAGED
+
+    def _release_bundles(self, phase_one: PhaseOneContext) -> None:
+        """Unload topics that are trimmed in the store: only its broker may write the node of a loaded one."""
+        self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
+        ownership = BundleOwnership(phase_one.metadata.store)
+
+        def released() -> bool:
+            names = [topics.topic_name(name) for name in _TRIMMED_IN_STORE]
+            if all(ownership.owner(name) is None for name in names):
+                return True
+            self._admin.put(f"/namespaces/{topics.NAMESPACES[ORDERS]}/unload")
+            return False
+
+        self._wait("the broker to let go of the topics", released)
+
+    def _take_census(self, places: Places) -> list[CountedLedger]:
+        census = take_census(places, topics.TENANT)
+        census.append(CountedLedger(DAMAGED_LEDGER, "(cannot be read)", "?", on_bookie=False, in_bucket=False))
+        self._say(f"{len(census)} ledgers of the demo are in {self._stage.store_name}, on the bookie and in the bucket")
+        return census
+
+    def _phase_one(self, phase_one: PhaseOneContext) -> None:
+        self._say(f"phase one: trim {ORDERS} and {ARCHIVE} in the store, delete {CLICKS} through the broker")
+        store = ManagedLedgers(phase_one.metadata.store)
+        trimmed = self._trim(phase_one, ORDERS)
+        # One of them is put back in the end.
+        self._fates |= dict.fromkeys(trimmed, TRIMMED) | {trimmed[0]: UNDONE}
+        self._fates |= dict.fromkeys(self._trim(phase_one, ARCHIVE, self._ledgers(store, ARCHIVE)[:1]), ARCHIVE_TRIMMED)
+        deleted = self._carry_out(phase_one.removal.plan_topic(topics.topic_name(CLICKS), force=True))
+        self._fates |= dict.fromkeys(deleted, TOPIC_DELETED)
+        self._mark_in_doubt(phase_one)
+
+    def _trim(self, phase_one: PhaseOneContext, name: str, ledger_ids: Sequence[int] | None = None) -> list[int]:
+        trimmed = self._carry_out(phase_one.store_trim.plan(topics.topic_name(name), ledger_ids))
+        self._remaining[name] -= len(trimmed) * topics.ENTRIES_PER_LEDGER
+        return trimmed
+
+    def _mark_in_doubt(self, phase_one: PhaseOneContext) -> None:
+        store = ManagedLedgers(phase_one.metadata.store)
+        audit, invoices = (self._ledgers(store, name) for name in (AUDIT, INVOICES))
+        self._say(f"a forged mark: ledger {audit[0]} of {AUDIT}, claimed to be one of {ORDERS}")
+        self._say(f"a mark whose metadata update comes late: ledger {invoices[0]} of {INVOICES}")
+        self._say(f"a mark that cannot be carried out: ledger {DAMAGED_LEDGER}, metadata damaged")
+        self._fates |= {audit[0]: FORGED, invoices[0]: DELAYED}
+        self._late = {invoices[0]}
+        marks = [_mark(ORDERS, audit[0]), _mark(INVOICES, invoices[0]), _mark(ORDERS, DAMAGED_LEDGER)]
+        report = phase_one.marker.mark(marks)
+        if report.failed:
+            raise ServerError(f"a mark was not confirmed: {report.failed[0].failure}")
+
+    def _carry_out(self, plan: Plan) -> list[int]:
+        result = plan.carry_out()
+        if not result.done:
+            raise ServerError(f"{plan.operation.value} {plan.target}: {result.problem}")
+        self._say(f"  {len(plan.marks)} pending deletions: {plan.operation.value} {plan.target}")
+        return sorted({mark.ledger_id for mark in plan.marks})
+
+    @staticmethod
+    def _ledgers(store: ManagedLedgers, name: str) -> list[int]:
+        read = store.read(TopicName.parse(topics.topic_name(name)).managed_ledger)
+        return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
+
+    def _phase_two(self, phase_one: PhaseOneContext) -> None:
+        self._say("phase two: starting the sweep (Spark)")
+        sweep = command_process(self._file, "sweep")
+        sweep.start()
+        try:
+            self._wait("the first outcomes", lambda: bool(self._evidence.outcomes()), sweep)
+            self._say("  the sweep is at work")
+            self._wait("the retry of the late one", self._late_ones_retried, sweep)
+            self._say(f"the late metadata update of {INVOICES} is made now")
+            self._update_late(phase_one)
+            self._say("waiting until nothing is in flight")
+            self._wait("nothing to be in flight", lambda: self._evidence.in_flight() == 0, sweep)
+        finally:
+            sweep.stop()
+
+    def _late_ones_retried(self) -> bool:
+        outcomes = self._evidence.outcomes()
+        return all(RETRY in outcomes[ledger_id] for ledger_id in self._late)
+
+    def _update_late(self, phase_one: PhaseOneContext) -> None:
+        store = ManagedLedgers(phase_one.metadata.store)
+        read = store.read(TopicName.parse(topics.topic_name(INVOICES)).managed_ledger)
+        if read is None:
+            raise ServerError(f"topic {INVOICES} has no managed ledger any more")
+        store.remove_ledgers(read, self._late)
+        self._remaining[INVOICES] -= len(self._late) * topics.ENTRIES_PER_LEDGER
+
+    def _undo(self) -> None:
+        chosen = frozenset(number for number, fate in self._fates.items() if fate.undone)
+        self._say(f"undo: ledger {', '.join(map(str, chosen))} is put back by the journal")
+        with UndoContext(self._settings) as context:
+            for rows in context.undo.run(SelectedDeletions(context.journal, Selection(ledger_ids=chosen))):
+                self._undone |= {row.ledger_id: row.outcome.value for row in rows}
+
+    def _collect_garbage(self, places: Places, census: Sequence[CountedLedger]) -> None:
+        self._say("the bookie is asked to collect its garbage")
+        gone = [ledger.ledger_id for ledger in census if not self._stays(ledger.ledger_id)]
+
+        def collected() -> bool:
+            self._stage.garbage.collect()
+            return not places.on_bookie(gone)
+
+        self._wait("the bookie to drop the bytes", collected)
+
+    def _finale(self, phase_one: PhaseOneContext, places: Places, census: Sequence[CountedLedger]) -> Finale:
+        after = places.whereabouts([ledger.ledger_id for ledger in census])
+        restored = {
+            number: (self._evidence.count_entries(phase_one.metadata, number), topics.ENTRIES_PER_LEDGER)
+            for number in self._undone
+        }
+        self._say("reading every topic back")
+        readable = {
+            name: (len(topics.read_all(self._connection, name)), expected)
+            for name, expected in sorted(self._remaining.items())
+        }
+        records = Records(self._evidence.outcomes(), self._evidence.outcomes(LedgerType.OFFLOAD_LEDGER), self._undone)
+        return Finale(
+            tuple(endings(census, self._fates, records, after)),
+            self._evidence.in_flight(),
+            self._evidence.dead_letters(),
+            (DAMAGED_LEDGER,),
+            readable,
+            restored,
+            self._stage.store_name,
+        )
+
+    def _stays(self, ledger_id: int) -> bool:
+        fate = self._fates.get(ledger_id)
+        return fate is None or fate.stays
+
+    def _wait(self, what: str, condition: Callable[[], bool], process: ServerProcess | None = None) -> None:
+        wait_for(what, condition, self._cluster.home, process)
+
+
+def wait_for(what: str, condition: Callable[[], bool], home: Path, process: ServerProcess | None = None) -> None:
+    """Wait until the condition is true; ServerError if that takes too long, or the process ends before.
+
+    ``home`` is where the logs are.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if process is not None and not process.is_running():
+            raise ServerError(f"the {process.name} ended while waiting for {what}: see {process.spec.log_file}")
+        if time.monotonic() > deadline:
+            raise ServerError(f"waited {_PATIENCE_S:.0f} s in vain for {what}: see the logs in {home}")
+        time.sleep(0.3)
+
+
+def command_process(settings_file: Path, command: str) -> ServerProcess:
+    """Return a process of a command that runs until it is stopped; its folder is that of the settings."""
+    line = [sys.executable, "-m", "bookwarden.cli", "--config", str(settings_file), "-v", command]
+    home = settings_file.parent
+    log = home / "logs" / f"{command}.log"
+    return ServerProcess(ServerSpec(command, lambda: line, log, lambda _started: True, home, stop_seconds=60.0))
+
+
+def _mark(topic: str, ledger_id: int) -> PendingDeletion:
+    return PendingDeletion(
+        topics.topic_name(topic), LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id, reason="demo"
+    )

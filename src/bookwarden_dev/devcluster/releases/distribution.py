@@ -1,0 +1,129 @@
+"""Get the released Pulsar: through Maven, once, into a cache folder that several processes may share."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
+from bookwarden_dev.devcluster.releases.maven import failure, run_dependency_goal
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A released distribution."""
+
+    version: str  #: In the coordinates of the archive.
+    sha512: str  #: Of the archive, in hex.
+    size: int  #: Of the archive, in bytes.
+    distribution: str = "pulsar-server-distribution"  #: Maven's artifact id.
+    folder: str = "apache-pulsar"  #: The one folder inside the archive, without the version.
+    only: tuple[str, ...] = ()  #: Parts of names: a file is unpacked if its name has one of them; empty for all files.
+    title: str = "Pulsar"  #: For people.
+
+    @property
+    def artifact(self) -> str:
+        """The Maven coordinates of the archive."""
+        return f"org.apache.pulsar:{self.distribution}:{self.version}:tar.gz:bin"
+
+    @property
+    def archive_name(self) -> str:
+        """The file name that Maven gives the archive."""
+        return f"{self.distribution}-{self.version}-bin.tar.gz"
+
+    @property
+    def folder_name(self) -> str:
+        """The one folder inside the archive."""
+        return f"{self.folder}-{self.version}"
+
+    def unpacks(self, name: str) -> bool:
+        """Return whether a file of the archive is unpacked."""
+        return not self.only or any(part in name for part in self.only)
+
+
+PULSAR_4_0_8 = Release(
+    version="4.0.8",
+    sha512=(
+        "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525"
+        "be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6"
+    ),
+    size=245494718,
+)
+
+# Of its two offloaders the one for object stores: the other, for file systems, is four times as large.
+OFFLOADERS_4_0_8 = Release(
+    version="4.0.8",
+    sha512=(
+        "f0e98550b99271c02863eb91cb250b580524e198669ff14ec8341f2eadad886a"
+        "bb54a0f593449350b2a60672e626bead6bd813179788bc7e938ff56a2b28e0a7"
+    ),
+    size=62028727,
+    distribution="pulsar-offloader-distribution",
+    folder="apache-pulsar-offloaders",
+    only=("/tiered-storage-jcloud-",),
+    title="Pulsar's offloaders",
+)
+
+
+def ensure_distribution(
+    release: Release = PULSAR_4_0_8,
+    cache: Path | None = None,
+    progress: Progress = lambda _line: None,
+    fetch: Callable[[Release, Path, Progress], Path] | None = None,
+) -> Path:
+    """Return the unpacked distribution's folder, fetching it first if the cache lacks it.
+
+    Safe in several processes at once: one fetches, the others wait. The folder appears whole or not at all.
+    Raises ServerError if Maven is missing or fails, or if the archive is not the pinned one.
+    """
+
+    def make(temporary: Path) -> Path:
+        archive = (fetch or fetch_with_maven)(release, temporary, progress)
+        check_archive(archive, release)
+        progress(f"unpacking {release.title} {release.version}")
+        return _unpack(archive, temporary, release)
+
+    return ensure_entry(release.folder_name, make, cache, progress)
+
+
+def fetch_with_maven(release: Release, folder: Path, progress: Progress) -> Path:
+    """Copy the archive into a folder through Maven (and its own cache); raise ServerError if that fails."""
+    label = f"fetching {release.title} {release.version} ({release.size / 1e6:.0f} MB)"
+    arguments = [f"-Dartifact={release.artifact}", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true"]
+    run_dependency_goal("copy", arguments, folder, progress, artifact=release.artifact, label=label)
+    archive = folder / release.archive_name
+    if not archive.is_file():
+        raise failure(release.artifact, folder)
+    return archive
+
+
+def check_archive(archive: Path, release: Release) -> None:
+    """Raise ServerError unless the file is the pinned archive."""
+    digest = hashlib.sha512()
+    with archive.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != release.sha512:
+        raise ServerError(
+            f"the archive of {release.title} {release.version} has SHA-512 {digest.hexdigest()[:16]}..., expected "
+            f"{release.sha512[:16]}...: remove it from Maven's repository (~/.m2) and try again"
+        )
+
+
+def _unpack(archive: Path, folder: Path, release: Release) -> Path:
+    # Python 3.10 and 3.11 have the filter only in their later patch releases; the archive is the pinned one anyway.
+    options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    try:
+        with tarfile.open(archive, "r:gz") as content:
+            chosen = [member for member in content if release.unpacks(member.name)]
+            content.extractall(folder, chosen, **options)  # type: ignore[arg-type]  # the stubs know only the literal
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        raise ServerError(
+            f"{release.title} {release.version} could not be unpacked into {folder.parent}: {error}"
+        ) from error
+    return folder / release.folder_name
