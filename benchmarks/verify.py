@@ -19,7 +19,7 @@ from benchmarks.results import Result, publish, say
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.comparison.stores import Comparison
+from bookwarden.migration.comparison import Comparison
 
 COUNT = 200_000
 _LEDGERS_PER_TOPIC = 20

@@ -12,7 +12,7 @@ from typing import Final
 
 from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.observations import BrokerSeen, Observations
+from bookwarden.migration.control import BrokerSeen, Observations
 from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
 _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS

@@ -18,10 +18,9 @@ from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.migration.comparison.stores import ZOOKEEPERS_OWN, Comparison
-from bookwarden.migration.control import MigrationControl
+from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
+from bookwarden.migration.control import Configured, MigrationControl
 from bookwarden.migration.counters import Counters, completed_target
-from bookwarden.migration.observations import Configured
 from bookwarden.resources import Resources
 from bookwarden.switching.registry_node import RegistryNode, read_id_counter, read_registered
 from bookwarden.wiring.pulsar import connection_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.copying.metadata import opened_copy
+from bookwarden.clusters.bookkeeper.copying.copier import opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers

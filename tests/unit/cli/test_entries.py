@@ -10,7 +10,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.cli.entries import ENTRY_FORMS, write_entries
+from bookwarden.cli.ledger import ENTRY_FORMS, write_entries
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 
 

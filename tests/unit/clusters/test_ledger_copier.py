@@ -13,9 +13,8 @@ import pytest
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place
+from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place, closed_copy, opened_copy
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.metadata import closed_copy, opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished

@@ -11,10 +11,8 @@ import pytest
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.interface import Versioned
 from bookwarden.migration import walking
-from bookwarden.migration.comparison.differences import Difference, DifferenceClass
-from bookwarden.migration.comparison.findings import VersionRule
-from bookwarden.migration.comparison.stores import Comparison
-from bookwarden.migration.pieces import Pieces
+from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, VersionRule
+from bookwarden.migration.walking import Pieces
 from servers.planted_tree import Planted, node, tree
 
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.migration import walking
-from bookwarden.migration.comparison.differences import Difference, DifferenceClass, Side
-from bookwarden.migration.comparison.findings import Findings, Report, VersionRule
-from bookwarden.migration.comparison.stores import Comparison
+from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, Findings, Report, Side, VersionRule
 from servers.planted_tree import AFTER, BEFORE, SWITCHED_MS, Nodes, Planted, node, tree
 
 MISSING, EXTRA, BYTES, VERSION = (

@@ -15,7 +15,7 @@ from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.comparison.differences import DifferenceClass
+from bookwarden.migration.comparison import DifferenceClass
 from bookwarden.migration.rehearsal.copying import Copy, NotCopied, SizedNode
 from bookwarden.migration.rehearsal.marker import MARKER, Hold, find_marker
 from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport

@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.observations import BrokerSeen, Observations, RegisteredClusters
+from bookwarden.migration.control import BrokerSeen, Observations, RegisteredClusters
 from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
 from bookwarden.migration.survey import SizedNode, Survey
 

@@ -19,9 +19,7 @@ from bookwarden.cli.migration.status import status
 from bookwarden.cli.migration.watch import watch
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.migration.comparison.differences import DifferenceClass
-from bookwarden.migration.comparison.findings import Report, VersionRule
-from bookwarden.migration.comparison.verification import Verification
+from bookwarden.migration.comparison import DifferenceClass, Report, Verification, VersionRule
 from bookwarden.wiring.migration import VerificationContext
 
 _EPILOG = """\b

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from bookwarden.errors import BookwardenError, ConfigError
-from bookwarden.migration.comparison.findings import DifferenceSink
-from bookwarden.migration.comparison.rows import NUMBER_COLUMNS, TEXT_COLUMNS, row_of
+from bookwarden.migration.comparison import NUMBER_COLUMNS, TEXT_COLUMNS, DifferenceSink, row_of
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
 _ROWS_IN_GROUP: Final = 50_000

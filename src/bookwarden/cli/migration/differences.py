@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookwarden.cli.shell.output import moment
-from bookwarden.migration.comparison.differences import Difference
+from bookwarden.migration.comparison import Difference
 
 # Above the exit codes of errors, and those of scans.
 DIFFERENCES_FOUND: Final = 22

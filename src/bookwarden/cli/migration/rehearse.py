@@ -11,7 +11,7 @@ from bookwarden.cli.migration.differences import DIFFERENCES_FOUND, describe_dif
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
-from bookwarden.migration.comparison.rows import row_of
+from bookwarden.migration.comparison import row_of
 from bookwarden.migration.rehearsal.operation import (
     PARTICIPANTS_LIMIT_SECONDS,
     PROPOSED_BYTES,

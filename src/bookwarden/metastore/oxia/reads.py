@@ -1,13 +1,21 @@
-"""Reads of many keys of an Oxia namespace, batched by shard, several requests in flight.
+"""Reads of many keys of an Oxia namespace, their children, and which have some; batched by shard, several in flight.
 
 Order of keys: common/compare of Oxia. A key with fewer slashes comes before one with more, to 0.14 part by part, from
 0.15 on as a whole; so the keys from ``p/`` up to ``p//`` are the direct children of p.
+
+All that is below the children a to b of p lies from ``p/a/`` up to ``p/b//``: the children of a, what is below them,
+and so on to the children of b. So where nothing is below their children, one range has the children of siblings and
+nothing else.
+
+The children of ``p/a`` come right before ``p/a//``. So the last key before ``p/a//`` is a child of ``p/a`` if the shard
+has one; and where it is not below any child of p, nothing is below those children of p that come before a, as long as
+their names are no longer or shorter than a's.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,8 +26,112 @@ from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
+from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.request_batches import split
 from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+Children = Mapping[str, list[str]]
+
+
+class ChildLists:
+    """Lists children on all shards, sorted."""
+
+    def __init__(self, reader: OxiaReader) -> None:
+        self._reader = reader
+
+    def of(self, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
+        """List the children of each key; fastest if siblings are asked for together."""
+        groups: dict[str, list[str]] = {}
+        for path in dict.fromkeys(paths):
+            groups.setdefault(parent_of(path) if path != "/" else "", []).append(path)
+        found: dict[str, list[str]] = {}
+        for siblings in groups.values():
+            together = self._of_siblings(siblings, deadline) if len(siblings) > 1 else None
+            found.update(together or {path: self._of_one(path, deadline) for path in siblings})
+        return [sorted(found[path]) for path in paths]
+
+    def _of_one(self, path: str, deadline: Deadline) -> list[str]:
+        prefix = f"{path.rstrip('/')}/"
+        names = (key[len(prefix) :] for key in self._reader.list_range(prefix, f"{prefix}/", deadline))
+        # A key "/" would be its own child.
+        return [name for name in names if name]
+
+    def _of_siblings(self, paths: Sequence[str], deadline: Deadline) -> Children | None:
+        """List the range of siblings; None at the first key in it that is no child."""
+        slashes = paths[0].count("/") + 1
+
+        def children_among(keys: Iterator[str]) -> Children | None:
+            found: dict[str, list[str]] = {path: [] for path in paths}
+            for key in keys:
+                parent, _, name = key.rpartition("/")
+                if key.count("/") != slashes:
+                    return None
+                if parent in found:
+                    found[parent].append(name)
+            return found
+
+        return self._reader.over_range(f"{min(paths)}/", f"{max(paths)}//", children_among, deadline)
+
+
+class Parents:
+    """Finds the parents among keys, with children on any shard."""
+
+    def __init__(self, cluster: OxiaCluster, reader: OxiaReader) -> None:
+        self._cluster = cluster
+        self._reader = reader
+
+    def among(self, paths: Sequence[str], deadline: Deadline) -> set[str]:
+        """Return the paths that have children.
+
+        Siblings share one question, so that ledgers, which have no children, cost next to nothing; where something
+        is below one of them, each is asked for by itself.
+        """
+        siblings: dict[tuple[str, int], list[str]] = {}
+        for path in paths:
+            siblings.setdefault((parent_of(path), len(path)), []).append(path)
+        groups = {max(group): group for group in siblings.values()}
+        doubtful: dict[str, None] = {}
+        for last, before in self._keys_before_ends(list(groups), deadline):
+            if _is_below_a_sibling(before, last):
+                doubtful.update(dict.fromkeys(groups[last]))
+        return {
+            path for path, before in self._keys_before_ends(list(doubtful), deadline) if before.startswith(f"{path}/")
+        }
+
+    def _keys_before_ends(self, paths: Sequence[str], deadline: Deadline) -> Iterator[tuple[str, str]]:
+        """Yield each path with the last key before the end of its children, or an empty one, once a shard."""
+        left: Sequence[str] = paths
+        while left:
+            shards = self._cluster.shards(deadline)
+            again: dict[str, None] = {}
+            lost = ServerLost("")
+            batches = ((shard, batch) for batch in self._reader.cut(left) for shard in shards.shards)
+            for sent in self._reader.in_flight(batches, _before_end, deadline):
+                try:
+                    answers = self._reader.answers_of(sent)
+                except ServerLost as error:
+                    lost = error
+                    again.update(dict.fromkeys(sent.keys))
+                else:
+                    deadline.progress()
+                    yield from ((path, answer.key) for path, answer in zip(sent.keys, answers, strict=True))
+            left = list(again)
+            if left:
+                self._cluster.wait_for_news(shards, lost, deadline)
+
+
+def _before_end(shard: int, paths: list[str]) -> pb.ReadRequest:
+    request = pb.ReadRequest(shard=shard)
+    for path in paths:
+        request.gets.add(key=f"{path}//", comparison_type=pb.LOWER)
+    return request
+
+
+def _is_below_a_sibling(key: str, path: str) -> bool:
+    """Return whether the key is below a child of the path's parent."""
+    siblings = path[: path.rindex("/") + 1]
+    return key.startswith(siblings) and "/" in key[len(siblings) :]
+
 
 _T = TypeVar("_T")
 

@@ -3,6 +3,10 @@
 Format: impl.oxia.OxiaMetadataStore of pulsar-metadata 4.2: keys are the paths, parents are keys of their own with an
 empty value, the children of p are the keys from ``p/`` up to ``p//``, and a sequential node is numbered by how often
 its parent was written.
+
+It proves that the leaders of the namespace's shards still lead them. A leader that was replaced without learning it,
+cut off from its coordinator, goes on answering reads with its old data (docs/oxia.md). It can commit nothing: a write
+has to reach most replicas, and those follow another by then.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
@@ -17,23 +22,45 @@ from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned
-from bookwarden.metastore.oxia.changes import KeyChanges
 from bookwarden.metastore.oxia.channels import ServerLost
-from bookwarden.metastore.oxia.children import Parents
 from bookwarden.metastore.oxia.connection import OxiaConnection
-from bookwarden.metastore.oxia.creates import WRITE_OVERHEAD, BatchCreate
-from bookwarden.metastore.oxia.deletes import OxiaBatchDelete
-from bookwarden.metastore.oxia.leaders import prove_leaders
-from bookwarden.metastore.oxia.lists import ChildLists
-from bookwarden.metastore.oxia.notifications import Watch
+from bookwarden.metastore.oxia.notifications import KeyChanges, Watch
 from bookwarden.metastore.oxia.numbers import KeyNumbers
 from bookwarden.metastore.oxia.probe import probe_namespace
-from bookwarden.metastore.oxia.reads import OxiaReader
+from bookwarden.metastore.oxia.reads import ChildLists, OxiaReader, Parents
 from bookwarden.metastore.oxia.sessions import OxiaSessions
 from bookwarden.metastore.oxia.shards import OxiaCluster
-from bookwarden.metastore.oxia.writes import ShardWriters
+from bookwarden.metastore.oxia.writes import WRITE_OVERHEAD, BatchCreate, OxiaBatchDelete, ShardWriters
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+# Nobody makes this key, so its delete goes through the log of the shard and changes nothing.
+_KEY: Final = "/bookwarden-nothing"
+_VERSION: Final = 0
+
+
+def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
+    """Have the leader of each shard commit a delete of nothing; StoreUnavailableError where one does not in time."""
+    deadline = cluster.deadline()
+    while True:
+        shards = cluster.shards(deadline)
+        cluster.keep_rate(len(shards.shards), deadline)
+        delete = pb.DeleteRequest(key=_KEY, expected_version_id=_VERSION)
+        sent = [(shard, writers.send(shard, pb.WriteRequest(deletes=[delete]))) for shard in shards.shards]
+        lost: ServerLost | None = None
+        for shard, pending in sent:
+            try:
+                pending.get(deadline)
+            except ServerLost as error:
+                lost = ServerLost(
+                    f"{shard.leader or 'nobody'} commits nothing as the leader of shard {shard.id}: {error}"
+                )
+        # Leaders may have changed meanwhile, and the reads that follow go to the new ones.
+        if lost is None and cluster.shards(deadline) is shards:
+            return
+        if lost is not None:
+            cluster.wait_for_news(shards, lost, deadline)
+
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The stream of writes of a shard: all that this store writes to it goes there.
+"""The stream of writes of a shard: all that this store writes to it goes there, runs of creates and deletes too.
 
 Concurrent single writes can leave a shard of Oxia 0.14 unable to take any more (docs/oxia.md). So all writes of a
 store to a shard go through one stream, in one order, and nothing else of ours writes beside it.
@@ -6,19 +6,258 @@ store to a shard go through one stream, in one order, and nothing else of ours w
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import grpc
 
+from bookwarden.errors import FormatError, StoreError, StoreUnavailableError
+from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
+from bookwarden.metastore.doomed_nodes import BatchDelete, Target
+from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.oxia.channels import ServerLost, meaning_of
-from bookwarden.metastore.oxia.shards import OxiaCluster, Shard
+from bookwarden.metastore.oxia.reads import OxiaReader, Parents
+from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
+from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.pb import oxia_client_pb2 as pb
+
+# Bytes of a request besides its puts.
+WRITE_OVERHEAD: Final = 2048
+_ABSENT: Final = -1
+
+Puts = Mapping[str, pb.PutRequest]
+
+
+class _Creation(NamedTuple):
+    puts: list[pb.PutRequest]
+    pending: PendingWrite
+
+
+class BatchCreate:
+    """Makes keys, in any order, whether or not there are keys above them.
+
+    When an answer is lost its keys are read back: one that has the value counts as created, by us or by someone who
+    wanted the same, and one that is absent is sent once more, behind any write that may still be under way.
+    """
+
+    def __init__(self, cluster: OxiaCluster, reader: OxiaReader, writers: ShardWriters) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._writers = writers
+        self._most_bytes = cluster.connection.max_request_bytes - WRITE_OVERHEAD
+
+    def run(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
+        """Make the keys, whose paths differ; a result for each, in the order asked.
+
+        Raises StoreUnavailableError or another StoreError where it is not known which were made.
+        """
+        deadline = self._cluster.deadline()
+        results: dict[str, CreateResult] = {}
+        left: dict[str, pb.PutRequest] = {}
+        for node in nodes:
+            put = _put_of(node)
+            if put is None:
+                results[node.path] = CreateResult.BAD_NAME
+            elif put.ByteSize() > self._most_bytes:
+                results[node.path] = CreateResult.TOO_LARGE
+            else:
+                left[node.path] = put
+        while left:
+            shards = self._cluster.shards(deadline)
+            lost = self._send_all(shards, left, results, deadline)
+            left = {path: put for path, put in left.items() if path not in results}
+            if lost is not None:
+                self._cluster.wait_for_news(shards, lost, deadline)
+        return [results[node.path] for node in nodes]
+
+    def _send_all(
+        self, shards: ShardMap, left: Puts, results: dict[str, CreateResult], deadline: Deadline
+    ) -> ServerLost | None:
+        """Send each key once, and note its result; return the reason if some have to be sent again."""
+        most = self._cluster.in_flight * len(shards.shards)
+        window: deque[_Creation] = deque()
+        last: dict[int, PendingWrite] = {}
+        lost: ServerLost | None = None
+        for shard, puts in self._requests(shards, left):
+            if lost is not None:
+                break
+            self._cluster.keep_rate(len(puts), deadline)
+            last[shard.id] = self._writers.send(shard, pb.WriteRequest(puts=puts), last.get(shard.id))
+            window.append(_Creation(puts, last[shard.id]))
+            if len(window) >= most:
+                lost = self._settle(window.popleft(), results, deadline)
+        while window:
+            lost = self._settle(window.popleft(), results, deadline) or lost
+        return lost
+
+    def _settle(self, sent: _Creation, results: dict[str, CreateResult], deadline: Deadline) -> ServerLost | None:
+        try:
+            answers = sent.pending.get(deadline).puts
+        except ServerLost as lost:
+            if sent.pending.may_be_done:
+                self._read_back(sent.puts, results, deadline)
+            return lost
+        for put, answer in zip(sent.puts, answers, strict=True):
+            results[put.key] = CreateResult.CREATED if answer.status == pb.OK else CreateResult.EXISTS
+        deadline.progress()
+        return None
+
+    def _read_back(self, puts: Sequence[pb.PutRequest], results: dict[str, CreateResult], deadline: Deadline) -> None:
+        found = self._reader.get_many([put.key for put in puts], deadline)
+        for put, node in zip(puts, found, strict=True):
+            if node is not None:
+                same = node.value == put.value and not node.ephemeral
+                results[put.key] = CreateResult.CREATED if same else CreateResult.EXISTS
+
+    def _requests(self, shards: ShardMap, left: Puts) -> Iterator[tuple[Shard, list[pb.PutRequest]]]:
+        """Cut puts into requests of one shard each."""
+        for shard, keys in self._reader.batches(shards, left):
+            batch: list[pb.PutRequest] = []
+            size = 0
+            for put in map(left.__getitem__, keys):
+                cost = put.ByteSize() + WRITE_OVERHEAD // self._cluster.batch_size
+                if batch and size + cost > self._most_bytes:
+                    yield shard, batch
+                    batch, size = [], 0
+                batch.append(put)
+                size += cost
+            if batch:
+                yield shard, batch
+
+
+def _put_of(node: NewNode) -> pb.PutRequest | None:
+    """Make the request; None where no store can have a node of that name."""
+    try:
+        path = validate_path(node.path)
+    except FormatError:
+        return None
+    return pb.PutRequest(
+        key=path,
+        value=node.value,
+        expected_version_id=_ABSENT,
+        override_version_id=node.version,
+        override_modifications_count=node.version,
+    )
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Delete(NamedTuple):
+    paths: list[str]
+    pending: PendingWrite
+
+
+@dataclass
+class OxiaBatchDelete(BatchDelete):
+    """Versioned deletes on the write streams.
+
+    Each delete of a request succeeds or fails alone. Oxia answers alike for an absent key and another version, so
+    refused keys are read; and it deletes a key that has children, so those are asked for before anything is sent,
+    as Pulsar does. A key unchanged after a lost answer is sent again, behind any write that may still be under way.
+    """
+
+    cluster: OxiaCluster
+    reader: OxiaReader
+    writers: ShardWriters
+    _failure: StoreError | None = None
+
+    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+        deadline = self.cluster.deadline()
+        try:
+            left = {target.path: target for target in targets}
+            for path in Parents(self.cluster, self.reader).among(list(left), deadline):
+                self.results[path] = DeleteResult.LOST_RACE
+                del left[path]
+            self._work_off(left, deadline)
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            self._failure = self._failure or error
+
+    def _end(self, targets: Sequence[Target]) -> None:
+        if self._failure is not None:
+            if DeleteResult.DELETED not in self.results.values():
+                raise self._failure
+            _LOG.error("a batch of deletes ends early, with outcomes unknown: %s", self._failure)
+
+    def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
+        return self.reader.get_many(paths, deadline)
+
+    def _work_off(self, targets: dict[str, Target], deadline: Deadline) -> None:
+        left = targets
+        while left and self._failure is None:
+            shards = self.cluster.shards(deadline)
+            again, lost = self._send_all(shards, left, deadline)
+            left = {target.path: target for target in again}
+            if left and lost is not None and self._failure is None:
+                self.cluster.wait_for_news(shards, lost, deadline)
+
+    def _send_all(
+        self, shards: ShardMap, left: dict[str, Target], deadline: Deadline
+    ) -> tuple[list[Target], ServerLost | None]:
+        """Send each key once; return the keys to send again, and the reason."""
+        most = self.cluster.in_flight * len(shards.shards)
+        window: deque[_Delete] = deque()
+        last: dict[int, PendingWrite] = {}
+        again: list[Target] = []
+        lost: ServerLost | None = None
+        for shard, paths in self.reader.batches(shards, left):
+            if lost is not None or self._failure is not None:
+                again += [left[path] for path in paths]
+                continue
+            self.cluster.keep_rate(len(paths), deadline)
+            last[shard.id] = self.writers.send(shard, _request_of(paths, left), last.get(shard.id))
+            window.append(_Delete(paths, last[shard.id]))
+            if len(window) >= most:
+                lost = self._settle(window.popleft(), left, again, deadline)
+        while window:
+            lost = self._settle(window.popleft(), left, again, deadline) or lost
+        return again, lost
+
+    def _settle(
+        self, delete: _Delete, left: dict[str, Target], again: list[Target], deadline: Deadline
+    ) -> ServerLost | None:
+        """Wait for one request; settle its keys or add them to ``again``."""
+        lost: ServerLost | None = None
+        try:
+            answers = dict(zip(delete.paths, delete.pending.get(deadline).deletes, strict=True))
+        except ServerLost as error:
+            lost = error
+        except StoreError as error:
+            self._failure = self._failure or error
+        else:
+            self._sent = True
+            refused = [left[path] for path, answer in answers.items() if answer.status != pb.OK]
+            for target in refused:
+                del answers[target.path]
+            self.results.update(dict.fromkeys(answers, DeleteResult.DELETED))
+            if refused:
+                # A key that has the same version after all was made again with it since.
+                self._record(self._still_to_delete(refused, deadline), DeleteResult.LOST_RACE)
+            deadline.progress()
+            return None
+        targets = [left[path] for path in delete.paths]
+        if not delete.pending.may_be_done:
+            again += targets
+            return lost
+        self._sent = True
+        again += self._still_to_delete([target._replace(in_doubt=True) for target in targets], deadline)
+        return lost
+
+
+def _request_of(paths: Iterable[str], targets: Mapping[str, Target]) -> pb.WriteRequest:
+    request = pb.WriteRequest()
+    for path in paths:
+        request.deletes.add(key=path, expected_version_id=targets[path].version)
+    return request
 
 
 class PendingWrite:

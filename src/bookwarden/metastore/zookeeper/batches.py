@@ -1,16 +1,17 @@
-"""Reads over a ZooKeeper session, in batches with MultiRead."""
+"""Batches over a ZooKeeper session: reads with MultiRead, and multis that happen only under conditions."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bookwarden.errors import StoreAccessError, StoreError
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.request_batches import first_batch, halves
+from bookwarden.metastore.write_conditions import WriteConditions
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.session import (
     ACCESS_REFUSED_TEXT,
@@ -19,6 +20,30 @@ from bookwarden.metastore.zookeeper.session import (
     ServerRefusal,
     ZooKeeperSession,
 )
+
+
+class ConditionalMulti(wire.Multi):
+    """A multi that has the present conditions before its operations.
+
+    Making one raises the conditions' error when nothing may be written. ``absolute`` puts the chroot before a path.
+    """
+
+    def __init__(
+        self, operations: Sequence[bytes], conditions: WriteConditions, absolute: Callable[[str], str]
+    ) -> None:
+        self._conditions = conditions
+        self._demanded = conditions.current()
+        checks = [wire.check_operation(absolute(path), version) for path, version in self._demanded]
+        super().__init__([*checks, *operations])
+
+    def results_of(self, results: list[Any]) -> list[Any] | None:
+        """Leave out the results of the conditions; None when one of them failed, so that nothing was changed."""
+        failed = wire.failed_at(results)
+        if failed is not None and failed < len(self._demanded):
+            self._conditions.failed(self._demanded[failed])
+            return None
+        return results[len(self._demanded) :]
+
 
 Row = Versioned | int
 

@@ -17,8 +17,7 @@ from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.request_batches import halves, split
 from bookwarden.metastore.write_conditions import NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper import requests as wire
-from bookwarden.metastore.zookeeper.batches import BatchReader
-from bookwarden.metastore.zookeeper.multis import ConditionalMulti
+from bookwarden.metastore.zookeeper.batches import BatchReader, ConditionalMulti
 from bookwarden.metastore.zookeeper.session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,

@@ -27,13 +27,11 @@ from bookwarden.metastore.doomed_nodes import Target, runs
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
-from bookwarden.metastore.zookeeper import lists
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.access import NodeAccess, validate_acl
-from bookwarden.metastore.zookeeper.batches import BatchReader
+from bookwarden.metastore.zookeeper.batches import BatchReader, ConditionalMulti
 from bookwarden.metastore.zookeeper.changes import TreeChanges
 from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
-from bookwarden.metastore.zookeeper.multis import ConditionalMulti
 from bookwarden.metastore.zookeeper.session import (
     ACCESS_REFUSED_TEXT,
     PendingReply,
@@ -42,6 +40,40 @@ from bookwarden.metastore.zookeeper.session import (
     ZooKeeperConnection,
     ZooKeeperSession,
 )
+
+_IN_FLIGHT: Final = 64
+
+
+def list_many(session: ZooKeeperSession, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
+    """List the children of each absolute path, sorted; an empty list where there is no such node."""
+    return session.read_fresh(lambda: _list_once(session, paths, deadline), deadline)
+
+
+def _list_once(session: ZooKeeperSession, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
+    window: deque[tuple[str, PendingReply]] = deque()
+    found: list[list[str]] = []
+    for path in paths:
+        window.append((path, session.send(wire.GetChildren(path), deadline)))
+        if len(window) >= _IN_FLIGHT:
+            found.append(_children(session, *window.popleft(), deadline))
+    found += [_children(session, *sent, deadline) for sent in window]
+    return found
+
+
+def _children(session: ZooKeeperSession, path: str, reply: PendingReply, deadline: Deadline) -> list[str]:
+    try:
+        try:
+            names: list[str] = reply.get()
+        except ReplyLost as lost:
+            session.require_time(deadline, lost)
+            names = session.read(wire.GetChildren(path), deadline)
+    except ServerRefusal as refusal:
+        if refusal.code != wire.NO_NODE:
+            raise
+        return []
+    deadline.progress()
+    return sorted(names)
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -203,7 +235,7 @@ class ZooKeeperStore(ConditionalStore):
         if not paths:
             return []
         absolute = self._session.absolute_many(validate_paths(paths))
-        return lists.list_many(self._session, absolute, self._session.deadline())
+        return list_many(self._session, absolute, self._session.deadline())
 
     def sync(self) -> None:
         self._session.sync(self._session.deadline())

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.metastore.interface import MetadataStore, ScratchStore
-from bookwarden.migration.comparison.differences import Difference, DifferenceClass
-from bookwarden.migration.comparison.findings import Report, VersionRule
-from bookwarden.migration.comparison.stores import Comparison
+from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, Report, VersionRule
 from bookwarden.migration.rehearsal.copying import Copy, CopyReport
 from bookwarden.migration.rehearsal.marker import MARKER, Hold
 from bookwarden.migration.rehearsal.scratch import COORDINATOR

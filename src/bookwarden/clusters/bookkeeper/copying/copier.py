@@ -2,6 +2,9 @@
 
 What is killed at any moment leaves at most an unfinished copy, which no broker reads and the next copier begins again.
 One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.places).
+
+A copy is made with a mark that no end can equal, and gets the mark of its end when it is closed, after every entry was
+compared. So whoever closes it otherwise, as an auditor does, makes nothing that brokers would read.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.metadata import closed_copy, is_complete, opened_copy, why_not_replaced
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import (
     BookieAccessError,
@@ -26,20 +28,74 @@ from bookwarden.errors import (
     EntryAbsentError,
     FormatError,
 )
-from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody
+from bookwarden.ledgers.custom_metadata import (
+    COPY_KEY,
+    OWNER_KEY,
+    identify_holder,
+    is_unfinished,
+    names_nobody,
+    why_not_the_same,
+)
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     DeleteResult,
+    LedgerMetadata,
     LedgerReading,
     LedgerState,
+    Segment,
     StoredLedger,
     UnreadableLedger,
 )
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import MetadataStore, Write
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+
+_UNPROVEN: Final = b"unproven"
+
+
+def opened_copy(source: LedgerMetadata, ensemble: tuple[str, ...], owner: str | None) -> LedgerMetadata:
+    """Make the metadata of a copy before its entries are there, on these bookies."""
+    owned = {} if owner is None else {OWNER_KEY: owner.encode()}
+    return source._replace(
+        format_version=3,
+        state=LedgerState.OPEN,
+        ensemble_size=len(ensemble),
+        segments=(Segment(0, ensemble),),
+        length=0,
+        last_entry_id=None,
+        custom={**source.custom, **owned, COPY_KEY: _UNPROVEN},
+    )
+
+
+def closed_copy(opened: LedgerMetadata, source: LedgerMetadata) -> LedgerMetadata:
+    """Make the metadata of a copy whose entries are proven."""
+    end = f"{source.last_entry_id}:{source.length}".encode()
+    return opened._replace(
+        state=LedgerState.CLOSED,
+        length=source.length,
+        last_entry_id=source.last_entry_id,
+        custom={**opened.custom, COPY_KEY: end},
+    )
+
+
+def why_not_replaced(source: StoredLedger, found: StoredLedger) -> str | None:
+    """Return why what the target has at this id must not be touched; None for an unfinished copy of the source."""
+    if not is_unfinished(found.metadata):
+        return f"the target has another ledger of this id: {why_not_the_same((source, found)) or 'its end differs'}"
+    return why_not_the_same((source, found))
+
+
+def is_complete(source: StoredLedger, found: StoredLedger) -> bool:
+    """Return whether the target has the whole ledger: the original, or a copy that its copier proved."""
+    return (
+        not is_unfinished(found.metadata)
+        and why_not_the_same((source, found)) is None
+        and (found.metadata.last_entry_id, found.metadata.length)
+        == (source.metadata.last_entry_id, source.metadata.length)
+    )
+
 
 _LEDGERS_AT_ONCE: Final = 500
 # A large ledger goes alone, so that its result does not wait for others.
