@@ -75,6 +75,8 @@ class Starting:
         self._urls = urls
         self._resources = resources(policy, say)
         self._say = say
+        #: Namespaces whose proof is over: their subscriptions are made on green while others are begun.
+        self._proven: list[str] = []
 
     def round_seconds(self) -> float:
         """Return how often a broker looks at the flags; RefusedError where it never does."""
@@ -115,7 +117,8 @@ class Starting:
         was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
 
         What blue has got since `prepare` is made on green before the flag; then ``is_ready`` is asked, and where it
-        says no the flag is not set. What comes between that and the mark is made on green while the proof runs.
+        says no the flag is not set. What comes between that and the mark is made on green while the proof runs, and
+        what comes then while other namespaces are begun by this object.
         """
         round_s = self.round_seconds()
         if self._admin.is_migrated(namespace):
@@ -169,12 +172,16 @@ class Starting:
             try:
                 look, trouble = self._look(namespace), ""
                 self._resources.complete_look(look)
+                if self._proven:
+                    # Blue deletes a subscription that comes when its topic is marked within a round.
+                    self._resources.complete_look(self._observer.look(self._proven))
             except BookwardenError as error:
                 trouble = str(error)
             lost = look.of_state(TopicState.STRANDED, TopicState.UNMARKED)
             waiting = look.of_state(TopicState.WAITING, TopicState.UNKNOWN)
             if not trouble and not lost and not [seen for seen in waiting if not seen.is_marked]:
                 self._record.marked(namespace, {one.topic: entries_of(one.info) for one in look.topics if one.info})
+                self._proven.append(namespace)
                 return Started(namespace, len(look.topics), sum(seen.is_marked for seen in look.topics))
             if lost or time.monotonic() > deadline:
                 return self._take_back(namespace, look, trouble)
