@@ -67,12 +67,20 @@ class Upgrade:
         if not (added or closing):
             return UpgradePlan(before, registry, (), 0, ())
         require_understanding(self.pulsar, _REFUSAL)
-        below = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
         after = replace(registry, epoch=registry.epoch + 1, former_owners=(*registry.former_owners, *added))
         if closing:
             require_no_stock_broker(self.pulsar, _REFUSAL, [each.name for each in closing])
-            for each in registry.clusters.values():
-                self._require_below(each, below)
+        # The counter comes after the clusters, in which brokers make ledgers meanwhile.
+        free = {each: self._first_free_id(each) for each in registry.clusters.values()} if closing else {}
+        below = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
+        for each, first in free.items():
+            if first > below and not each.shared:
+                raise RefusedError(
+                    f"{_REFUSAL}: bookie cluster {each.name!r} has ids up to {first - 1}, as another client may give "
+                    f"there, and the next one of all clusters is {below}: raise that first, with `bookie-clusters "
+                    "raise-ids`"
+                )
+        if closing:
             after = after.with_ranges_closed(below)
         return UpgradePlan(before, after, tuple(each.name for each in closing), below, added)
 
@@ -108,7 +116,7 @@ class Upgrade:
             self.registry.replace(plan.before, plan.after)
         return plan
 
-    def _require_below(self, cluster: BookieCluster, below: int) -> None:
+    def _first_free_id(self, cluster: BookieCluster) -> int:
         name, metadata = cluster.name, self.open_cluster(self.registry.place_of(cluster))
         instance = looked(metadata, name).instance
         if instance != cluster.instance:
@@ -116,9 +124,4 @@ class Upgrade:
                 f"{_REFUSAL}: bookie cluster {name!r} has the INSTANCEID {instance} instead of {cluster.instance}, so "
                 "its ids are not known: put its metadata back"
             )
-        free = metadata.first_free_id()
-        if free > below and not cluster.shared:
-            raise RefusedError(
-                f"{_REFUSAL}: bookie cluster {name!r} has ids up to {free - 1}, as another client may give there, and "
-                f"the next one of all clusters is {below}: raise that first, with `bookie-clusters raise-ids`"
-            )
+        return metadata.first_free_id()
