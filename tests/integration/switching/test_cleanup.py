@@ -101,7 +101,7 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(
         clusters = {name: (site.store_of(name), site.servers.clusters[name].ledgers_root) for name in "ab"}
         bookies = tuple(sorted(site.servers.clusters["b"].ids)[:2])
         for ledger_id in (*whole, short):
-            copy_ledger(ledger_id, clusters["a"], clusters["b"], bookies)
+            assert copy_ledger(ledger_id, clusters["a"], clusters["b"], bookies)
         lose_a_replica(site, short)
 
         told = site.run(tmp_path, *VERIFY, exit_codes=(SOME_FAILED,))
@@ -182,7 +182,7 @@ def copy_as_bucket(site: SwitchingSite, ledger_id: int, topic: str) -> None:
     changed = found._replace(custom={OWNER_KEY: found.custom[OWNER_KEY], **custom})
     raw = encode_ledger_metadata(changed, password=decode_ledger_password(node.value))
     store.put(ledger_path(root, ledger_id), raw, node.version)
-    copy_ledger(ledger_id, (store, root), target, tuple(sorted(site.servers.clusters["b"].ids)[:2]))
+    assert copy_ledger(ledger_id, (store, root), target, tuple(sorted(site.servers.clusters["b"].ids)[:2]))
 
 
 def buckets_that_may_go(site: SwitchingSite) -> int:
@@ -272,7 +272,8 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
         # The reader may have had all of that in its queue, and only topics that are loaded are stamped.
         site.admin.get_json(f"{topic_path(topic)}/stats")
         assert site.command("promote", "--stamp", "--per-second", "50", "--yes")["stamped"]["failed"] == []
-        stamped = {path: cursor for path, cursor in named_in(site)[1].items() if path.endswith("/sub")}
+        sub = f"/managed-ledgers/{name.managed_ledger}/sub"
+        stamped = {path: cursor for path, cursor in named_in(site)[1].items() if path == sub}
         properties = {one.name: one.value for cursor in stamped.values() for one in cursor.cursorProperties}
         assert properties == {"team": "x", ATTRIBUTION_KEY: "a"}
         for cursor in stamped.values():

@@ -9,7 +9,7 @@ from bookwarden.clusters.bookkeeper.bookies.writer import EntryWriting
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.ledgers.custom_metadata import COPY_KEY, identify_holder
-from bookwarden.ledgers.metadata import LedgerState, Segment, StoredLedger
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.ledger_metadata import decode_ledger_password, encode_ledger_metadata
 from servers.switching.site import SwitchingSite
@@ -17,9 +17,14 @@ from servers.switching.site import SwitchingSite
 
 def copy_ledger(
     ledger_id: int, source: tuple[MetadataStore, str], target: tuple[MetadataStore, str], bookies: tuple[str, ...]
-) -> None:
-    """Copy a closed ledger, with its id, from one (store, ledgers root) to another, onto these bookies."""
+) -> bool:
+    """Copy a closed ledger, with its id, from one (store, ledgers root) to another, onto these bookies.
+
+    Returns False if it was deleted meanwhile.
+    """
     (found,) = BookKeeperCatalog(*source).read_many([ledger_id])
+    if isinstance(found, AbsentLedger):
+        return False
     assert isinstance(found, StoredLedger)
     assert found.metadata.state is LedgerState.CLOSED
     password = decode_ledger_password(found.raw)
@@ -47,8 +52,10 @@ def copy_ledger(
         state=LedgerState.CLOSED, last_entry_id=found.metadata.last_entry_id, length=found.metadata.length
     )
     node = store.get(path)
-    assert node is not None
-    store.put(path, encode_ledger_metadata(closed, password=password), node.version)
+    # A broker that closes a cursor deletes its ledger, in all clusters, a moment later.
+    if node is not None:
+        store.put(path, encode_ledger_metadata(closed, password=password), node.version)
+    return node is not None
 
 
 def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str) -> set[int]:
@@ -60,6 +67,6 @@ def copy_namespace(site: SwitchingSite, namespace: str, source: str, target: str
         holder = identify_holder(metadata.custom)
         if holder is None or not holder.topic.startswith(f"{namespace}/") or metadata.state is not LedgerState.CLOSED:
             continue
-        copy_ledger(ledger_id, clusters[source], clusters[target], bookies)
-        copied.add(ledger_id)
+        if copy_ledger(ledger_id, clusters[source], clusters[target], bookies):
+            copied.add(ledger_id)
     return copied
