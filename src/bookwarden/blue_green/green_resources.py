@@ -4,16 +4,20 @@ A client that subscribes on blue at the latest message is owed what is sent from
 topic is marked; a subscription that green has not yet, and that its client makes there once it has drained blue, begins
 behind that. So each subscription that blue's nodes have is made on green at the earliest message, before its clients
 come. One that clients made first, behind entries that green had by then, is recorded as late.
+
+Blue's nodes are followed, so that none is missed for being gone at the next look. For times in which nobody followed
+them green's nodes are asked: one that clients made there then, behind entries, may have come from blue.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from bookwarden.blue_green.following import BlueFollower, now_ms
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.ports import MigrationAdmin, Nodes
 from bookwarden.blue_green.preparing.ports import Making
@@ -21,6 +25,9 @@ from bookwarden.blue_green.record import LATE, MADE, RESET, MigrationRecord
 from bookwarden.blue_green.scope import is_subscription, namespace_of
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.names import TopicName, decode_local_name
+
+# A client that was sent to green needs up to a minute; its clock and ours may differ by as much.
+_ON_ITS_WAY_MS: Final = 60_000
 
 
 class LatePolicy(Enum):
@@ -51,7 +58,7 @@ class GreenPositions(Protocol):
 
 
 class GreenResources:
-    """Makes on green what blue has and green has not; may be killed at any moment, and run again.
+    """Makes on green what blue has and green has not; may be killed at any moment, and run again. Close it.
 
     What the record has, of the begin of a migration and of what was made since, is no client's: it is made again where
     green has lost it, and is not late where green has it.
@@ -60,6 +67,7 @@ class GreenResources:
     def __init__(
         self,
         blue: MigrationAdmin,
+        blue_nodes: Nodes,
         green: MigrationAdmin,
         green_nodes: Nodes,
         making: Making,
@@ -69,6 +77,7 @@ class GreenResources:
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._blue = blue
+        self._follower = BlueFollower(blue_nodes, record, say)
         self._green = green
         self._green_nodes = green_nodes
         self._making = making
@@ -80,6 +89,18 @@ class GreenResources:
         self._known: dict[str, set[str]] = {}
         self._recorded: dict[str, set[str]] = {}
         self._read: set[str] = set()
+        #: What came to blue and is gone, until green has it.
+        self._came: set[tuple[str, str]] = set()
+        #: By namespace when green's nodes were last asked for what came while nobody followed blue.
+        self._asked_ms: dict[str, int] = {}
+
+    def follow(self, namespaces: Collection[str]) -> None:
+        """Follow the subscriptions that these namespaces get on blue, until `close`."""
+        self._follower.follow(namespaces)
+
+    def close(self) -> None:
+        """Follow blue no more, and record for how long that was done."""
+        self._follower.close()
 
     def complete(self, topics: Mapping[str, Collection[str]], *, redirects: bool = True) -> None:
         """Make on green what it lacks of these topics, or partitions, with their subscriptions on blue.
@@ -106,11 +127,19 @@ class GreenResources:
             self._known[topic].add(name)
 
     def complete_look(self, look: Look) -> None:
-        """Do so for what blue's nodes have by a look; what is gone from blue has nothing more to come.
+        """Do so for what blue's nodes have by a look, and for what came since the look before and is gone.
 
-        Where late subscriptions are to be reset, those are that were reported before, too.
+        What blue deletes by a client's wish right before its topic is marked is taken for such a one, too. Where late
+        subscriptions are to be reset, those are that were reported before, too.
         """
-        self.complete(subscriptions_in(look))
+        self._came |= self._follower.came(look)
+        wanted = subscriptions_in(look)
+        for topic, name in self._came:
+            wanted.setdefault(topic, []).append(name)
+        self.complete(wanted)
+        self._came = {(topic, name) for topic, name in self._came if name not in self._known.get(topic, ())}
+        for topic, name, passed in self._unseen(look):
+            self._report(topic, name, passed, on_blue=False)
         if self._policy is LatePolicy.RESET:
             for topic, name, _ in self._record.late(look.flagged):
                 self._positions.reset_to_earliest(topic, name)
@@ -119,7 +148,39 @@ class GreenResources:
     def late_in(self, look: Look) -> list[tuple[str, str, int]]:
         """List the subscriptions of a look that were made on green behind some entries; changes and records nothing."""
         foreign = self._missing(subscriptions_in(look)).foreign
-        return [(topic, name, passed) for topic, name in foreign if (passed := self._entries_before(topic, name))]
+        found = [(topic, name, passed) for topic, name in foreign if (passed := self._entries_before(topic, name))]
+        return found + [one for one in self._unseen(look) if one not in found]
+
+    def _unseen(self, look: Look) -> list[tuple[str, str, int]]:
+        """List what clients made on green, behind entries, while nobody followed blue, and is not reported yet."""
+        moved: dict[str, set[str]] = defaultdict(set)
+        for seen in look.topics:
+            if seen.is_moved:
+                moved[namespace_of(seen.topic)].add(seen.topic)
+        found = []
+        for namespace, times in self._record.unfollowed({one: self._follower.since_ms(one) for one in moved}).items():
+            now, asked_ms = now_ms(), self._asked_ms.get(namespace, 0)
+            # Whoever came then is on green by the end of these times.
+            wide = [(since - _ON_ITS_WAY_MS, until + _ON_ITS_WAY_MS) for since, until in times]
+            if any(until > asked_ms for _, until in wide):
+                made = self._made_by_clients(namespace, wide)
+                pairs = [(topic, name) for topic, name in made if topic in moved[namespace]]
+                found += [(*pair, passed) for pair in pairs if (passed := self._entries_before(*pair))]
+                self._asked_ms[namespace] = now
+        return found
+
+    def _made_by_clients(self, namespace: str, times: Collection[tuple[int, int]]) -> Iterator[tuple[str, str]]:
+        """Yield the subscriptions of green that were made in these times, and neither by us nor known from blue."""
+        self._learn([namespace])
+        reported = self._record.reported([namespace])
+        for nodes in self._green_nodes.topics(namespace):
+            topic = str(TopicName.of_managed_ledger(nodes.managed_ledger))
+            known = self._known.get(topic, set()) | self._recorded.get(topic, set())
+            for cursor, created_ms in nodes.created_ms.items():
+                name = decode_local_name(cursor)
+                is_foreign = is_subscription(name) and name not in known and (topic, name) not in reported
+                if is_foreign and any(since <= created_ms <= until for since, until in times):
+                    yield topic, name
 
     def _missing(self, topics: Mapping[str, Collection[str]]) -> Missing:
         self._learn({namespace_of(topic) for topic in topics})
@@ -183,7 +244,11 @@ class GreenResources:
         """Record a subscription that begins behind entries of green."""
         passed = self._entries_before(topic, name)
         if passed:
-            self._record.append(LATE, namespace=namespace_of(topic), topic=topic, subscription=name, entries=passed)
+            self._report(topic, name, passed, on_blue=True)
+
+    def _report(self, topic: str, name: str, passed: int, *, on_blue: bool) -> None:
+        facts = {"topic": topic, "subscription": name, "entries": passed, "on_blue": on_blue}
+        self._record.append(LATE, namespace=namespace_of(topic), **facts)
 
     def _entries_before(self, topic: str, name: str) -> int:
         """Count the entries of green before the place where a subscription began, or else before where it is now."""
@@ -209,8 +274,8 @@ def subscriptions_in(look: Look) -> dict[str, list[str]]:
 def late_warnings(late: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
     """Return a sentence for each subscription that came too late."""
     return tuple(
-        f"LATE SUBSCRIPTION: {name} of {topic} was made on green by its own clients, behind {entries} entries: what of "
-        "these was sent since it subscribed on blue is lost to it, unless it got it; `cluster-migration watch "
-        "--late-subscriptions reset` gives it all of green's messages, some of them twice"
+        f"LATE SUBSCRIPTION: {name} of {topic} was made on green by its own clients, behind {entries} entries: if they "
+        "came from blue, what was sent since they subscribed there is lost to them, unless they got it; "
+        "`cluster-migration watch --late-subscriptions reset` gives it all of green's messages, some of them twice"
         for topic, name, entries in late
     )

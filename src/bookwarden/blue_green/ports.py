@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position
@@ -23,6 +23,23 @@ class TopicNodesRead(Protocol):
     @property
     def cursors(self) -> Mapping[str, CursorInfo]:
         """The values of its cursors' nodes, by encoded name."""
+
+    @property
+    def created_ms(self) -> Mapping[str, int]:
+        """When its cursors' nodes were made, by the store's clock, in ms since the epoch."""
+
+
+class CursorFeed(Protocol):
+    """Cursors that a namespace's topics get, from the moment it was made on; each told though it is gone again."""
+
+    def take(self) -> Collection[tuple[str, str]] | None:
+        """Return what changed since the last call, by managed ledger and encoded name; None where some may be missing.
+
+        Raises StoreError where that cannot be told now; nothing is lost by that.
+        """
+
+    def close(self) -> None:
+        """Collect no more."""
 
 
 class Nodes(Protocol):
@@ -48,6 +65,9 @@ class Nodes(Protocol):
 
     def first_position(self, cursor: CursorInfo) -> Position | None:
         """Return where a cursor began, or later than that; None if it is not known."""
+
+    def follow(self, namespace: str) -> CursorFeed:
+        """Begin to collect the cursors that a namespace's topics get; StoreError where the store tells no changes."""
 
     def brokers(self) -> Mapping[str, int]:
         """Return when each live broker registered, in ms since the epoch."""

@@ -33,10 +33,14 @@ FINISHED: Final = "finished"
 #: A subscription was made on green; one was there behind some entries; such a one was reset to the earliest.
 MADE: Final = "made on green"
 LATE: Final = "late subscription"
+#: Blue was followed for a time: each subscription that it got, though it was gone again at once.
+FOLLOWED: Final = "followed blue"
 #: Clients that green has seen; topics of blue that had some connected.
 ARRIVED: Final = "arrived on green"
 CONNECTED: Final = "connected to blue"
 RESET: Final = "late subscription reset"
+# Later than all.
+_OPEN_MS: Final = 1 << 62
 
 
 class MigrationRecord:
@@ -115,7 +119,7 @@ class MigrationRecord:
                 known = found.setdefault(namespace, {})
                 for topic, entries in event["entries"].items():
                     known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
-            elif event["event"] in (MADE, LATE):
+            elif event["event"] == MADE or (event["event"] == LATE and event.get("on_blue", True)):
                 known = found.setdefault(namespace, {})
                 one = known.get(event["topic"], Expected(event["topic"]))
                 names = sorted({*one.subscriptions, event["subscription"]})
@@ -179,6 +183,39 @@ class MigrationRecord:
                 found = {key: entries for key, entries in found.items() if namespace_of(key[0]) != event["namespace"]}
         return tuple((topic, name, entries) for (topic, name), entries in sorted(found.items()))
 
+    def reported(self, namespaces: Iterable[str]) -> frozenset[tuple[str, str]]:
+        """Return all subscriptions that were ever reported as late, by topic and name."""
+        wanted = set(namespaces)
+        late = (one for one in self.events() if one["event"] == LATE and one["namespace"] in wanted)
+        return frozenset((one["topic"], one["subscription"]) for one in late)
+
+    def unfollowed(self, since_ms: Mapping[str, int | None]) -> dict[str, list[tuple[int, int]]]:
+        """Return, by namespace, when its flag was set while it is not known that blue was followed.
+
+        ``since_ms`` is by namespace from when on the caller follows it, None where it does not. Times are from one
+        moment to another, in ms since the epoch, and none is before the begin of the newest migration.
+        """
+        flagged: dict[str, list[list[int]]] = {name: [] for name in since_ms}
+        followed = {name: [] if since is None else [(since, _OPEN_MS)] for name, since in since_ms.items()}
+        for event in self.events():
+            name, kind = event.get("namespace"), event["event"]
+            if name not in flagged:
+                continue
+            times = flagged[name]
+            if kind == FOLLOWED:
+                followed[name].append((event["since_ms"], event["until_ms"]))
+            elif kind == FINISHED:
+                times.clear()
+            elif kind in (STARTING, ABORTED):
+                if times:
+                    times[-1][1] = min(times[-1][1], event["at_ms"])
+                if kind == STARTING:
+                    times.append([event["at_ms"], _OPEN_MS])
+        return {
+            name: [left for since, until in times for left in _without_times(since, until, followed[name])]
+            for name, times in flagged.items()
+        }
+
     def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
         """Return the cases that were accepted by name when the migration of any of these namespaces began."""
         wanted = set(namespaces)
@@ -229,6 +266,17 @@ class MigrationRecord:
         with self.path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def _without_times(since: int, until: int, taken: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a time without others."""
+    for begin, end in sorted(taken):
+        if begin > since:
+            yield since, min(begin, until)
+        since = max(since, end)
+        if since >= until:
+            return
+    yield since, until
 
 
 def _without(one: Expected, client: str) -> Expected:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
+from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Expected, Look, Observer
 from bookwarden.blue_green.ports import MigrationAdmin
 from bookwarden.blue_green.readiness.findings import Judged, Override
@@ -52,7 +52,8 @@ class Starting:
     """Begins migrations on blue; ``urls`` are where clients are sent.
 
     May be killed at any moment and run again: what was begun is recorded before the flag is set, and a namespace whose
-    flag is set already goes on with the proof.
+    flag is set already goes on with the proof. ``resources`` follow blue from before the first flag on, until they are
+    closed.
     """
 
     def __init__(
@@ -63,9 +64,8 @@ class Starting:
         loaded_topics: Callable[[], Collection[str]],
         record: MigrationRecord,
         urls: RedirectUrls,
-        resources: Callable[[LatePolicy, Say], GreenResources],
+        resources: GreenResources,
         say: Say = lambda _line: None,
-        policy: LatePolicy = LatePolicy.REPORT,
     ) -> None:
         self._cluster = cluster
         self._admin = admin
@@ -73,7 +73,7 @@ class Starting:
         self._loaded_topics = loaded_topics
         self._record = record
         self._urls = urls
-        self._resources = resources(policy, say)
+        self._resources = resources
         self._say = say
         #: Namespaces whose proof is over: their subscriptions are made on green while others are begun.
         self._proven: list[str] = []
@@ -121,6 +121,7 @@ class Starting:
         what comes then while other namespaces are begun by this object.
         """
         round_s = self.round_seconds()
+        self._resources.follow([namespace])
         if self._admin.is_migrated(namespace):
             self._say(f"{namespace}: its flag is set already; the proof goes on")
         else:
@@ -173,7 +174,6 @@ class Starting:
                 look, trouble = self._look(namespace), ""
                 self._resources.complete_look(look)
                 if self._proven:
-                    # Blue deletes a subscription that comes when its topic is marked within a round.
                     self._resources.complete_look(self._observer.look(self._proven))
             except BookwardenError as error:
                 trouble = str(error)

@@ -104,6 +104,11 @@ class TopicSeen:
         return self.info is not None and self.info.terminated is not None
 
     @property
+    def is_moved(self) -> bool:
+        """True where blue sends its clients to green; it may have deleted it since."""
+        return self.flagged and (self.info is None or self.is_marked)
+
+    @property
     def state(self) -> TopicState:
         """Its state."""
         return state_of(self)

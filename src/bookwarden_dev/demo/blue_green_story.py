@@ -133,7 +133,7 @@ class MoveStory:
             raise RefusedError(f"{left[0].check} stands in the way after the preparation: {left[0].seen}")
 
     def _start(self, context: BlueGreenContext) -> None:
-        starting = context.starting(self._say)
+        starting = context.starting(context.green_resources(), self._say)
         starting.set_urls()
         started: Started = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
         if not started.ok:

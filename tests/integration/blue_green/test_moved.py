@@ -337,7 +337,7 @@ def test_start_takes_the_flag_off_where_a_topic_was_not_marked(site: BlueGreenSi
             admin.put(topic_path(quiet))
         site.run("prepare", namespace, "--execute", "--yes")
         with site.context() as context:
-            starting = context.starting(lambda _line: None)
+            starting = context.starting(context.green_resources(), lambda _line: None)
             unloaded = partial(context.blue.admin.unload, quiet)
             starting._admin = Interrupted(context.blue.admin, "set_migrated", unloaded)  # type: ignore[assignment]
             starting.set_urls()
@@ -462,7 +462,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
         site.run("prepare", *names, "--execute", "--yes")
         for namespace, (part, call, when) in zip(names, deaths, strict=True):
             with site.context() as context:
-                starting = context.starting(lambda _line: None)
+                starting = context.starting(context.green_resources(), lambda _line: None)
                 if call == "write_flag":
                     context.blue.admin.write_flag(context.blue.cluster, ClusterFlag(False, RedirectUrls()))
                 setattr(starting, f"_{part}", Dying(getattr(starting, f"_{part}"), call, when))

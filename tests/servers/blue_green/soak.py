@@ -121,7 +121,8 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
 
     asked = [*late("asked", "fast", 0, 0), *late("asked", "slow", 2_000, 1)]
     flagged = [*late("flagged", "fast", 0, 2), *late("flagged", "slow", 2_000, 3)]
-    for flow in (*asked, *flagged):
+    between = late("between", "fast", 0, 0)
+    for flow in (*asked, *flagged, *between):
         namespaces[flow.name] = namespaces[flow.of]
     for name in names:
         make_topics(site, name, [flow for flow in flows if namespaces[flow.name] == name])
@@ -150,8 +151,10 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
     # Brokers take a snapshot for transactions of each topic that a Java producer comes to, sooner or later.
     accepted = _accept(("idle-subscriptions", "transactions"))
     code = ask_with(site, "start", *names, *accepted, on=acts)
-    _say(f"start: exit code {code}; {len(asked) + len(flagged)} late subscriptions of {topics} topics")
+    _say(f"start: exit code {code}; {len(asked) + len(flagged) + len(between)} late subscriptions of {topics} topics")
     assert code in (0, LATE), code
+    for flow in between:
+        come(flow)
     # Green has entries before the slow ones come.
     time.sleep(5)
     traffic.hurry()
@@ -160,7 +163,7 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
     traffic.end()
     with site.context() as context:
         reported = {(topic, name): entries for topic, name, entries in context.record.late(names)}
-    every = [*flows, *asked, *flagged]
+    every = [*flows, *asked, *flagged, *between]
 
     def lost(flow: JavaFlow) -> int:
         return reported.get((flow.topic(namespaces[flow.name]), flow.subscription), 0)

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from bookwarden.blue_green import following, green_resources
+from bookwarden.blue_green import record as record_module
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Expected, Look
-from bookwarden.blue_green.record import FINISHED, MigrationRecord
+from bookwarden.blue_green.record import ABORTED, FINISHED, FOLLOWED, MigrationRecord
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.managed_ledger import LedgerInfo, Position
+from bookwarden.errors import NotFoundError, PulsarError, StoreError
+from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 from bookwarden.ledgers.names import TopicName
-from unit.blue_green.test_states import MARKED
+from unit.blue_green.test_states import MARKED, OPEN
 
 NAMESPACE = "shop/live"
 TOPIC = f"persistent://{NAMESPACE}/orders"
@@ -30,14 +32,22 @@ class Green:
         self.there = {f"persistent://{NAMESPACE}/{name}": dict(found) for name, found in topics.items()}
         self.partitions: dict[str, int] = {}
         self.made: list[Any] = []
+        self.reads = 0
         #: Where a subscription began, if that is known.
         self.began: dict[str, Position] = {}
+        #: When subscriptions were made, if that matters.
+        self.created_ms: dict[str, int] = {}
         #: What a client makes while a subscription is about to be made.
         self.faster: set[str] = set()
 
     def topics(self, _namespace: str) -> list[SimpleNamespace]:
+        self.reads += 1
         return [
-            SimpleNamespace(managed_ledger=TopicName.parse(topic).managed_ledger, cursors=found)
+            SimpleNamespace(
+                managed_ledger=TopicName.parse(topic).managed_ledger,
+                cursors=found,
+                created_ms={name: self.created_ms.get(name, 0) for name in found},
+            )
             for topic, found in self.there.items()
         ]
 
@@ -78,9 +88,11 @@ class Green:
 
 
 class Blue:
-    """Blue: properties of subscriptions, where it tells them, and counts of partitions."""
+    """Blue: properties of subscriptions, where it tells them, counts of partitions, and what changes of its cursors."""
 
     def __init__(self) -> None:
+        self.changed: list[Any] = []
+        self.is_followed = True
         self.told: dict[str, Any] = {}
         self.partitions: dict[str, int] = {}
 
@@ -91,6 +103,30 @@ class Blue:
 
     def partition_count(self, topic: str) -> int:
         return self.partitions.get(topic, 0)
+
+    def follow(self, _namespace: str) -> Blue:
+        if not self.is_followed:
+            raise StoreError("this store tells no changes")
+        return self
+
+    def take(self) -> Any:
+        found = self.changed.pop(0) if self.changed else ()
+        names = [name if isinstance(name, tuple) else (TOPIC, name) for name in found or ()]
+        pairs = [(TopicName.parse(topic).managed_ledger, name) for topic, name in names]
+        return None if found is None else pairs
+
+    def close(self) -> None:
+        self.is_followed = False
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of one item, the time that the record and the follower see, in ms."""
+    now = [1_000_000]
+    for module in (following, green_resources):
+        monkeypatch.setattr(module, "now_ms", lambda: now[0])
+    monkeypatch.setattr(record_module, "time", SimpleNamespace(time=lambda: now[0] / 1000))
+    return now
 
 
 @pytest.fixture
@@ -103,11 +139,12 @@ def record(tmp_path: Path) -> MigrationRecord:
 def resources(
     record: MigrationRecord, green: Any, blue: Any = None, policy: LatePolicy = LatePolicy.REPORT
 ) -> GreenResources:
-    return GreenResources(blue or Blue(), green, green, green, green, record, policy)
+    blue = blue or Blue()
+    return GreenResources(blue, blue, green, green, green, green, record, policy)
 
 
-def look(*names: str, topic: str = TOPIC) -> Look:
-    seen = TopicSeen(topic, MARKED, True, True, 0, tuple(CursorSeen(name, 3, 1) for name in names))
+def look(*names: str, topic: str = TOPIC, info: ManagedLedgerInfo | None = MARKED) -> Look:
+    seen = TopicSeen(topic, info, True, True, 0, tuple(CursorSeen(name, 3, 1) for name in names))
     return Look(0, (seen,), {NAMESPACE: True})
 
 
@@ -205,9 +242,170 @@ def test_a_partition_that_blue_is_about_to_have_waits_for_its_number(record: Mig
     assert green.made == [(PARTED, "raised to", 4), (part, "late", {}, False)]
 
 
+def test_one_that_is_gone_from_a_partition_waits_for_its_number_likewise(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9}), Blue()
+    part = f"{PARTED}-partition-3"
+    blue.partitions[PARTED] = green.partitions[PARTED] = 3
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    blue.changed = [[(part, "brief")]]
+    ours.complete_look(look(topic=part))
+    assert green.made == []
+    blue.partitions[PARTED] = 4
+    ours.complete_look(look(topic=part))
+    assert green.made == [(PARTED, "raised to", 4), (part, "brief", {}, False)]
+
+
 def test_topics_and_partitions_that_green_lacks_are_made(record: MigrationRecord) -> None:
     green, blue = Green(orders={"app": 9}), Blue()
     new, part = f"persistent://{NAMESPACE}/new", f"{PARTED}-partition-3"
     blue.partitions[PARTED], green.partitions[PARTED] = 4, 3
     resources(record, green, blue).complete({new: [], part: ["late"]})
     assert green.made == [(new, None), (PARTED, "raised to", 4), (part, "late", {}, False)]
+
+
+def test_one_that_blue_has_deleted_by_the_next_look_is_made_on_green(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9}), Blue()
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    blue.changed = [["brief", "__compaction", "pulsar.repl.west"]]
+    ours.complete_look(look("app"))
+    assert green.made == [(TOPIC, "brief", {}, False)]
+    # A topic that blue has deleted, too.
+    blue.changed = [["last"]]
+    ours.complete_look(look(info=None))
+    assert green.made[1:] == [(TOPIC, "last", {}, False)]
+
+
+def test_one_that_its_client_made_on_green_by_the_next_look_is_reported(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9, "brief": 4}), Blue()
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    blue.changed = [["brief"]]
+    ours.complete_look(look("app"))
+    assert record.late([NAMESPACE]) == ((TOPIC, "brief", 4),)
+
+
+def test_one_that_clients_deleted_before_the_mark_is_not_made(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9}), Blue()
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    blue.changed = [["deleted"], [], ["brief"]]
+    for _ in range(2):
+        ours.complete_look(look("app", info=OPEN))
+    ours.complete_look(look("app", info=OPEN))
+    assert green.made == []
+    # Its topic was marked between both looks.
+    ours.complete_look(look("app"))
+    assert green.made == [(TOPIC, "brief", {}, False)]
+
+
+def test_one_that_green_could_not_be_given_is_tried_again_though_it_is_gone(record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9, "broken": 5}), Blue()
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    blue.changed = [["broken"]]
+    for _ in range(2):
+        with pytest.raises(PulsarError):
+            ours.complete_look(look("app"))
+    del green.there[TOPIC]["broken"]
+    ours.complete_look(look("app"))
+    assert green.made == [(TOPIC, "broken", {}, False)]
+    del green.there[TOPIC]["broken"]
+    ours.complete_look(look("app"))
+    assert len(green.made) == 1
+
+
+def test_what_came_to_green_while_nobody_followed_blue_is_reported(tmp_path: Path, clock: list[int]) -> None:
+    record = MigrationRecord(tmp_path)
+    green = Green(
+        orders={"app": 9, "early": 0, "between": 4, "native": 5, "new": 6, "pulsar.repl.west": 7}, other={"between": 8}
+    )
+    ours = resources(record, green)
+    ours.follow([NAMESPACE])
+    clock[0] += 1_000
+    record.starting(NAMESPACE, [Expected(TOPIC, ("app",))])
+    clock[0] += 300_000
+    ours.complete_look(look())
+    ours.close()
+    begun = clock[0] = clock[0] + 20_000
+    again = resources(record, green)
+    again.follow([NAMESPACE])
+    # 20 s in which nobody followed, and a minute before and after.
+    green.created_ms = {"early": begun, "between": begun + 59_000, "native": begun + 61_000, "new": begun - 81_000}
+    green.created_ms |= {"app": begun, "pulsar.repl.west": begun}
+    assert resources(record, green).late_in(look())[0] == (TOPIC, "between", 4)
+    # One that blue still has, too, is told once.
+    assert resources(record, green).late_in(look("between")).count((TOPIC, "between", 4)) == 1
+    assert record.late([NAMESPACE]) == ()
+    clock[0] += 59_500
+    again.complete_look(look())
+    assert record.late([NAMESPACE]) == ((TOPIC, "between", 4),)
+    # Green's own clients may delete it.
+    assert record.expected([NAMESPACE])[TOPIC].subscriptions == ("app",)
+    clock[0] += 300_000
+    again.complete_look(look())
+    reads = green.reads
+    again.complete_look(look())
+    assert green.reads == reads
+    again.close()
+    assert resources(record, green).late_in(look()) == []
+    # From then on nobody follows.
+    green.created_ms["native"] = clock[0] + 3_600_000
+    assert resources(record, green).late_in(look()) == [(TOPIC, "native", 5)]
+
+
+def test_what_was_reported_and_reset_is_not_reported_again(clock: list[int], record: MigrationRecord) -> None:
+    green, blue = Green(orders={"app": 9, "between": 4}), Blue()
+    green.created_ms = {"between": clock[0] + 10**9}
+    blue.is_followed = False
+    ours = resources(record, green, blue, LatePolicy.RESET)
+    ours.follow([NAMESPACE])
+    ours.complete_look(look())
+    assert green.there[TOPIC]["between"] == 0
+    green.there[TOPIC]["between"] = 7
+    assert resources(record, green).late_in(look()) == []
+
+
+def test_a_gap_is_a_time_in_which_nobody_followed(record: MigrationRecord, clock: list[int]) -> None:
+    green, blue = Green(orders={"app": 9, "between": 4}), Blue()
+    clock[0] = 2_000_000_000_000
+    begun = clock[0]
+    record.append(FOLLOWED, namespace=NAMESPACE, since_ms=0, until_ms=begun)
+    ours = resources(record, green, blue)
+    ours.follow([NAMESPACE])
+    clock[0] += 100_000
+    ours.complete_look(look())
+    green.created_ms = {"between": begun + 150_000}
+    clock[0] += 100_000
+    blue.changed = [None]
+    ours.complete_look(look())
+    assert record.late([NAMESPACE]) == ((TOPIC, "between", 4),)
+    assert record.unfollowed({NAMESPACE: clock[0]})[NAMESPACE] == [(begun + 100_000, begun + 200_000)]
+
+
+def test_times_without_a_flag_need_nobody_who_follows(tmp_path: Path, clock: list[int]) -> None:
+    record = MigrationRecord(tmp_path)
+
+    def at(now: int, event: str, **facts: Any) -> None:
+        clock[0] = now
+        record.append(event, namespace=NAMESPACE, **facts)
+
+    def starting(now: int) -> None:
+        clock[0] = now
+        record.starting(NAMESPACE, [])
+
+    starting(10_000)
+    at(20_000, FINISHED)
+    starting(30_000)
+    at(40_000, ABORTED)
+    at(41_000, FOLLOWED, since_ms=32_000, until_ms=35_000)
+    at(45_000, ABORTED)
+    record.append(FOLLOWED, namespace="shop/other", since_ms=0, until_ms=90_000)
+    starting(50_000)
+    at(60_000, FOLLOWED, since_ms=49_000, until_ms=60_000)
+    assert record.unfollowed({NAMESPACE: None})[NAMESPACE][:-1] == [(30_000, 32_000), (35_000, 40_000)]
+    assert record.unfollowed({NAMESPACE: None})[NAMESPACE][-1][0] == 60_000
+    assert record.unfollowed({NAMESPACE: 55_000})[NAMESPACE] == [(30_000, 32_000), (35_000, 40_000)]
+    at(70_000, FINISHED)
+    assert record.unfollowed({NAMESPACE: None}) == {NAMESPACE: []}

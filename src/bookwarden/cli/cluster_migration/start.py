@@ -55,7 +55,8 @@ def start(
     names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
     with BlueGreenContext(invocation.settings) as context:
         refuse_deletion_topics(context.deletion_topics, names)
-        starting = context.starting(invocation.say, late_policy)
+        resources = context.green_resources(late_policy, invocation.say)
+        starting = context.starting(resources, invocation.say)
         starting.round_seconds()
         context.health.require()
         if not _is_ready(invocation, context, names, accepted):
@@ -78,7 +79,7 @@ def start(
         if not watches or not results[-1].ok or invocation.output != "json":
             invocation.write(_describe(results, names, late))
         if watches and results[-1].ok:
-            code = watch_to_the_end(invocation, context, names, policy=late_policy)
+            code = watch_to_the_end(invocation, context, names, resources)
     click.get_current_context().exit(code)
 
 

@@ -96,9 +96,8 @@ def watch(
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
-        code = watch_to_the_end(
-            invocation, context, names, every=every, timeout=timeout, releases=releases, policy=late_policy
-        )
+        resources = context.green_resources(late_policy, invocation.say)
+        code = watch_to_the_end(invocation, context, names, resources, every=every, timeout=timeout, releases=releases)
     click.get_current_context().exit(code)
 
 
@@ -106,11 +105,11 @@ def watch_to_the_end(
     invocation: Invocation,
     context: BlueGreenContext,
     namespaces: Sequence[str],
+    resources: GreenResources,
     *,
     every: float = _EVERY_S,
     timeout: float | None = None,
     releases: bool = False,
-    policy: LatePolicy = LatePolicy.REPORT,
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
@@ -119,7 +118,8 @@ def watch_to_the_end(
     as_it_goes = ReleasingAsItGoes(context.releasing)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
-        looks = _Looks(context, namespaces, context.green_resources(policy, invocation.say))
+        resources.follow(namespaces)
+        looks = _Looks(context, namespaces, resources)
         for step in follow(looks, every_s=every, health=context.health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:

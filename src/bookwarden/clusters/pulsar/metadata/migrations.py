@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, cursor_path, managed_ledger_path
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position
+from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.redirects import MIGRATED_PROPERTY
 from bookwarden.wire.cursor import decode_cursor, decode_position_info
@@ -23,6 +24,10 @@ T = TypeVar("T")
 _LOCAL_POLICIES: Final = "/admin/local-policies"
 _BROKERS: Final = "/loadbalance/brokers"
 _AT_ONCE: Final = 500
+# Names below the root of managed ledgers: tenant, namespace, persistent, topic, cursor.
+_CURSOR_DEPTH: Final = 5
+#: Pairs of a managed ledger and a cursor's encoded name.
+CursorsChanged = frozenset[tuple[str, str]]
 
 
 class TopicNodes(NamedTuple):
@@ -31,6 +36,7 @@ class TopicNodes(NamedTuple):
     managed_ledger: str
     info: ManagedLedgerInfo
     cursors: Mapping[str, CursorInfo]
+    created_ms: Mapping[str, int]  #: When the nodes of the cursors were made, by the store's clock.
 
 
 class MigrationNodes:
@@ -114,19 +120,29 @@ class MigrationNodes:
         nodes = self._store.get_many([f"{_BROKERS}/{name}" for name in names])
         return {name: node.created_ms for name, node in zip(names, nodes, strict=True) if node is not None}
 
+    def follow(self, namespace: str) -> CursorFeed:
+        """Begin to collect which cursors a namespace's topics get; StoreError where the store tells no changes."""
+        return CursorFeed(self._store.follow_below([f"{MANAGED_LEDGERS_ROOT}/{namespace}/persistent"]))
+
     def _read_some(self, managed_ledgers: list[str]) -> Iterator[TopicNodes]:
         paths = [managed_ledger_path(name) for name in managed_ledgers]
         nodes, children = self._store.get_many(paths), self._store.list_many(paths)
         for name, path, node, cursors in zip(managed_ledgers, paths, nodes, children, strict=True):
             # A topic may be deleted between both reads.
             if node is not None:
-                yield TopicNodes(name, _decoded(path, node.value, decode_managed_ledger), self._cursors(name, cursors))
+                found = self._cursors(name, cursors)
+                yield TopicNodes(
+                    name,
+                    _decoded(path, node.value, decode_managed_ledger),
+                    {cursor: one for cursor, (one, _) in found.items()},
+                    {cursor: created_ms for cursor, (_, created_ms) in found.items()},
+                )
 
-    def _cursors(self, managed_ledger: str, names: list[str]) -> dict[str, CursorInfo]:
+    def _cursors(self, managed_ledger: str, names: list[str]) -> dict[str, tuple[CursorInfo, int]]:
         paths = [cursor_path(managed_ledger, name) for name in names]
         nodes = self._store.get_many(paths) if paths else []
         return {
-            name: _decoded(path, node.value, decode_cursor)
+            name: (_decoded(path, node.value, decode_cursor), node.created_ms)
             for name, path, node in zip(names, paths, nodes, strict=True)
             if node is not None
         }
@@ -142,6 +158,29 @@ class MigrationNodes:
         if not isinstance(found, Mapping):
             raise FormatError(f"{path}: its value is no JSON object")
         return found
+
+
+class CursorFeed:
+    """Cursors whose nodes were made, written or deleted, each told though it is gone again; close it."""
+
+    def __init__(self, changes: ChangeFeed) -> None:
+        self._changes = changes
+
+    def take(self) -> CursorsChanged | None:
+        """Return what changed since the last call; None where changes may be missing in it.
+
+        A read that follows sees every change. Raises StoreUnavailableError where that is not possible now; nothing is
+        lost by that.
+        """
+        found = self._changes.take()
+        if found.gap or found.untold:
+            return None
+        names = [path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").split("/") for path in found.paths]
+        return frozenset(("/".join(parts[:4]), parts[4]) for parts in names if len(parts) == _CURSOR_DEPTH)
+
+    def close(self) -> None:
+        """Collect no more."""
+        self._changes.close()
 
 
 class TerminatedNodes:
