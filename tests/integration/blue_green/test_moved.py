@@ -228,8 +228,7 @@ def test_a_watch_that_ends_leaves_no_drained_topic_loaded(site: BlueGreenSite) -
             admin.put(path)
             admin.put(f"{path}/subscription/app", {"ledgerId": -1, "entryId": -1})
     site.run("prepare", namespace, "--execute", "--yes")
-    site.run("start", namespace, "--yes")
-    site.run("watch", namespace, "--release")
+    site.run("start", namespace, "--release", "--yes")
     left = site.answer("release", namespace)
     assert (left["free"], left["drained"]) == ([], [])
 

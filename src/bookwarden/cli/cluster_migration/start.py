@@ -15,7 +15,7 @@ from bookwarden.blue_green.starting import Started, without_moved
 from bookwarden.cli.cluster_migration.exit_codes import LATE, LEFT, WOULD_FAIL
 from bookwarden.cli.cluster_migration.preflight import describe_preflight
 from bookwarden.cli.cluster_migration.scope import accept_option, late_option, required_namespaces_argument
-from bookwarden.cli.cluster_migration.watch import watch_to_the_end
+from bookwarden.cli.cluster_migration.watch import release_option, watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -33,6 +33,7 @@ came too late to green and may have lost messages: the output names them; those 
 @accept_option
 @late_option
 @click.option("--watch", "watches", is_flag=True, help="Watch until everything is drained.")
+@release_option
 @yes_option
 @output_option
 @pass_invocation
@@ -42,6 +43,7 @@ def start(
     accepted: frozenset[Override],
     late_policy: LatePolicy,
     watches: bool,
+    releases: bool,
     yes: bool,
 ) -> None:
     """Send the clients of namespaces to green.
@@ -52,7 +54,7 @@ def start(
     its flag. Topics, partitions and subscriptions that blue has got since `prepare` are made on green, also while the
     proof runs.
     """
-    names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
+    names, watches = [checked_namespace(name) for name in dict.fromkeys(namespaces)], watches or releases
     with BlueGreenContext(invocation.settings) as context:
         refuse_deletion_topics(context.deletion_topics, names)
         resources = context.green_resources(late_policy, invocation.say)
@@ -79,7 +81,7 @@ def start(
         if not watches or not results[-1].ok or invocation.output != "json":
             invocation.write(_describe(results, names, late))
         if watches and results[-1].ok:
-            code = watch_to_the_end(invocation, context, names, resources)
+            code = watch_to_the_end(invocation, context, names, resources, releases=releases)
     click.get_current_context().exit(code)
 
 

@@ -62,6 +62,13 @@ STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: draine
 client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 29 drained, and subscriptions came too
 late to green and may have lost messages: the output names them; 4 nothing was begun."""
 
+release_option: Final = click.option(
+    "--release",
+    "releases",
+    is_flag=True,
+    help="While watching, do what `release --execute` does, as soon as it can be.",
+)
+
 
 @click.command(epilog=_EPILOG)
 @namespaces_argument
@@ -74,7 +81,7 @@ late to green and may have lost messages: the output names them; 4 nothing was b
     metavar="SECONDS",
     help="Time between two looks.",
 )
-@click.option("--release", "releases", is_flag=True, help="Do what `release --execute` does, as soon as it can be.")
+@release_option
 @late_option
 @output_option
 @pass_invocation
