@@ -10,7 +10,7 @@ from typing import Final
 from bookwarden.blue_green.aborting import Aborting
 from bookwarden.blue_green.broker_health import BrokerHealth
 from bookwarden.blue_green.finishing import Finishing
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
+from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.releasing import Releasing
@@ -127,22 +127,22 @@ class BlueGreenContext(Resources):
             lambda: blue.cluster, blue.nodes, TerminatedNodes(blue.store), blue.admin, blue.loaded_topics, self.record
         )
 
-    def green_resources(
-        self, policy: LatePolicy = LatePolicy.REPORT, say: Callable[[str], None] = lambda _line: None
-    ) -> GreenResources:
-        """Make what gives green what blue has got since `prepare`; closed with this."""
+    @property
+    def green_resources(self) -> Callable[..., GreenResources]:
+        """Makes what gives green what blue has got since `prepare`; takes a policy, and what says what is made."""
         blue, green, making = self.blue, self.green, ClusterMaking(self.green.rest)
         both = (blue.admin, blue.nodes, green.admin, green.nodes, making, green.admin)
-        return self._keep(GreenResources(*both, self.record, policy, say))
+        return lambda *options: self._keep(GreenResources(*both, self.record, *options))
 
-    def starting(self, resources: GreenResources, say: Callable[[str], None]) -> Starting:
-        """Make what begins migrations; it says what is done.
+    @property
+    def starting(self) -> Callable[..., Starting]:
+        """Makes what begins migrations; takes what gives green its resources, and what says what is done.
 
-        Raises ConfigError where the settings have no URLs to send clients to.
+        ConfigError where the settings have no URLs to send clients to.
         """
         blue, urls = self.blue, redirect_urls(self.clients)
         common = (lambda: blue.cluster, blue.admin, self.observer, blue.loaded_topics, self.record, urls)
-        return Starting(*common, resources, say)
+        return partial(Starting, *common)
 
 
 class FinishingContext(Resources):
