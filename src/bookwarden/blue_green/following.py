@@ -1,4 +1,4 @@
-"""Subscriptions that namespaces get on blue, told though they are gone at the next look.
+"""Subscriptions that namespaces get on blue, reported even if they are gone at the next look.
 
 Blue deletes a subscription that comes to a marked topic within a round of its check, and its clients go to green.
 """
@@ -56,7 +56,7 @@ class BlueFollower:
     def came(self, look: Look) -> set[tuple[str, str]]:
         """Return the subscriptions, by topic and name, that came to topics which this look found to be marked.
 
-        Raises StoreError where that cannot be told now; nothing is lost by that.
+        Raises StoreError where the store does not answer; the next call returns them.
         """
         return {one for namespace in look.flagged for one in self._came(namespace, look)}
 

@@ -5,8 +5,8 @@ topic is marked; a subscription that green has not yet, and that its client make
 behind that. So each subscription that blue's nodes have is made on green at the earliest message, before its clients
 come. One that clients made first, behind entries that green had by then, is recorded as late.
 
-Blue's nodes are followed, so that none is missed for being gone at the next look. For times in which nobody followed
-them green's nodes are asked: one that clients made there then, behind entries, may have come from blue.
+Blue's nodes are followed, so that none is missed because it is gone at the next look. For times in which they were not
+followed green's nodes are read: one that clients made there then, behind entries, may have come from blue.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class GreenResources:
         self._read: set[str] = set()
         #: What came to blue and is gone, until green has it.
         self._came: set[tuple[str, str]] = set()
-        #: By namespace when green's nodes were last asked for what came while nobody followed blue.
+        #: By namespace when green's nodes were last read for what came while blue was not followed.
         self._asked_ms: dict[str, int] = {}
 
     def follow(self, namespaces: Collection[str]) -> None:
@@ -152,7 +152,7 @@ class GreenResources:
         return found + [one for one in self._unseen(look) if one not in found]
 
     def _unseen(self, look: Look) -> list[tuple[str, str, int]]:
-        """List what clients made on green, behind entries, while nobody followed blue, and is not reported yet."""
+        """List what clients made on green, behind entries, while blue was not followed, and is not reported yet."""
         moved: dict[str, set[str]] = defaultdict(set)
         for seen in look.topics:
             if seen.is_moved:
@@ -160,7 +160,7 @@ class GreenResources:
         found = []
         for namespace, times in self._record.unfollowed({one: self._follower.since_ms(one) for one in moved}).items():
             now, asked_ms = now_ms(), self._asked_ms.get(namespace, 0)
-            # Whoever came then is on green by the end of these times.
+            # Any client that came then is on green by the end of these times.
             wide = [(since - _ON_ITS_WAY_MS, until + _ON_ITS_WAY_MS) for since, until in times]
             if any(until > asked_ms for _, until in wide):
                 made = self._made_by_clients(namespace, wide)

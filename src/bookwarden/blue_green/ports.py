@@ -30,12 +30,12 @@ class TopicNodesRead(Protocol):
 
 
 class CursorFeed(Protocol):
-    """Cursors that a namespace's topics get, from the moment it was made on; each told though it is gone again."""
+    """Cursors that a namespace's topics get, from the moment it was made on; also those that are gone again."""
 
     def take(self) -> Collection[tuple[str, str]] | None:
         """Return what changed since the last call, by managed ledger and encoded name; None where some may be missing.
 
-        Raises StoreError where that cannot be told now; nothing is lost by that.
+        Raises StoreError where the store does not answer; the next call returns them.
         """
 
     def close(self) -> None:

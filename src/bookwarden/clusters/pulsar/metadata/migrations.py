@@ -161,7 +161,7 @@ class MigrationNodes:
 
 
 class CursorFeed:
-    """Cursors whose nodes were made, written or deleted, each told though it is gone again; close it."""
+    """Cursors whose nodes were made, written or deleted, each reported even if it is gone again; close it."""
 
     def __init__(self, changes: ChangeFeed) -> None:
         self._changes = changes
