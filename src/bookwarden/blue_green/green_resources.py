@@ -157,17 +157,21 @@ class GreenResources:
         for seen in look.topics:
             if seen.is_moved:
                 moved[namespace_of(seen.topic)].add(seen.topic)
+        since_ms = {namespace: self._follower.since_ms(namespace) for namespace in moved}
+        due = {namespace: since for namespace, since in since_ms.items() if self._is_due(namespace, since)}
         found = []
-        for namespace, times in self._record.unfollowed({one: self._follower.since_ms(one) for one in moved}).items():
-            now, asked_ms = now_ms(), self._asked_ms.get(namespace, 0)
-            # Any client that came then is on green by the end of these times.
+        for namespace, times in self._record.unfollowed(due).items() if due else ():
+            now = now_ms()
             wide = [(since - _ON_ITS_WAY_MS, until + _ON_ITS_WAY_MS) for since, until in times]
-            if any(until > asked_ms for _, until in wide):
-                made = self._made_by_clients(namespace, wide)
-                pairs = [(topic, name) for topic, name in made if topic in moved[namespace]]
-                found += [(*pair, passed) for pair in pairs if (passed := self._entries_before(*pair))]
-                self._asked_ms[namespace] = now
+            made = self._made_by_clients(namespace, wide) if wide else ()
+            pairs = [(topic, name) for topic, name in made if topic in moved[namespace]]
+            found += [(*pair, passed) for pair in pairs if (passed := self._entries_before(*pair))]
+            self._asked_ms[namespace] = now
         return found
+
+    def _is_due(self, namespace: str, since_ms: int | None) -> bool:
+        """Return whether clients that came before blue was followed may have come to green since it was last read."""
+        return since_ms is None or self._asked_ms.get(namespace, 0) < since_ms + _ON_ITS_WAY_MS
 
     def _made_by_clients(self, namespace: str, times: Collection[tuple[int, int]]) -> Iterator[tuple[str, str]]:
         """Yield the subscriptions of green that were made in these times, and neither by us nor known from blue."""

@@ -337,7 +337,11 @@ def test_what_came_to_green_while_nobody_followed_blue_is_reported(tmp_path: Pat
     assert resources(record, green).late_in(look())[0] == (TOPIC, "between", 4)
     # One that blue still has, too, is told once.
     assert resources(record, green).late_in(look("between")).count((TOPIC, "between", 4)) == 1
+    # Its client is on its way at the first look.
+    between = green.there[TOPIC].pop("between")
+    again.complete_look(look())
     assert record.late([NAMESPACE]) == ()
+    green.there[TOPIC]["between"] = between
     clock[0] += 59_500
     again.complete_look(look())
     assert record.late([NAMESPACE]) == ((TOPIC, "between", 4),)
