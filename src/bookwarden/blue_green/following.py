@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.ports import CursorFeed, Nodes
+from bookwarden.blue_green.ports import CursorChanges, Nodes
 from bookwarden.blue_green.record import FOLLOWED, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription
 from bookwarden.errors import StoreError
@@ -21,7 +21,7 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 class _Followed:
     """The nodes of a namespace on blue, followed without a gap for a time."""
 
-    feed: CursorFeed
+    feed: CursorChanges
     since_ms: int
     until_ms: int
     #: What came before the newest look, of topics that were not marked by it.

@@ -29,7 +29,7 @@ class TopicNodesRead(Protocol):
         """When its cursors' nodes were made, by the store's clock, in ms since the epoch."""
 
 
-class CursorFeed(Protocol):
+class CursorChanges(Protocol):
     """Cursors that a namespace's topics get, from the moment it was made on; also those that are gone again."""
 
     def take(self) -> Collection[tuple[str, str]] | None:
@@ -66,7 +66,7 @@ class Nodes(Protocol):
     def first_position(self, cursor: CursorInfo) -> Position | None:
         """Return where a cursor began, or later than that; None if it is not known."""
 
-    def follow(self, namespace: str) -> CursorFeed:
+    def follow(self, namespace: str) -> CursorChanges:
         """Begin to collect the cursors that a namespace's topics get; StoreError where the store tells no changes."""
 
     def brokers(self) -> Mapping[str, int]:

@@ -54,7 +54,7 @@ def start(
     its flag. Topics, partitions and subscriptions that blue has got since `prepare` are made on green, also while the
     proof runs.
     """
-    names, watches = [checked_namespace(name) for name in dict.fromkeys(namespaces)], watches or releases
+    names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
     with BlueGreenContext(invocation.settings) as context:
         refuse_deletion_topics(context.deletion_topics, names)
         resources = context.green_resources(late_policy, invocation.say)
@@ -78,9 +78,10 @@ def start(
                 break
         late = context.record.late(names)
         code = (LATE if late else 0) if results[-1].ok else WOULD_FAIL if results[-1].refused else LEFT
-        if not watches or not results[-1].ok or invocation.output != "json":
+        goes_on = (watches or releases) and results[-1].ok
+        if not goes_on or invocation.output != "json":
             invocation.write(_describe(results, names, late))
-        if watches and results[-1].ok:
+        if goes_on:
             code = watch_to_the_end(invocation, context, names, resources, releases=releases)
     click.get_current_context().exit(code)
 

@@ -26,8 +26,6 @@ _BROKERS: Final = "/loadbalance/brokers"
 _AT_ONCE: Final = 500
 # Names below the root of managed ledgers: tenant, namespace, persistent, topic, cursor.
 _CURSOR_DEPTH: Final = 5
-#: Pairs of a managed ledger and a cursor's encoded name.
-CursorsChanged = frozenset[tuple[str, str]]
 
 
 class TopicNodes(NamedTuple):
@@ -166,8 +164,8 @@ class CursorFeed:
     def __init__(self, changes: ChangeFeed) -> None:
         self._changes = changes
 
-    def take(self) -> CursorsChanged | None:
-        """Return what changed since the last call; None where changes may be missing in it.
+    def take(self) -> frozenset[tuple[str, str]] | None:
+        """Return managed ledger and encoded name of what changed since the last call; None where some may be missing.
 
         A read that follows sees every change. Raises StoreUnavailableError where that is not possible now; nothing is
         lost by that.
