@@ -10,13 +10,14 @@ import pytest
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.deletion.journal.entries import JournalEntry
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wiring.metadata import MetadataContext
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 
 ORDERS, INVOICES = ManagedLedgerHolder("t/ns/persistent/orders"), ManagedLedgerHolder("t/ns/persistent/invoices")
@@ -58,7 +59,7 @@ def test_a_ledger_that_is_named_between_check_and_delete_stays(
     )
     recorder = Interrupted(lambda: pulsar.names(holder, [1]))
     with MetadataContext(settings) as metadata:
-        sweep = Sweep(
+        sweep = sweep_with(
             metadata.catalog, metadata.references, recorder, recorder, POLICY, SweepLimits(), clock=lambda: NOW
         )
         rows = [row for rows in sweep.process([mark(1, holder), mark(2, INVOICES)], "q/0") for row in rows]

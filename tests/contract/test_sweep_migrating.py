@@ -16,7 +16,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.deletion.phase_one.trimming import StoreTrim
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import RefusedError, StoreMovedError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
@@ -34,6 +34,7 @@ from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
 from servers.migration.coordinator import Coordinator, copy_all
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from servers.waiting import eventually
 from unit.deletion.test_mark import Sender
 from unit.deletion.test_mark_operations import NODE, TOPIC, managed_ledger
@@ -87,7 +88,7 @@ class Task:
     def __init__(self, settings: Settings, *, one_of_many: bool) -> None:
         self.metadata = MetadataContext(settings, one_of_many=one_of_many)
         self.recorder = Recorder()
-        self.sweep = Sweep(
+        self.sweep = sweep_with(
             self.metadata.catalog,
             MetadataReferences(list(self.metadata.stores.values())),
             self.recorder,

@@ -33,7 +33,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.ports import NoMigrations
+from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.metastore.urls import open_store
@@ -75,7 +75,7 @@ journal = FileJournal(folder)
 undo = Undo(
     mortal(BookKeeperCatalog(mortal(store, "create"), root), "read_many", "restore_many", "delete_many"),
     mortal(Bookies(), "holdings"),
-    mortal(NoMigrations(), "await_writes"),
+    mortal(Migrations(), "await_writes"),
     mortal(journal, "append"),
     decode_ledger_metadata,
     "undo",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -13,7 +12,7 @@ from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark, waiving
-from bookwarden.wiring.deletion import SweepContext, policy_of
+from bookwarden.wiring.deletion import SweepContext, verifier_of
 from bookwarden.wiring.metadata import MetadataContext
 
 
@@ -67,16 +66,8 @@ class SweepingSite:
 
     def explain(self, ledger_id: int) -> Explanation:
         """Explain the ledger as the command does, everywhere."""
-        now_ms = int(time.time() * 1000)
-        metadata = self.metadata
-        policy, entries = policy_of(self.settings.deletion), metadata.last_entries
-        found = explain_ledger(
-            *(ledger_id, metadata.catalog, metadata.references, policy, now_ms),
-            entries=entries,
-            undone=metadata.undone,
-            ids=metadata.ids,
-        )
-        return find_everywhere(found, metadata.reference_scan)
+        found = explain_ledger(ledger_id, verifier_of(self.metadata, self.settings))
+        return find_everywhere(found, self.metadata.reference_scan)
 
     def new_ledgers(self, ledger_ids: Sequence[int]) -> list[StoredLedger]:
         """Return those of the ledgers that exist."""

@@ -10,8 +10,8 @@ from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.returning_ids import DoubtsIds
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
+from bookwarden.deletion.ports import DoubtsIds
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -19,6 +19,7 @@ from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark
 from bookwarden.metastore.interface import MetadataStore
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 
 # Ledgers that a test has just made count as old.
 _AHEAD_S = 3600
@@ -43,7 +44,7 @@ class SweptStore:
         self.journaled: list[int] = []
         self.sent: list[tuple[str, int, str]] = []
         self.policy = policy or DeletionPolicy()
-        self._sweep = Sweep(
+        self._sweep = sweep_with(
             *(self.catalog, self.references, self, self, self.policy, limits or SweepLimits()),
             undone=UndoneLedgers(store),
             ids=ids,

@@ -17,11 +17,11 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.ports import NoMigrations
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.deletion.undo.rows import UndoOutcome
 from bookwarden.errors import BookwardenError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
@@ -200,7 +200,7 @@ class Life:
         undo = Undo(
             BookKeeperCatalog(self._session(faults)),
             Probe(self.world, faults),
-            NoMigrations(),
+            Migrations(),
             self.journal,
             decode_ledger_metadata,
             f"undo-{rng.randrange(10**6)}",

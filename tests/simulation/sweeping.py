@@ -18,7 +18,7 @@ from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import (
     BookwardenError,
     RefusedError,
@@ -36,6 +36,7 @@ from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
 from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
 from bookwarden.switching.placed_catalog import PlacedCatalog
+from servers.sweep_parts import sweep_with
 
 from . import nodes, switches
 from .adapters import Brokers, Entries, ObjectStore
@@ -281,7 +282,7 @@ class _Process:
         alone = BookKeeperCatalog(self._bookkeeper)
         settled = SettledPlace(self._bookkeeper, nodes.LEDGERS_ROOT, alone, "the ensemble")
         self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper, BookKeeperCatalog)
-        self._sweep = Sweep(
+        self._sweep = sweep_with(
             PlacedCatalog(alone, self._clusters),
             MetadataReferences(
                 self._roots,

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, Final
 
@@ -21,7 +20,7 @@ from bookwarden.deletion.explaining import Explanation, explain_ledger, find_eve
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
-from bookwarden.wiring.deletion import policy_of
+from bookwarden.wiring.deletion import verifier_of
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -103,19 +102,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     with MetadataContext(settings) as metadata:
         # In another BookKeeper a ledger that is in use would seem to be gone.
         roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
-        now_ms = int(time.time() * 1000)
-        found = explain_ledger(
-            ledger_id,
-            metadata.catalog,
-            metadata.references,
-            policy_of(settings.deletion),
-            now_ms,
-            copies=lambda: metadata.offload_stores,
-            entries=metadata.last_entries,
-            undone=metadata.undone,
-            ids=metadata.ids,
-            nodes=metadata.node_check,
-        )
+        found = explain_ledger(ledger_id, verifier_of(metadata, settings))
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)
     invocation.write(_describe(found))

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bookwarden.deletion.node_check import NodeCheck
-from bookwarden.deletion.phase_two.copy_deletion import NoStores
-from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
-from bookwarden.deletion.phase_two.last_checks import LastChecks
-from bookwarden.deletion.phase_two.left_behind import LeftBehind
-from bookwarden.deletion.phase_two.returning_ids import DoubtsIds, NoIdReturns, waiting_decision
-from bookwarden.deletion.phase_two.undone import WOULD_DELETE, NothingUndone, ReadsUndone, undone_decision
-from bookwarden.deletion.ports import (
-    LastEntryReader,
-    LedgerCatalog,
-    OffloadedCopies,
-    ReferenceReader,
-    ReferenceSearch,
-)
+from bookwarden.deletion.phase_two.decide import in_cluster
+from bookwarden.deletion.phase_two.verifying import Verifier
+from bookwarden.deletion.ports import ReferenceSearch
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.kinds import Holder
@@ -27,6 +16,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, UnreadableLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder
+from bookwarden.ledgers.received import FIRST_READ, RECONSUME_TIMES, ReceivedMark
 from bookwarden.ledgers.references import Doubt, Reference, ReferenceIndex
 
 _VERDICTS = {
@@ -68,26 +58,11 @@ class Explanation:
         return self.references.names(self.reading.ledger_id)
 
 
-def explain_ledger(
-    ledger_id: int,
-    catalog: LedgerCatalog,
-    references: ReferenceReader,
-    policy: DeletionPolicy,
-    now_ms: int,
-    *,
-    copies: Callable[[], OffloadedCopies] = NoStores,
-    entries: LastEntryReader | None = None,
-    undone: ReadsUndone | None = None,
-    ids: DoubtsIds | None = None,
-    nodes: NodeCheck | None = None,
-) -> Explanation:
-    """Read a ledger's state, and decide as the sweep would about a mark after its grace period.
-
-    ``copies`` opens the stores, to examine an offloaded copy that is recorded as the only one; ``entries`` is asked
-    about a ledger that may only go if it is empty; ``undone`` has the records of undone ledgers, ``ids`` knows whether
-    ids return, and ``nodes`` checks the nodes of its holder.
-    """
-    (reading,) = catalog.read_many([ledger_id])
+def explain_ledger(ledger_id: int, verifier: Verifier) -> Explanation:
+    """Read a ledger's state, and verify a mark of it after its grace period, as the sweep does; nothing is changed."""
+    readings = verifier.read([ledger_id])
+    # Phase one's marks by id name no bookie cluster.
+    reading = in_cluster("", readings[ledger_id])
     if isinstance(reading, AbsentLedger):
         return _without_mark(reading, _VERDICTS[Outcome.ALREADY_GONE], "BookKeeper has no metadata of this ledger")
     if isinstance(reading, UnreadableLedger):
@@ -101,27 +76,20 @@ def explain_ledger(
         mark.validate()
     except FormatError as error:
         return _without_mark(reading, "it would be kept, whatever a mark of it says", str(error), holder)
-    found = references.read([holder], {holder: [ledger_id]})[holder]
-    circumstances = Circumstances(attempts=_ATTEMPTS, age=policy.still_referenced_grace, now_ms=now_ms)
-    decision = decide(mark, reading, found, circumstances, policy)
-    nodes = nodes or NodeCheck(catalog, entries, copies)
-    decision = LastChecks(nodes, entries, policy).settle(mark, decision, reading, found, _ATTEMPTS)
-    verdict = _VERDICTS[decision.outcome]
-    if decision.action is Action.PROVE_LEFT:
-        left_behind = LeftBehind(copies(), references, policy)
-        asked = [(holder, ledger_id)]
-        decision = left_behind.verdicts(asked, {ledger_id: reading}, {holder: found})[holder, ledger_id]
-        verdict = _LEFT_BEHIND if decision.action is Action.DELETE else _VERDICTS[decision.outcome]
-    record = (undone or NothingUndone()).read_many([ledger_id]).get(ledger_id)
-    if decision.action in WOULD_DELETE and record is not None and record.is_of(reading):
-        decision = undone_decision(record)
-        verdict = _VERDICTS[decision.outcome]
-    doubt = (ids or NoIdReturns()).doubt() if decision.action in WOULD_DELETE else None
-    if doubt is not None:
-        decision = waiting_decision(doubt)
-        verdict = _VERDICTS[decision.outcome]
-    reason = _reason(decision, found, ledger_id)
-    return Explanation(reading, holder, found, decision.outcome, verdict, reason)
+    first_read_ms = verifier.now_ms() - math.ceil(verifier.policy.still_referenced_grace * 1000)
+    properties = {FIRST_READ: str(first_read_ms), RECONSUME_TIMES: str(_ATTEMPTS)}
+    message = ReceivedMark("", "", str(holder), b"", properties, first_read_ms, mark=mark)
+    ((found,), _) = verifier.verify([(holder, message)], readings)
+    decision, references = found.decision, found.references
+    left_behind = isinstance(references, LiveReferences) and ledger_id in references.left_behind
+    is_left = left_behind and decision.outcome is Outcome.DELETED
+    verdict = _LEFT_BEHIND if is_left else _VERDICTS[decision.outcome]
+    reason = decision.reason
+    if decision.outcome is Outcome.STILL_REFERENCED and not left_behind:
+        reason = "a ledger that is referenced is never deleted"
+    if decision.outcome is Outcome.DELETED and isinstance(references, LiveReferences) and not references.exists:
+        reason = "the holder does not exist any more"
+    return Explanation(reading, holder, references, decision.outcome, verdict, reason)
 
 
 def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explanation:
@@ -130,15 +98,6 @@ def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explan
     search.read_into(index)
     named = index.who_names(explanation.reading.ledger_id)
     return replace(explanation, everywhere=named, doubts=index.doubts_about(explanation.holder))
-
-
-def _reason(decision: Decision, references: References, ledger_id: int) -> str:
-    left_behind = isinstance(references, LiveReferences) and ledger_id in references.left_behind
-    if decision.outcome is Outcome.STILL_REFERENCED and not left_behind:
-        return "a ledger that is referenced is never deleted"
-    if decision.outcome is Outcome.DELETED and isinstance(references, LiveReferences) and not references.exists:
-        return "the holder does not exist any more"
-    return decision.reason
 
 
 def _without_mark(reading: LedgerReading, verdict: str, reason: str, holder: Holder | None = None) -> Explanation:

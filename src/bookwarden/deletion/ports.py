@@ -29,6 +29,8 @@ from bookwarden.ledgers.metadata import (
 from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.references import Doubt, ReferenceIndex
+from bookwarden.ledgers.shared_doubts import SharedDoubt
+from bookwarden.ledgers.undone import UndoneLedger
 
 
 class LedgerCatalog(Protocol):
@@ -214,13 +216,28 @@ class MetadataMigrations(Protocol):
         """Wait until none of the stores is being moved; StoreMigratingError after as long as a write would wait."""
 
 
-class NoMigrations:
-    """Stores that are never moved."""
+class ReadsUndone(Protocol):
+    """The records of ledgers that were undone."""
 
-    stops = 0
+    def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
+        """Return the records of these ledgers, where there is one; StoreError if that is not known."""
 
-    def await_writes(self) -> None:
-        """Return at once."""
+
+class RecordsUndone(ReadsUndone, Protocol):
+    """The records, which an undo writes and a mark by id withdraws."""
+
+    def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
+        """Write the record of each ledger."""
+
+    def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
+        """Remove the records of these ledgers; return the ledgers that had one."""
+
+
+class DoubtsIds(Protocol):
+    """Source of doubts about ids: the store with the ledgers may give an id twice."""
+
+    def doubt(self) -> SharedDoubt | None:
+        """Return why a ledger may have a former one's id; None where it cannot; StoreError if that is not known."""
 
 
 class ReferenceReader(Protocol):

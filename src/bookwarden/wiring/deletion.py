@@ -21,11 +21,18 @@ from bookwarden.deletion.journal.reading import JournalDamage
 from bookwarden.deletion.phase_one.mark import Marker, MarkReport
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
-from bookwarden.deletion.phase_two.undone import RecordsUndone
-from bookwarden.deletion.ports import RestoringCatalog
+from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
+from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
+from bookwarden.deletion.phase_two.node_guard import NodeGuard
+from bookwarden.deletion.phase_two.sent_on import Sendings
+from bookwarden.deletion.phase_two.superseded import SupersededGuard
+from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
+from bookwarden.deletion.phase_two.verifying import Verifier
+from bookwarden.deletion.ports import RecordsUndone, RestoringCatalog
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
@@ -118,6 +125,40 @@ class UndoContext(Resources):
             self.require_ledgers = partial(require_some_ledger, metadata.stores, metadata.bookkeeper_store, place)
 
 
+def guards_of(metadata: MetadataContext, settings: Settings) -> list[Guard]:
+    """Return the guards in the order in which the sweep, its dry run and `ledger explain` ask them."""
+    return [
+        NodeGuard(metadata.node_check, metadata.last_entries),
+        CopyOwnerGuard(lambda: metadata.offload_stores, verify_owner=settings.offload.verify_owner),
+        LeftBehindGuard(lambda: metadata.offload_stores, metadata.references),
+        _superseded_guard_of(metadata),
+        # After all proofs: these are about what would be deleted.
+        UndoneGuard(metadata.undone),
+        ReusedIdGuard(metadata.ids),
+    ]
+
+
+def _superseded_guard_of(metadata: MetadataContext) -> SupersededGuard:
+    return SupersededGuard(metadata.bookie_clusters, WholeLedgers(lambda: metadata.bookies), metadata.promotions)
+
+
+def verifier_of(
+    metadata: MetadataContext,
+    settings: Settings,
+    *,
+    clock: Callable[[], float] = time.time,
+    clock_of: Callable[[str | None], float] | None = None,
+) -> Verifier:
+    """Return what verifies marks; clocks are as for `Verifier`."""
+    return Verifier(
+        *(metadata.deletion_catalog, metadata.references, policy_of(settings.deletion)),
+        guards_of(metadata, settings),
+        clusters=metadata.bookie_clusters,
+        clock=clock,
+        clock_of=clock_of,
+    )
+
+
 class SweepContext(Resources):
     """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
 
@@ -130,55 +171,53 @@ class SweepContext(Resources):
     ) -> None:
         super().__init__()
         deletion = settings.deletion
-        connection = connection_of(settings.pulsar)
         with self._closed_on_error():
-            deletes = not settings.sweep.dry_run
-            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=deletes))
+            dry_run = settings.sweep.dry_run
+            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=not dry_run))
+            # A library that is missing ends the sweep now, not at the first mark of a copy.
+            stores = metadata.offload_stores
             registry = SchemaRegistry(metadata.admin)
-            # A dry run writes nothing, and a wrong age makes it delete nothing.
-            clock = time.time if settings.sweep.dry_run else StoreClock(metadata.bookkeeper_store)
-            clocks = StoreClocks(metadata.store, metadata.bookie_clusters.roots_by_name)
-            journal = self._keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
-            outbox = self._keep(
-                RetrySender(
-                    connection,
-                    *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
-                    registry=registry,
-                    clock=clock,
-                )
-            )
-            sent = self._keep(sent_records_of(settings.sweep))
-            on_retry_topic = partial(
-                SubscriptionBacklog(metadata.admin).count, deletion.retry_topic, deletion.subscription
-            )
-            room = RetryTopicRoom(settings.sweep.max_waiting_marks, on_retry_topic)
             self.decode = decoder_of(deletion, registry).decode
             self.admin = metadata.admin
+            acts = clock_of = None
+            # A dry run writes nothing, and a wrong age makes it delete nothing.
+            clock: Callable[[], float] = time.time
+            if not dry_run:
+                clock = StoreClock(metadata.bookkeeper_store)
+                clock_of = StoreClocks(metadata.store, metadata.bookie_clusters.roots_by_name).now
+                policy = policy_of(deletion)
+                journal = self._keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
+                outbox = self._keep(
+                    RetrySender(
+                        connection_of(settings.pulsar),
+                        *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
+                        registry=registry,
+                        clock=clock,
+                    )
+                )
+                backlog = SubscriptionBacklog(metadata.admin)
+                on_retry_topic = partial(backlog.count, deletion.retry_topic, deletion.subscription)
+                why_letters_are_lost = Topics(metadata.admin).why_nothing_is_kept
+                acts = Acts(
+                    CopyDeleter(stores, journal, policy, clock),
+                    LedgerDeleter(
+                        *(metadata.deletion_catalog, journal, policy, clock),
+                        clusters=metadata.bookie_clusters,
+                        superseded=_superseded_guard_of(metadata),
+                        again=[UndoneGuard(metadata.undone)],
+                    ),
+                    Sendings(
+                        outbox,
+                        self._keep(sent_records_of(settings.sweep)),
+                        policy.retry_delay,
+                        partial(why_letters_are_lost, deletion.dlq_topic, deletion.subscription),
+                    ),
+                    metadata.migrations,
+                    HeldMarks(RetryTopicRoom(settings.sweep.max_waiting_marks, on_retry_topic), once=once),
+                )
             self.sweep = Sweep(
-                metadata.deletion_catalog,
-                metadata.references,
-                journal,
-                outbox,
-                policy_of(deletion),
+                verifier_of(metadata, settings, clock=clock, clock_of=clock_of),
+                acts,
                 SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
-                copies=metadata.offload_stores,
-                entries=metadata.last_entries,
-                nodes=metadata.node_check,
-                migrations=metadata.migrations,
-                sent=sent,
-                undone=metadata.undone,
-                ids=metadata.ids,
-                # A dry run sends nothing.
-                held=HeldMarks(None if settings.sweep.dry_run else room, once=once),
-                clusters=metadata.bookie_clusters,
-                proof=WholeLedgers(lambda: metadata.bookies),
-                promotions=metadata.promotions,
-                verify_owner=settings.offload.verify_owner,
-                dry_run=settings.sweep.dry_run,
-                clock=clock,
-                clock_of=None if settings.sweep.dry_run else clocks.now,
-                why_letters_are_lost=partial(
-                    Topics(metadata.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
-                ),
                 require_bookies=metadata.running_bookies.require,
             )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bookwarden.deletion.phase_two import decide, left_behind, sweeping
+from bookwarden.deletion.phase_two import decide, left_behind
+from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
 from bookwarden.ledgers import received
 from bookwarden.ledgers.offloaded_copies import CopyIndex, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.received import ReceivedMark
@@ -31,8 +32,11 @@ def _inside_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_kept", lambda mark, standing, references, attempts: None)
 
 
-def _undone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweeping, "keep_undone", lambda decided, readings, undone: list(decided))
+def _without(guard: type[Guard]) -> Callable[[pytest.MonkeyPatch], None]:
+    def put_back(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(guard, "review", lambda guard, candidates: [one.decision for one in candidates])
+
+    return put_back
 
 
 def _copy_unproven(patch: pytest.MonkeyPatch) -> None:
@@ -74,10 +78,6 @@ def _policy(**changes: float) -> Callable[[pytest.MonkeyPatch], None]:
     return put_back
 
 
-def _returning_ids(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweeping, "await_new_ids", lambda decided, ids: list(decided))
-
-
 def _doubts_cost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "wait", lambda reason, _=None: decide.retry(reason))
 
@@ -91,7 +91,7 @@ HOLES = {
     "a mark of other bookies is carried out": Hole(_bookie_cluster, "foreign", ("other bookies",)),
     "the custom metadata is not looked at": Hole(_custom_metadata, "lost"),
     "a ledger inside its topic's list was let go": Hole(_inside_list, "lost", ("holes",), ("damage list", "forge")),
-    "an undo's record is not honoured": Hole(_undone, "lost", ("undone",)),
+    "an undo's record is not honoured": Hole(_without(UndoneGuard), "lost", ("undone",)),
     "the copy of a ledger that was left behind is not proven": Hole(
         _copy_unproven, "lost", ("offload",), ("offload", "lose copy")
     ),
@@ -109,7 +109,7 @@ HOLES = {
         _policy(unlisted_grace=0.0), "lost", (), ("roll over", "forge", "sweep")
     ),
     "a mark does not wait for the update that follows it": Hole(_policy(still_referenced_grace=0.0), "hasty", ()),
-    "ledgers are deleted while ids come again": Hole(_returning_ids, "ids", ("ids again",)),
+    "ledgers are deleted while ids come again": Hole(_without(ReusedIdGuard), "ids", ("ids again",)),
     "a doubt about another's node costs a retry": Hole(_doubts_cost, "costly", ("strange nodes",)),
     "a compaction under way costs a retry": Hole(_doubts_cost, "costly", ()),
     "the delay is not waited for": Hole(_policy(delete_delay=0.0), "delay", ()),

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
-from bookwarden.deletion.phase_two import decide, sweeping
+from bookwarden.deletion.phase_two import decide, ledger_deletion
 from bookwarden.deletion.phase_two.decide import Action, Decision
 from bookwarden.deletion.phase_two.isolation import Isolation
 from bookwarden.deletion.phase_two.sent_on import Sendings
@@ -35,42 +35,42 @@ def _journal(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_journal(patch: pytest.MonkeyPatch) -> None:
-    delete = sweeping.Sweep._delete
+    delete = ledger_deletion.LedgerDeleter.carry_out
 
     class Later(list[Any]):
         append = list.extend  # type: ignore[assignment]
 
-    def delete_first(sweep: sweeping.Sweep, *rest: Any) -> Any:
-        written, later = sweep._journal, Later()
-        sweep._journal = later
+    def delete_first(deleter: ledger_deletion.LedgerDeleter, *rest: Any) -> Any:
+        written, later = deleter._journal, Later()
+        deleter._journal = later
         try:
-            result = delete(sweep, *rest)
+            result = delete(deleter, *rest)
         finally:
-            sweep._journal = written
+            deleter._journal = written
         written.append(later)
         return result
 
-    patch.setattr(sweeping.Sweep, "_delete", delete_first)
+    patch.setattr(ledger_deletion.LedgerDeleter, "carry_out", delete_first)
 
 
 def _replays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweeping.Sweep, "_send_on", lambda sweep, decided, now_ms: None)
+    patch.setattr(Sendings, "send", lambda sendings, decided, now_ms: None)
 
 
 def _unknown_is_done(patch: pytest.MonkeyPatch) -> None:
     done: Mapping[DeleteResult, Decision] = {
-        **sweeping._AFTER_DELETE,
+        **ledger_deletion._AFTER_DELETE,
         DeleteResult.UNKNOWN: Decision(Action.FINISH, Outcome.DELETED, ""),
     }
-    patch.setattr(sweeping, "_AFTER_DELETE", done)
+    patch.setattr(ledger_deletion, "_AFTER_DELETE", done)
 
 
 def _lost_race_is_done(patch: pytest.MonkeyPatch) -> None:
     done: Mapping[DeleteResult, Decision] = {
-        **sweeping._AFTER_DELETE,
+        **ledger_deletion._AFTER_DELETE,
         DeleteResult.LOST_RACE: Decision(Action.FINISH, Outcome.ALREADY_GONE, ""),
     }
-    patch.setattr(sweeping, "_AFTER_DELETE", done)
+    patch.setattr(ledger_deletion, "_AFTER_DELETE", done)
 
 
 def _any_version(patch: pytest.MonkeyPatch) -> None:

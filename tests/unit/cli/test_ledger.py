@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.explaining import Explanation, explain_ledger
+from bookwarden.deletion.explaining import Explanation
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
@@ -29,6 +29,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store
 from servers.population import ROOT, Population
+from servers.sweep_parts import explain_with
 from unit.switching.two_bookie_clusters import COPY, TwoBookieClusters
 
 TOPIC = ManagedLedgerHolder("tenant/ns/persistent/a%2Fb")
@@ -56,7 +57,7 @@ def population(store: MemoryStore) -> Population:
 
 def explain(store: MemoryStore, ledger_id: int, *, grace: float = 0.0) -> Explanation:
     policy = DeletionPolicy(unlisted_grace=grace)
-    return explain_ledger(ledger_id, BookKeeperCatalog(store, ROOT), MetadataReferences([store]), policy, NOW_MS)
+    return explain_with(ledger_id, BookKeeperCatalog(store, ROOT), MetadataReferences([store]), policy, NOW_MS)
 
 
 @pytest.mark.parametrize("holder", HOLDERS)

@@ -14,12 +14,13 @@ from bookwarden.cli.shell.output import Table
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
+from bookwarden.deletion.explaining import Explanation, find_everywhere
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, Holder, ManagedLedgerHolder, PlaceKind
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import Population
+from servers.sweep_parts import explain_with
 
 TOPIC = ManagedLedgerHolder("t/n/persistent/a")
 COPY = "/managed-ledgers/t/n/persistent/copy"
@@ -38,7 +39,7 @@ def population(store: MemoryStore) -> Population:
 def explain(store: MemoryStore, ledger_id: int) -> Explanation:
     references = MetadataReferences([store], shadow_refresh=60)
     now_ms = int(time.time() * 1000) + 3_600_000
-    return explain_ledger(ledger_id, BookKeeperCatalog(store), references, DeletionPolicy(), now_ms)
+    return explain_with(ledger_id, BookKeeperCatalog(store), references, DeletionPolicy(), now_ms)
 
 
 def make_shadow(store: MemoryStore, *ids: int) -> None:

@@ -13,7 +13,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import CopyEntry, JournalEntry, JournalRecord, decode_record
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import as_uuid
@@ -35,6 +35,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import OLD_MS, Population
+from servers.sweep_parts import sweep_with
 
 NOW = 2_000_000_000.0
 POLICY = DeletionPolicy(retry_delay=600, max_retries=3, still_referenced_grace=600)
@@ -114,7 +115,7 @@ class World:
         self.copies = Stores()
         self.copies.owners[CONTEXT.uuid] = HOLDER.name
         self.recorder = Recorder()
-        self.sweep_object = Sweep(
+        self.sweep_object = sweep_with(
             BookKeeperCatalog(self.store),
             MetadataReferences([self.store]),
             self.recorder,
@@ -412,7 +413,7 @@ def test_a_copy_is_in_the_journal_before_it_is_deleted() -> None:
 def test_a_sweep_without_stores_keeps_copies_and_deletes_ledgers() -> None:
     world = World()
     world.population.ledger(1, HOLDER)
-    sweep = Sweep(
+    sweep = sweep_with(
         BookKeeperCatalog(world.store),
         MetadataReferences([world.store]),
         world.recorder,

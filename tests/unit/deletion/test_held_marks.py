@@ -14,7 +14,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShadow, NoShadowRecords
 from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.sent_on import SentOn
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import SharedDoubtError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -24,6 +24,7 @@ from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from servers.swept_store import SweptStore
 
 DATA = ManagedLedgerHolder("t/ns/persistent/orders")
@@ -80,7 +81,7 @@ class World(SweptStore):
     def start(self) -> None:
         """Start the process that sweeps."""
         self.references = MetadataReferences([self.store], shadow_refresh=600, steady=lambda: self.now)
-        self.swept = Sweep(
+        self.swept = sweep_with(
             *(BookKeeperCatalog(self.store), self.references, self, self, self.policy, SweepLimits(self.step)),
             ids=self.ids,
             sent=self.records,

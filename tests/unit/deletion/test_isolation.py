@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.deletion.phase_two.isolation import MAX_CUT_OUT, Isolation
 from bookwarden.deletion.phase_two.sent_on import FileSentRecords, SentOn, SentRecords
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import (
     PoisonedBatchError,
     PulsarUnavailableError,
@@ -20,6 +20,7 @@ from bookwarden.errors import (
     UnconfirmedError,
 )
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from servers.sweep_parts import sweep_with
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, World, mark
 
 ONE = SentOn("topic", "1:2:0", "retry", "line\nand a \t tab")
@@ -101,9 +102,9 @@ def test_an_outage_is_no_messages_fault(error: Exception) -> None:
 
 def with_records(world: World, records: SentRecords) -> World:
     """Let another process of the sweep take the world over, which keeps records."""
-    world.sweep_object = Sweep(
-        world.sweep_object._catalog,
-        world.sweep_object._references,
+    world.sweep_object = sweep_with(
+        world.catalog,
+        world.references,
         world.recorder,
         world.recorder,
         POLICY,

@@ -465,6 +465,7 @@ def test_a_full_disk_is_an_error_and_what_was_written_before_is_kept(tmp_path: P
     assert len(list(tmp_path.iterdir())) == 2, "a file without a record stayed"
 
 
+_TESTS = Path(__file__).parents[2]
 _SWEEP_ON_A_FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
@@ -473,12 +474,13 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.ledgers.pending_deletion import mark_of_holder
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = MemoryStore()
@@ -486,7 +488,7 @@ population, holder = Population(store), ManagedLedgerHolder("t/ns/persistent/a")
 paths = [population.ledger(number, holder) for number in range(20)]
 marks = [ReceivedMark("t", "1:0:0", None, b"", {}, 1, mark=mark_of_holder(number, holder, "")) for number in range(20)]
 journal = FileJournal(Path(sys.argv[1]))
-sweep = Sweep(
+sweep = sweep_with(
     BookKeeperCatalog(store), MetadataReferences([store]), journal, None,
     DeletionPolicy(unlisted_grace=0), SweepLimits(max_unreachable=0.5),
 )
@@ -509,7 +511,7 @@ def test_a_sweep_whose_journal_is_full_deletes_nothing(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (_TESTS, _TESTS.parent / "src")))},
     )
     assert ended.returncode == 0, ended.stderr
     assert list(tmp_path.iterdir()) == [], "a file without a record stayed"

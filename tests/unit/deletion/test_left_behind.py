@@ -11,10 +11,10 @@ import pytest
 from bookwarden.cli.references import reference_data, reference_pairs
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.explaining import Explanation, explain_ledger
+from bookwarden.deletion.explaining import Explanation
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.managed_ledger import as_uuid
 from bookwarden.ledgers.offloaded_copies import (
@@ -34,6 +34,7 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import OLD_MS, Population
+from servers.sweep_parts import explain_with, sweep_with
 
 NOW = 2_000_000_000.0
 POLICY = DeletionPolicy(retry_delay=600, max_retries=3, still_referenced_grace=600)
@@ -101,7 +102,7 @@ class World:
         self.population.ledger(1, HOLDER)
         self.copies = Copies()
         self.recorder = Recorder()
-        self.sweep_object = Sweep(
+        self.sweep_object = sweep_with(
             BookKeeperCatalog(self.store),
             MetadataReferences([self.store], shadow_refresh=1.0 if shadows else 0.0),
             self.recorder,
@@ -151,7 +152,7 @@ class World:
     def explained(self) -> Explanation:
         references = MetadataReferences([self.store])
         now_ms = int(NOW * 1000)
-        return explain_ledger(1, BookKeeperCatalog(self.store), references, POLICY, now_ms, copies=lambda: self.copies)
+        return explain_with(1, BookKeeperCatalog(self.store), references, POLICY, now_ms, copies=self.copies)
 
     @property
     def kept(self) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
-from bookwarden.deletion.explaining import explain_ledger
 from bookwarden.deletion.node_check import NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.trimming import StoreTrim
@@ -28,6 +27,7 @@ from bookwarden.ledgers.received import waiving
 from bookwarden.wire.pb import managed_ledger_pb2, pulsar_api_pb2
 from servers.population import closed_ledger, tags_of
 from servers.recorded_entries import RecordedEntries, position_entry, schema_entry
+from servers.sweep_parts import explain_with
 from unit.deletion.test_sweeping import CURSOR, DATA, NOW, POLICY, SCHEMA, World, mark
 from unit.ledgers.test_holes import opened
 
@@ -314,7 +314,7 @@ def test_explain_says_that_a_node_may_be_damaged() -> None:
     world = world_of((91, 10), (95, 0))
     write(world, f"/managed-ledgers/{DATA.name}", listing((90, 10), (91, 10), (95, 0)))
     world.population.ledger(88, DATA)
-    found = explain_ledger(88, world.catalog, world.references, POLICY, int(NOW * 1000))
+    found = explain_with(88, world.catalog, world.references, POLICY, int(NOW * 1000))
     assert found.outcome is Outcome.RETRY
     assert "may be damaged: it lists ledger 90" in found.reason
 

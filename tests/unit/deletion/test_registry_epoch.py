@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.deletion.phase_two.directives import judge_directive
+from bookwarden.deletion.phase_two.decide import judge_directive
 from bookwarden.errors import RegistryChangedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -35,7 +35,7 @@ def change_registry(site: Site) -> None:
 
 
 def change_registry_while_reading(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    references = site.sweep_object._references
+    references = site.sweep_object._verifier._references
     read = references.read
 
     def changed(*arguments: object) -> object:

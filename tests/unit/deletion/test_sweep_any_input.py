@@ -19,7 +19,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
@@ -35,6 +35,7 @@ from bookwarden.wire.entry import messages
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 from servers.population import ROOT, Population
+from servers.sweep_parts import sweep_with
 
 RETRY_TOPIC = "persistent://pulsar/system/__ledger_deletion-RETRY"
 TOPIC = f"{RETRY_TOPIC}-partition-0"
@@ -110,7 +111,7 @@ def sweep(
         store.create(ledger_path(ROOT, LEDGER), metadata, make_parents=True)
     population.names(HOLDER, [LEDGER] if listed else [])
     limits = SweepLimits(1000, 0.0)
-    phase_two = Sweep(BookKeeperCatalog(store), MetadataReferences([store]), sent, sent, POLICY, limits)
+    phase_two = sweep_with(BookKeeperCatalog(store), MetadataReferences([store]), sent, sent, POLICY, limits)
     buffer = RowBuffer(TOPIC, 0, 10)
     if unread:
         buffer.add_unread(Position(1, 2), message.metadata(), unread)

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.following.phases import State
@@ -18,6 +18,7 @@ from bookwarden.metastore.following.store import MigratingStore
 from servers.migration.coordinator import copy_all
 from servers.migration.scripted import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from servers.waiting import eventually
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, Recorder, mark
 
@@ -37,7 +38,7 @@ class MigratingWorld:
         self.recorder = Recorder()
         migrations = Migrations()
         migrations.follow("zk:source", self.store)
-        self.sweep = Sweep(
+        self.sweep = sweep_with(
             BookKeeperCatalog(self.store),
             MetadataReferences([self.store]),
             self.recorder,

@@ -10,7 +10,7 @@ import pytest
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.deletion.ports import CopyProof
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerState
@@ -23,6 +23,7 @@ from bookwarden.metastore.store_clock import StoreClocks
 from bookwarden.switching.promoted import Promotions
 from bookwarden.switching.registry import REGISTRY_PATH
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 
@@ -59,7 +60,7 @@ class Site(TwoBookieClusters):
         self.population = Population(store)
         self.recorder = PlacedJournal()
         self.undone = UndoneLedgers(store)
-        self.sweep_object = Sweep(
+        self.sweep_object = sweep_with(
             self.catalog,
             MetadataReferences([store]),
             self.recorder,
@@ -201,7 +202,7 @@ def test_a_batch_sees_one_registry_and_the_next_batch_the_next(site: Site) -> No
     site.ledger("b", 1)
     site.ledger("b", 2)
     site.register(replace(site.registry, active="a", clusters={"a": site.registry.clusters["a"]}))
-    steps = Sweep(
+    steps = sweep_with(
         site.catalog,
         MetadataReferences([site.store]),
         site.recorder,

@@ -13,7 +13,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.deletion.ports import LastEntryReader
 from bookwarden.errors import NoBookieError, PulsarUnavailableError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
@@ -26,6 +26,7 @@ from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import Population
 from servers.recorded_entries import RecordedEntries, schema_entry
+from servers.sweep_parts import sweep_with
 
 # Stores stamp their nodes with the real time; the sweep of these tests runs a day later, however long all tests take.
 NOW = float(int(time.time()) + 86_400)
@@ -117,7 +118,7 @@ class World:
         self.catalog = BookKeeperCatalog(self.store)
         self.references = MetadataReferences([self.store])
         self.swept_by = partial(
-            Sweep,
+            sweep_with,
             *(self.catalog, self.references, self.recorder, self.recorder, policy, SweepLimits(step, max_unreachable)),
             entries=entries,
             dry_run=dry_run,
@@ -434,7 +435,7 @@ def test_each_batch_looks_where_ledgers_may_be_once_before_it_reads() -> None:
         def look_again(self) -> None:
             told.append("look")
 
-    world.sweep_object = Sweep(
+    world.sweep_object = sweep_with(
         world.catalog, world.references, world.recorder, world.recorder, POLICY, SweepLimits(1), clusters=Clusters()
     )
     for _ in range(2):

@@ -351,7 +351,7 @@ def test_nothing_is_put_back_that_is_not_in_the_journal_first(site: Site) -> Non
         def append(self, records: Sequence[JournalRecord]) -> None:
             raise StoreUnavailableError("disk full")
 
-    undo = Undo(BookKeeperCatalog(site.store), site, site, Full(), decode_ledger_metadata, "undo-1")
+    undo = Undo(BookKeeperCatalog(site.store), site, site, Full(), decode_ledger_metadata, "undo-1", undone=site.undone)
     with pytest.raises(StoreUnavailableError, match="disk full"):
         list(undo.run(deletions))
     assert site.raw() is None

@@ -12,12 +12,13 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord, UndoStep
 from bookwarden.deletion.journal.reading import Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.deletion.undo.rows import UndoOutcome
 from bookwarden.ledgers.kinds import CursorHolder
 from bookwarden.ledgers.metadata import Conditions, DeleteResult, Restoration, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from servers.population import Population
+from servers.sweep_parts import sweep_with
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, Recorder, mark
 from unit.deletion.test_undo import Site
 
@@ -56,7 +57,7 @@ class SweptSite(Site):
         self.population = Population(self.store)
         self.catalog = GatedCatalog(self.store)
         self.sweep_journal = GatedJournal(self.folder)
-        self.sweep_object = Sweep(
+        self.sweep_object = sweep_with(
             *(
                 self.catalog,
                 MetadataReferences([self.store], seen_from_ledgers=[""]),

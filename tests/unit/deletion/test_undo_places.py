@@ -11,8 +11,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.phase_two.undone import RecordsUndone
-from bookwarden.deletion.ports import RestoringCatalog
+from bookwarden.deletion.ports import RecordsUndone, RestoringCatalog
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow

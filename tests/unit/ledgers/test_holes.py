@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
-from bookwarden.deletion.explaining import explain_ledger
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids, refuse_holes, waive_the_list
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import BookieUnavailableError, RefusedError
@@ -22,6 +21,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Waiv
 from bookwarden.ledgers.received import WAIVES, ReceivedMark, waiving
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.recorded_entries import RecordedEntries
+from servers.sweep_parts import explain_with
 from unit.deletion.test_sweeping import DATA, NOW, POLICY, World, mark
 
 LISTS = st.sets(st.integers(0, 2**62), min_size=1, max_size=30).map(sorted)
@@ -257,7 +257,7 @@ def test_a_mark_by_id_is_refused_without_its_flag(listed: list[int], text: str) 
 def test_explain_says_what_the_sweep_does() -> None:
     def explained(ledger_id: int, bookies: Bookies | None = None) -> Outcome | None:
         policy = DeletionPolicy()
-        return explain_ledger(
+        return explain_with(
             ledger_id, world.catalog, world.references, policy, int(NOW * 1000), entries=bookies
         ).outcome
 

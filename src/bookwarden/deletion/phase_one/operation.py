@@ -79,7 +79,7 @@ def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
 
 
 def ask_broker(
-    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: MetadataMigrations
+    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: MetadataMigrations | None
 ) -> OperationResult:
     """Mark all that may leave, then ask the broker to remove it, unless a mark failed.
 
@@ -93,7 +93,8 @@ def ask_broker(
         problem += f"the first, ledger {first.mark.ledger_id}: {first.failure}"
         return OperationResult(plan, report, problem=problem)
     try:
-        migrations.await_writes()
+        if migrations is not None:
+            migrations.await_writes()
     except StoreUnavailableError as error:
         return OperationResult(plan, report, problem=f"marked, but the broker was not asked: {error}")
     try:

@@ -20,7 +20,6 @@ from bookwarden.deletion.phase_one.trimming import TRIMMED, consumed_ledgers, un
 from bookwarden.deletion.ports import (
     ManagedLedgerStore,
     MetadataMigrations,
-    NoMigrations,
     TopicAdmin,
 )
 from bookwarden.errors import NotFoundError, PulsarError
@@ -49,7 +48,7 @@ class Removal:
         self._marker = marker
         self._store = store
         self._topics = topics
-        self._migrations = migrations or NoMigrations()
+        self._migrations = migrations
 
     def plan_topic(self, topic: str, *, force: bool = False, check: Callable[[], None] = lambda: None) -> Plan:
         """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.

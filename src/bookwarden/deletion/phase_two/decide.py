@@ -11,11 +11,19 @@ from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.left_behind import why_not_offloaded
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
-from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.metadata import (
+    AbsentLedger,
+    ActiveCluster,
+    LedgerReading,
+    StoredLedger,
+    UnreadableLedger,
+    place_in,
+)
 from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.shared_doubts import SharedDoubt
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.ledgers.times import LAST_MS
 
 
@@ -89,6 +97,29 @@ class Circumstances:
         return self.now_ms if self.store_now_ms is None else self.store_now_ms
 
 
+def in_its_place(mark: PendingDeletion, reading: LedgerReading) -> LedgerReading:
+    """Return the ledger as the bookie cluster has it that the mark names; as it was read if it names none.
+
+    An offloaded copy is in no bookie cluster, and is judged by the ledger wherever that is.
+    """
+    return reading if mark.ledger_type is LedgerType.OFFLOAD_LEDGER else in_cluster(mark.bookie_cluster, reading)
+
+
+def in_cluster(name: str, reading: LedgerReading) -> LedgerReading:
+    """Return the ledger as the bookie cluster of this name has it; as it was read if the name is empty.
+
+    Of a ledger that no cluster has whole an unfinished copy may be left, of a copier that was killed. No broker reads
+    it, and it may have the only bytes: so it is judged as a ledger is. It goes once nothing names it, or the list names
+    an offloaded copy in its place that is proven, after the time of grace, and is journaled first.
+    """
+    if isinstance(reading, AbsentLedger):
+        left = [one for one in reading.unfinished if name in ("", one.bookie_cluster)]
+        return left[0]._replace(elsewhere=tuple(left[1:])) if left else AbsentLedger(reading.ledger_id)
+    if not isinstance(reading, StoredLedger) or not reading.bookie_cluster or not name:
+        return reading
+    return place_in(reading, name) or AbsentLedger(reading.ledger_id)
+
+
 def decide(
     mark: PendingDeletion,
     reading: LedgerReading,
@@ -99,6 +130,24 @@ def decide(
     """Decide about one pending deletion; doubt never leads to a delete."""
     decision = _judge(mark, reading, references, circumstances, policy)
     return limit_retries(decision, circumstances.attempts, policy)
+
+
+def judge_directive(event: SwitchEvent, active: ActiveCluster | None, owner: str | None) -> Decision:
+    """Decide about a switch directive: it is acknowledged, and its row says what the registry says of it.
+
+    ``owner`` is the owner mark of the registry, None where no cluster is registered. A directive that is late, doubled
+    or forged changes nothing, and one that is lost is not missed: batches go by the registry.
+    """
+    if active is None or owner is None:
+        return finish(Outcome.DIRECTIVE, "no bookie cluster is registered, so it changes nothing")
+    now = f"bookie cluster {active.name} is active since epoch {active.epoch}"
+    if event.owner != owner:
+        text = f"it is of the Pulsar cluster {event.owner!r}, and this one is {owner!r}; {now}"
+    elif (event.target, event.epoch) == (active.name, active.epoch):
+        text = f"{now}, by {event.origin}"
+    else:
+        text = f"it says that {event.target!r} is active since epoch {event.epoch}; {now}"
+    return finish(Outcome.DIRECTIVE, text)
 
 
 def limit_retries(decision: Decision, attempts: int, policy: DeletionPolicy) -> Decision:

@@ -1,4 +1,4 @@
-"""Record of a batch's messages that were sent on, so that its replay does not send the same retries and letters again.
+"""Retries and letters of a batch: sent on, and recorded, so that its replay does not send the same ones again.
 
 A batch that fails after its sends is replayed as a whole. By then the sends that the broker confirmed are recorded, in
 a file for each process and batch, which the replay reads. A process killed between the confirmation and the record
@@ -14,20 +14,21 @@ import re
 import stat
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from bookwarden.deletion.phase_two.decide import Action, Decision
-from bookwarden.errors import StoreError, StoreUnavailableError
+from bookwarden.deletion.phase_two.decide import Action, Decision, await_dead_letters, finish
+from bookwarden.errors import StoreError, StoreUnavailableError, UnconfirmedError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
 
 logger = logging.getLogger(__name__)
 SUFFIX: Final = ".sent"
-_STAYS: Final = (Action.DELETE, Action.DELETE_COPY, Action.PROVE_COPY, Action.FINISH)
+_SENT: Final = frozenset((Action.RETRY, Action.DELAY, Action.WAIT, Action.GIVE_UP))
+_Decided = tuple[ReceivedMark, Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,45 @@ class SentRecords(Protocol):
         """Record durably; raises StoreError when that fails."""
 
 
-class NoSentRecords:
-    """Remembers nothing: each replay sends again."""
+class Outbox(Protocol):
+    """The way of marks that are not finished; nothing counts as sent before `flush` returns."""
 
-    def read(self, run: str) -> Iterable[SentOn]:
-        """Yield nothing."""
-        return ()
+    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with one more attempt counted, not to be delivered before the delay."""
 
-    def add(self, run: str, sent: Sequence[SentOn]) -> None:
-        """Do nothing."""
+    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
+        """Send to the retry topic, with its count unchanged and the time at which it was first verified."""
+
+    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
+        """Send to the retry topic, with its count unchanged; it must be verified from the start."""
+
+    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
+        """Send to the DLQ with the reason."""
+
+    def flush(self) -> None:
+        """Wait until each message is confirmed; raises PulsarError when one is not.
+
+        An UnconfirmedError names each such message by its topic and id; the others are confirmed.
+        """
 
 
 class Sendings:
-    """The messages sent on of the running batch, by this try of it and by earlier ones; one object per process."""
+    """Way of the messages that are not finished, which this try of a batch or an earlier one sends; one per process.
 
-    def __init__(self, records: SentRecords) -> None:
+    Without ``records`` a replay sends again. ``why_letters_are_lost`` says why the DLQ keeps nothing, None if it does.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        records: SentRecords | None,
+        retry_delay: float,
+        why_letters_are_lost: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._outbox = outbox
         self._records = records
+        self._retry_delay = retry_delay
+        self._why_letters_are_lost = why_letters_are_lost
         self._run = ""
         self._known: dict[tuple[str, str], SentOn] | None = None
 
@@ -73,41 +97,75 @@ class Sendings:
         """Begin a try of a batch: records of other processes are read again when needed."""
         self._run, self._known = run, None
 
-    def without_sent(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> list[tuple[ReceivedMark, Decision]]:
+    def without_sent(self, decided: Sequence[_Decided]) -> list[_Decided]:
         """Return the decisions; a message that was sent on before gets its outcome of then, and is not sent again."""
         return [
             (message, self._settled(message) or decision) if _sends(decision) else (message, decision)
             for message, decision in decided
         ]
 
-    def note(self, decided: Sequence[tuple[ReceivedMark, Decision]]) -> None:
-        """Record the messages that were sent on; call it once the broker has confirmed them."""
-        sent = [
-            SentOn(message.topic, message.message_id, decision.outcome.value, decision.reason)
-            for message, decision in decided
-            if _sends(decision)
-        ]
+    def without_lost_letters(self, decided: Sequence[_Decided]) -> Sequence[_Decided]:
+        """Return the decisions; what would be given up waits while the DLQ keeps nothing."""
+        if not any(decision.action is Action.GIVE_UP for _, decision in decided):
+            return decided
+        why = self._why_letters_are_lost()
+        return decided if why is None else [(message, await_dead_letters(made, why)) for message, made in decided]
+
+    def send(self, decided: Sequence[_Decided], now_ms: int) -> None:
+        """Send on what these decisions send, and record it once the broker has confirmed it; raises PulsarError."""
+        sent = [pair for pair in decided if _sends(pair[1])]
+        for message, decision in sent:
+            self._send(message, decision, now_ms)
+        if not sent:
+            return
+        try:
+            self._outbox.flush()
+        except UnconfirmedError as error:
+            # The batch is tried again: without this it would send the others again too, each time.
+            self._note([(message, made) for message, made in sent if _name(message) not in error.messages])
+            raise
+        self._note(sent)
+
+    def _send(self, message: ReceivedMark, decision: Decision, now_ms: int) -> None:
+        if decision.action is Action.RETRY:
+            self._outbox.retry(message, self._retry_delay, decision.reason)
+        elif decision.action is Action.DELAY:
+            verified_ms = now_ms if message.verified_at is None else message.verified_at
+            self._outbox.delay(message, decision.wait, verified_ms, decision.reason)
+        elif decision.action is Action.WAIT:
+            self._outbox.wait(message, self._retry_delay, decision.reason)
+        else:
+            self._outbox.give_up(message, decision.outcome, decision.reason)
+
+    def _note(self, decided: Sequence[_Decided]) -> None:
+        sent = [SentOn(*_name(message), decision.outcome.value, decision.reason) for message, decision in decided]
         if not sent:
             return
         self._read().update({(one.topic, one.message_id): one for one in sent})
         try:
-            self._records.add(self._run, sent)
+            if self._records is not None:
+                self._records.add(self._run, sent)
         except StoreError as error:
             # They are sent: failing now would only send them again.
             logger.warning("a replay of batch %s would send %d messages again: %s", self._run, len(sent), error)
 
     def _settled(self, message: ReceivedMark) -> Decision | None:
-        found = self._read().get((message.topic, message.message_id))
-        return Decision(Action.FINISH, Outcome(found.outcome), found.reason) if found else None
+        found = self._read().get(_name(message))
+        return finish(Outcome(found.outcome), found.reason) if found else None
 
     def _read(self) -> dict[tuple[str, str], SentOn]:
         if self._known is None:
-            self._known = {(one.topic, one.message_id): one for one in self._records.read(self._run)}
+            recorded = () if self._records is None else self._records.read(self._run)
+            self._known = {(one.topic, one.message_id): one for one in recorded}
         return self._known
 
 
 def _sends(decision: Decision) -> bool:
-    return decision.action not in _STAYS
+    return decision.action in _SENT
+
+
+def _name(message: ReceivedMark) -> tuple[str, str]:
+    return message.topic, message.message_id
 
 
 class FileSentRecords:

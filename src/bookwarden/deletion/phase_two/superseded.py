@@ -8,7 +8,7 @@ window is over, and if every bookie that should have an entry there gave it. In 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bookwarden.deletion.phase_two.decide import (
     Action,
@@ -16,11 +16,11 @@ from bookwarden.deletion.phase_two.decide import (
     Decision,
     DeletionPolicy,
     finish,
-    limit_retries,
     retry,
     unknown,
     wait,
 )
+from bookwarden.deletion.phase_two.guards import Candidate, Guard
 from bookwarden.deletion.ports import BookieClusters, CopyProof, Promotions
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -37,7 +37,6 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
-from bookwarden.ledgers.received import ReceivedMark
 
 logger = logging.getLogger(__name__)
 
@@ -101,79 +100,74 @@ def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: 
     return wait(reason)
 
 
-class Superseded:
-    """Proves what brokers go on reading; changes nothing."""
+class SupersededGuard(Guard):
+    """Guard of what a former cluster has, unless brokers are proven to read it, whole, from the active one.
 
-    def __init__(self, proof: CopyProof | None, promotions: Promotions | None, policy: DeletionPolicy) -> None:
+    Without ``proof`` or ``promotions`` nothing is proven.
+    """
+
+    actions = frozenset((Action.PROVE_KEPT,))
+
+    def __init__(self, clusters: BookieClusters, proof: CopyProof | None, promotions: Promotions | None) -> None:
+        self._clusters = clusters
         self._proof = proof
         self._promotions = promotions
-        self._policy = policy
 
-    def prove(
-        self,
-        decided: Sequence[tuple[ReceivedMark, Decision]],
-        readings: Mapping[int, LedgerReading],
-        active: ActiveCluster | None,
-    ) -> list[tuple[ReceivedMark, Decision]]:
-        """Turn PROVE_KEPT decisions into deletes and retries; other decisions stay as they are."""
-        proven: dict[int, str | None] = {}
+    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+        """Read the promotion for each, and each ledger's entries once."""
+        active = self._clusters.active()
+        problems: dict[int, str | None] = {}
         after = []
-        for message, decision in decided:
-            if decision.action is Action.PROVE_KEPT and message.mark is not None:
-                reading = readings[message.mark.ledger_id]
-                assert isinstance(reading, StoredLedger)
-                void = self._why_not_promoted(reading, message.mark.holder(), active)
-                if void is not None:
-                    decision = limit_retries(retry(void), message.attempts, self._policy)
-                else:
-                    if reading.ledger_id not in proven:
-                        proven[reading.ledger_id] = self._problem_of(reading)
-                    decision = self._settled(reading, proven[reading.ledger_id], message.attempts)
-            after.append((message, decision))
+        for one in candidates:
+            kept = _kept(one)
+            void = self._why_not_promoted(kept, one.holder, active)
+            if void is None and kept.ledger_id not in problems:
+                problems[kept.ledger_id] = self._problem_of(kept)
+            after.append(_settled(kept, problems[kept.ledger_id]) if void is None else retry(void))
         return after
 
     def require(
-        self,
-        decided: Sequence[tuple[ReceivedMark, Decision]],
-        readings: Mapping[int, LedgerReading],
-        clusters: BookieClusters,
-    ) -> tuple[list[tuple[ReceivedMark, Decision]], list[Conditions]]:
+        self, candidates: Sequence[Candidate], policy: DeletionPolicy
+    ) -> tuple[list[Candidate], list[Conditions]]:
         """Read registry and promotion again right before these deletes; give with each what its transaction demands.
 
         A delete that was proven by another state of the registry waits: brokers were switched meanwhile, and may read
         the ledger where it was to go.
         """
-        active = clusters.active()
-        now, promoted = clusters.snapshot(), None if self._promotions is None else self._promotions.newest()
-        after: list[tuple[ReceivedMark, Decision]] = []
+        active = self._clusters.active()
+        now, promoted = self._clusters.snapshot(), None if self._promotions is None else self._promotions.newest()
+        after: list[Candidate] = []
         demanded: list[Conditions] = []
-        for message, decision in decided:
-            assert message.mark is not None
-            reading = readings[message.mark.ledger_id]
-            assert isinstance(reading, StoredLedger)
-            kept = reading.places[0]
+        for one in candidates:
+            kept, decision = _kept(one), one.decision
             if active is None or promoted is None or now.active != active:
                 decision = wait("the registry of bookie clusters was changed while it was proven")
-            elif (void := promoted.why_not(kept, message.mark.holder(), active)) is not None:
+            elif (void := promoted.why_not(kept, one.holder, active)) is not None:
                 decision = wait(void)
             copy = (Condition(kept.path, kept.version),) if kept.bookie_cluster in now.in_ledgers_store else ()
-            after.append((message, decision))
+            after.append(one.decided(decision, policy))
             demanded.append((*now.conditions, *(promoted.conditions if promoted is not None else ()), *copy))
         return after, demanded
 
-    def _why_not_promoted(self, reading: StoredLedger, holder: Holder, active: ActiveCluster | None) -> str | None:
+    def _why_not_promoted(self, kept: StoredLedger, holder: Holder, active: ActiveCluster | None) -> str | None:
         """Return why brokers may read it elsewhere: they may have been switched twice since it was marked."""
         if self._promotions is None or active is None:
             return "what is promoted is not known"
-        return self._promotions.newest().why_not(reading.places[0], holder, active)
+        return self._promotions.newest().why_not(kept, holder, active)
 
-    def _problem_of(self, reading: StoredLedger) -> str | None:
-        # The first place is the one that brokers read.
-        return "no bookies can be asked" if self._proof is None else self._proof.problem_of(reading.places[0])
+    def _problem_of(self, kept: StoredLedger) -> str | None:
+        return "no bookies can be asked" if self._proof is None else self._proof.problem_of(kept)
 
-    def _settled(self, reading: StoredLedger, problem: str | None, attempts: int) -> Decision:
-        if problem is None:
-            return Decision(Action.DELETE, Outcome.DELETED, f"brokers read it from {reading.bookie_cluster}")
-        reason = f"brokers read it from bookie cluster {reading.bookie_cluster}, where it is not proven: {problem}"
-        logger.warning("ledger %d is kept: %s", reading.ledger_id, reason)
-        return limit_retries(retry(reason), attempts, self._policy)
+
+def _kept(one: Candidate) -> StoredLedger:
+    """Return the ledger as brokers read it: that is its first place."""
+    assert isinstance(one.reading, StoredLedger)
+    return one.reading.places[0]
+
+
+def _settled(kept: StoredLedger, problem: str | None) -> Decision:
+    if problem is None:
+        return Decision(Action.DELETE, Outcome.DELETED, f"brokers read it from {kept.bookie_cluster}")
+    reason = f"brokers read it from bookie cluster {kept.bookie_cluster}, where it is not proven: {problem}"
+    logger.warning("ledger %d is kept: %s", kept.ledger_id, reason)
+    return retry(reason)

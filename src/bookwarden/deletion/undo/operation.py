@@ -23,8 +23,7 @@ from typing import Final
 
 from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import Deletion
-from bookwarden.deletion.phase_two.undone import NothingUndone, RecordsUndone
-from bookwarden.deletion.ports import CopyProof, EntryProbe, MetadataMigrations, RestoringCatalog
+from bookwarden.deletion.ports import CopyProof, EntryProbe, MetadataMigrations, RecordsUndone, RestoringCatalog
 from bookwarden.deletion.undo.rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
 from bookwarden.deletion.undo.survival import Survival, entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError
@@ -75,7 +74,7 @@ class Undo:
         decode: Callable[[bytes], LedgerMetadata],
         name: str,
         *,
-        undone: RecordsUndone | None = None,
+        undone: RecordsUndone,
         discard_partial: bool = False,
         elsewhere: ReadsElsewhere = lambda _: {},
         proof: CopyProof | None = None,
@@ -95,7 +94,7 @@ class Undo:
         self._discard_partial = discard_partial
         self._elsewhere = elsewhere
         self._proof = proof
-        self._undone = undone or NothingUndone()
+        self._undone = undone
         self._clock = clock
 
     def run(self, deletions: Iterable[Deletion]) -> Iterator[list[UndoRow]]:

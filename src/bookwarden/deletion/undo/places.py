@@ -9,8 +9,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from bookwarden.deletion.journal.reading import Deletion, SelectedDeletions
-from bookwarden.deletion.phase_two.undone import RecordsUndone
-from bookwarden.deletion.ports import LedgerCatalog, RestoringCatalog
+from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone, RestoringCatalog
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
 from bookwarden.errors import RefusedError

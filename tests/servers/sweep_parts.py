@@ -1,0 +1,139 @@
+"""A sweep, and what verifies marks, of the parts that a test has; the guards are asked in the product's order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bookwarden.deletion.explaining import Explanation, explain_ledger
+from bookwarden.deletion.journal.entries import Journal
+from bookwarden.deletion.node_check import NodeCheck
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard, NoStores
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
+from bookwarden.deletion.phase_two.held_marks import HeldMarks
+from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
+from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
+from bookwarden.deletion.phase_two.node_guard import NodeGuard
+from bookwarden.deletion.phase_two.sent_on import Outbox, Sendings, SentRecords
+from bookwarden.deletion.phase_two.superseded import SupersededGuard
+from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
+from bookwarden.deletion.phase_two.verifying import Verifier
+from bookwarden.deletion.ports import (
+    BookieClusters,
+    CopyProof,
+    DoubtsIds,
+    LastEntryReader,
+    LedgerCatalog,
+    MetadataMigrations,
+    NoBookieClusters,
+    OffloadedCopies,
+    Promotions,
+    ReadsUndone,
+    ReferenceReader,
+)
+from bookwarden.metastore.following.all_stores import Migrations
+
+
+def verifier_with(
+    catalog: LedgerCatalog,
+    references: ReferenceReader,
+    policy: DeletionPolicy,
+    *,
+    copies: OffloadedCopies | None = None,
+    entries: LastEntryReader | None = None,
+    nodes: NodeCheck | None = None,
+    undone: ReadsUndone | None = None,
+    ids: DoubtsIds | None = None,
+    clusters: BookieClusters | None = None,
+    proof: CopyProof | None = None,
+    promotions: Promotions | None = None,
+    verify_owner: bool = True,
+    clock: Callable[[], float] = time.time,
+    clock_of: Callable[[str | None], float] | None = None,
+) -> Verifier:
+    """Verify with these parts; `test_guards` holds the order of the guards against that of the wiring."""
+    stores = copies or NoStores()
+    clusters = clusters or NoBookieClusters()
+    guards: list[Guard] = [
+        NodeGuard(nodes or NodeCheck(catalog, entries, lambda: stores), entries),
+        CopyOwnerGuard(lambda: stores, verify_owner=verify_owner),
+        LeftBehindGuard(lambda: stores, references),
+        SupersededGuard(clusters, proof, promotions),
+        *([] if undone is None else [UndoneGuard(undone)]),
+        *([] if ids is None else [ReusedIdGuard(ids)]),
+    ]
+    return Verifier(catalog, references, policy, guards, clusters=clusters, clock=clock, clock_of=clock_of)
+
+
+def sweep_with(
+    catalog: LedgerCatalog,
+    references: ReferenceReader,
+    journal: Journal,
+    outbox: Outbox,
+    policy: DeletionPolicy,
+    limits: SweepLimits,
+    *,
+    copies: OffloadedCopies | None = None,
+    undone: ReadsUndone | None = None,
+    clusters: BookieClusters | None = None,
+    proof: CopyProof | None = None,
+    promotions: Promotions | None = None,
+    migrations: MetadataMigrations | None = None,
+    sent: SentRecords | None = None,
+    held: HeldMarks | None = None,
+    dry_run: bool = False,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.time,
+    why_letters_are_lost: Callable[[], str | None] = lambda: None,
+    require_bookies: Callable[[], object] = lambda: None,
+    entries: LastEntryReader | None = None,
+    nodes: NodeCheck | None = None,
+    ids: DoubtsIds | None = None,
+    verify_owner: bool = True,
+    clock_of: Callable[[str | None], float] | None = None,
+) -> Sweep:
+    """Sweep with these parts, as `SweepContext` does with those of the settings."""
+    clusters = clusters or NoBookieClusters()
+    acts = Acts(
+        CopyDeleter(copies or NoStores(), journal, policy, clock),
+        LedgerDeleter(
+            *(catalog, journal, policy, clock),
+            clusters=clusters,
+            superseded=SupersededGuard(clusters, proof, promotions),
+            again=[] if undone is None else [UndoneGuard(undone)],
+        ),
+        Sendings(outbox, sent, policy.retry_delay, why_letters_are_lost),
+        migrations or Migrations(),
+        held or HeldMarks(),
+    )
+    verifier = verifier_with(
+        *(catalog, references, policy),
+        copies=copies,
+        entries=entries,
+        nodes=nodes,
+        undone=undone,
+        ids=ids,
+        clusters=clusters,
+        proof=proof,
+        promotions=promotions,
+        verify_owner=verify_owner,
+        clock=clock,
+        clock_of=clock_of,
+    )
+    return Sweep(verifier, None if dry_run else acts, limits, require_bookies=require_bookies, pause=pause)
+
+
+def explain_with(
+    ledger_id: int,
+    catalog: LedgerCatalog,
+    references: ReferenceReader,
+    policy: DeletionPolicy,
+    now_ms: int,
+    *,
+    copies: OffloadedCopies | None = None,
+    entries: LastEntryReader | None = None,
+) -> Explanation:
+    """Explain a ledger with these parts, as of this time."""
+    verifier = verifier_with(catalog, references, policy, copies=copies, entries=entries, clock=lambda: now_ms / 1000)
+    return explain_ledger(ledger_id, verifier)
