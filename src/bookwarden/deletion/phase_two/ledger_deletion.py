@@ -37,7 +37,7 @@ _Place = tuple[int, str]  # A ledger id, and the name of a bookie cluster.
 
 
 class LedgerDeleter:
-    """Deletion of the ledgers that all guards let go; ``again`` are guards to ask once more when the journal is written."""
+    """Deletion of the ledgers that all guards let go; the guards ``again`` are asked once more after the journal."""
 
     def __init__(
         self,

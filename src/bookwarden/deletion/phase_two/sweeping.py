@@ -55,7 +55,7 @@ class SweepLimits:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What a sweep does with marks that are verified."""
+    """Acts of a sweep, which a dry run does not have."""
 
     copies: CopyDeleter
     ledgers: LedgerDeleter
