@@ -17,10 +17,20 @@ from benchmarks.results import Result, compared, publish, say
 from bookwarden.deletion.journal.entries import Journal, JournalRecord
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.node_check import NodeCheck
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard, NoStores
+from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
+from bookwarden.deletion.phase_two.node_guard import NodeGuard
+from bookwarden.deletion.phase_two.sent_on import Sendings
+from bookwarden.deletion.phase_two.superseded import SupersededGuard
+from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
+from bookwarden.deletion.phase_two.verifying import Verifier
+from bookwarden.deletion.ports import LedgerCatalog, NoBookieClusters, OffloadedCopies, ReferenceReader
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.wiring.deletion import policy_of
 from bookwarden.wiring.metadata import MetadataContext
 
@@ -47,6 +57,24 @@ class NoOutbox:
 
     def flush(self) -> None:
         """Do nothing."""
+
+
+def plain_sweep(
+    catalog: LedgerCatalog,
+    references: ReferenceReader,
+    journal: Journal,
+    policy: DeletionPolicy,
+    limits: SweepLimits,
+    copies: OffloadedCopies | None = None,
+) -> Sweep:
+    """Make a sweep of one bookie cluster that asks no bookie, and sends nothing on."""
+    stores, clusters = copies or NoStores(), NoBookieClusters()
+    guards = [NodeGuard(NodeCheck(catalog, None, lambda: stores), None), CopyOwnerGuard(lambda: stores)]
+    superseded = SupersededGuard(clusters, None, None)
+    deleter = LedgerDeleter(*(catalog, journal, policy, time.time), clusters=clusters, superseded=superseded, again=[])
+    sendings = Sendings(NoOutbox(), None, policy.retry_delay)
+    acts = Acts(CopyDeleter(stores, journal, policy, time.time), deleter, sendings, Migrations())
+    return Sweep(Verifier(catalog, references, policy, guards), acts, limits)
 
 
 def run(options: Options) -> None:
@@ -84,7 +112,7 @@ def _results(ours: Sequence[float], peer: Sequence[float], folder: Path, count: 
 
 def _swept(site: Site, metadata: MetadataContext, journal: Journal, marks: Sequence[PendingDeletion]) -> float:
     limits = SweepLimits(site.settings.sweep.ledgers_per_step)
-    sweep = Sweep(metadata.catalog, metadata.references, journal, NoOutbox(), policy_of(site.settings.deletion), limits)
+    sweep = plain_sweep(metadata.catalog, metadata.references, journal, policy_of(site.settings.deletion), limits)
     now_ms = int(time.time() * 1000)
     received = [
         ReceivedMark("topic", f"1:{number}:0", None, b"", {}, now_ms, mark=mark) for number, mark in enumerate(marks)

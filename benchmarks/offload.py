@@ -23,7 +23,7 @@ import boto3
 import urllib3
 from pydantic import SecretStr
 
-from benchmarks.journal import NoOutbox
+from benchmarks.journal import plain_sweep
 from benchmarks.options import Options
 from benchmarks.population import metadata_of
 from benchmarks.results import Result, publish, say
@@ -36,7 +36,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import OffloadStoreSettings
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
+from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy, StoreLocation
 from bookwarden.ledgers.outcomes import Outcome
@@ -96,14 +96,13 @@ def _sweep_all(folder: Path, count: int, *, in_bookkeeper: bool) -> tuple[float,
         if in_bookkeeper:
             for ledger in range(count):
                 metadata.create(ledger_path("/ledgers", ledger), metadata_of(_HOLDER), make_parents=True)
-        sweep = Sweep(
+        sweep = plain_sweep(
             BookKeeperCatalog(metadata, "/ledgers"),
             MetadataReferences([metadata]),
             journal,
-            NoOutbox(),
             DeletionPolicy(unlisted_grace=0.0),
             SweepLimits(),
-            copies=stores,
+            stores,
         )
         marks = [_received(copy) for copy in copies_in(BUCKET, count, _HOLDER.name, endpoint)]
         started = time.monotonic()

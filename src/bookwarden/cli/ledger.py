@@ -200,12 +200,13 @@ def _ledger_facts(reading: LedgerReading) -> Facts:
 
 
 def _places_told(stored: StoredLedger) -> str:
-    """List the bookie clusters that have the ledger, first the one that brokers read it from."""
-    others = [
+    """List the bookie clusters that have the ledger, first the one that brokers read it from, if they do."""
+    first, *others = [
         f"{place.bookie_cluster} ({'an unfinished copy, ' if is_unfinished(place.metadata) else ''}{place.path})"
-        for place in stored.elsewhere
+        for place in stored.places
     ]
-    return "; also ".join([f"read from {stored.bookie_cluster}", *others])
+    read = first if is_unfinished(stored.metadata) else f"read from {stored.bookie_cluster}"
+    return "; also ".join([read, *others])
 
 
 def _custom_table(metadata: LedgerMetadata) -> Table:

@@ -76,7 +76,7 @@ class CopyOwnerGuard(Guard):
     ledger, and no copies are read but segments of the former streaming offload.
     """
 
-    actions = frozenset((Action.DELETE_COPY, Action.PROVE_COPY))
+    actions = (Action.DELETE_COPY, Action.PROVE_COPY)
 
     def __init__(self, stores: Callable[[], OffloadedCopies], *, verify_owner: bool = True) -> None:
         self._stores = stores

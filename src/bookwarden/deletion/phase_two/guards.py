@@ -15,12 +15,12 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References
 from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.undone import UndoneLedger
 
 # A ledger goes now, or once it has waited; all proofs are done.
-_OF_LEDGERS: Final = frozenset((Action.DELETE, Action.DELAY))
+_OF_LEDGERS: Final = (Action.DELETE, Action.DELAY)
 
 
 class Candidate(NamedTuple):
@@ -31,6 +31,7 @@ class Candidate(NamedTuple):
     holder: Holder  #: Of the mark.
     reading: LedgerReading  #: The ledger, in all its places.
     references: References  #: Of the holder.
+    waives: frozenset[Waiver]  #: Those of the message.
     decision: Decision  #: So far.
 
     def decided(self, decision: Decision, policy: DeletionPolicy) -> Candidate:
@@ -44,7 +45,7 @@ class Guard(ABC):
     """A reason to keep what would be deleted."""
 
     #: The guard is asked about decisions with one of these.
-    actions: ClassVar[frozenset[Action]]
+    actions: ClassVar[tuple[Action, ...]]
 
     @abstractmethod
     def review(self, candidates: Sequence[Candidate]) -> Sequence[Decision]:

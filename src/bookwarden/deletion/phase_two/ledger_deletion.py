@@ -128,7 +128,7 @@ def _goes(one: Candidate) -> bool:
 
 
 def _is_superseded(one: Candidate) -> bool:
-    return _goes(one) and Waiver.SUPERSEDED in one.message.waives
+    return _goes(one) and Waiver.SUPERSEDED in one.waives
 
 
 def _doomed(one: Candidate) -> tuple[StoredLedger, ...]:

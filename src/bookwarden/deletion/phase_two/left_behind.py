@@ -29,7 +29,7 @@ _CHANGED = retry("its list changed while the offloaded copy was looked at")
 class LeftBehindGuard(Guard):
     """Guard of BookKeeper's ledger where the offloaded copy in its place is not proven to be whole."""
 
-    actions = frozenset((Action.PROVE_LEFT,))
+    actions = (Action.PROVE_LEFT,)
 
     def __init__(self, stores: Callable[[], OffloadedCopies], references: ReferenceReader) -> None:
         self._stores = stores

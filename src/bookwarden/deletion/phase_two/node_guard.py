@@ -17,13 +17,13 @@ from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.outcomes import Outcome
 
-_OF_COPIES: Final = frozenset((Action.DELETE_COPY, Action.PROVE_COPY))
+_OF_COPIES: Final = (Action.DELETE_COPY, Action.PROVE_COPY)
 
 
 class NodeGuard(Guard):
     """Guard of ledgers and copies whose holder may name them; ``entries`` is None without bookies to ask."""
 
-    actions = frozenset((Action.DELETE, Action.PROVE_EMPTY)) | _OF_COPIES
+    actions = (Action.DELETE, Action.PROVE_EMPTY, *_OF_COPIES)
 
     def __init__(self, nodes: NodeCheck, entries: LastEntryReader | None) -> None:
         self._nodes = nodes
@@ -38,7 +38,7 @@ class NodeGuard(Guard):
 
 def _suspect(one: Candidate) -> Suspect:
     nodes = one.references.nodes if isinstance(one.references, LiveReferences) else ()
-    return Suspect(one.holder, one.reading, nodes, one.decision.action in _OF_COPIES, one.message.waives)
+    return Suspect(one.holder, one.reading, nodes, one.decision.action in _OF_COPIES, one.waives)
 
 
 def _decision(one: Candidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:

@@ -27,7 +27,7 @@ from bookwarden.ledgers.received import ReceivedMark
 
 logger = logging.getLogger(__name__)
 SUFFIX: Final = ".sent"
-_SENT: Final = frozenset((Action.RETRY, Action.DELAY, Action.WAIT, Action.GIVE_UP))
+_SENT: Final = (Action.RETRY, Action.DELAY, Action.WAIT, Action.GIVE_UP)
 _Decided = tuple[ReceivedMark, Decision]
 
 

@@ -106,7 +106,7 @@ class SupersededGuard(Guard):
     Without ``proof`` or ``promotions`` nothing is proven.
     """
 
-    actions = frozenset((Action.PROVE_KEPT,))
+    actions = (Action.PROVE_KEPT,)
 
     def __init__(self, clusters: BookieClusters, proof: CopyProof | None, promotions: Promotions | None) -> None:
         self._clusters = clusters

@@ -82,16 +82,21 @@ class Verifier:
         candidates = []
         for holder, message in marks:
             mark = mark_of(message)
-            reading, found = readings[mark.ledger_id], references[holder]
-            decision = self._decide(mark, message, reading, found, now_ms)
-            candidates.append(Candidate(message, mark, holder, reading, found, decision))
+            reading, found, waives = readings[mark.ledger_id], references[holder], message.waives
+            decision = self._decide(mark, message, waives, reading, found, now_ms)
+            candidates.append(Candidate(message, mark, holder, reading, found, waives, decision))
         return Verified(reviewed(candidates, self._guards, self.policy), now_ms)
 
     def _decide(
-        self, mark: PendingDeletion, message: ReceivedMark, reading: LedgerReading, references: References, now_ms: int
+        self,
+        mark: PendingDeletion,
+        message: ReceivedMark,
+        waives: frozenset[Waiver],
+        reading: LedgerReading,
+        references: References,
+        now_ms: int,
     ) -> Decision:
         names = self.clusters.names() if mark.bookie_cluster else _NO_NAMES
-        waives = message.waives
         circumstances = Circumstances(
             *(message.attempts, message.age(now_ms), now_ms, message.verified_at, waives, names),
             store_now_ms=self._store_now_ms(waives, reading),

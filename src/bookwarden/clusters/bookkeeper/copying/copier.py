@@ -1,7 +1,7 @@
 """Copies closed ledgers that are referenced from one bookie cluster to another, under the same ids.
 
 What is killed at any moment leaves at most an unfinished copy, which no broker reads and the next copier begins again.
-One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.places).
+One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.decide).
 
 A copy is made with a mark that no end can equal, and gets the mark of its end when it is closed, after every entry was
 compared. So whoever closes it otherwise, as an auditor does, makes nothing that brokers would read.
