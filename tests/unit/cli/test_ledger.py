@@ -9,10 +9,11 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli.ledger import _describe
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.explaining import Explanation
+from bookwarden.deletion.explaining import Explanation, explain_ledger
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
@@ -29,7 +30,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store
 from servers.population import ROOT, Population
-from servers.sweep_parts import explain_with
+from servers.sweep_parts import explain_with, verifier_with
 from unit.switching.two_bookie_clusters import COPY, TwoBookieClusters
 
 TOPIC = ManagedLedgerHolder("tenant/ns/persistent/a%2Fb")
@@ -131,6 +132,18 @@ def test_show_says_which_bookie_clusters_have_the_ledger_and_which_one_is_read()
         {"name": "b", "path": "/bookies-b/00/0000/L0001", "version": 0, "unfinished_copy": False},
         {"name": "a", "path": "/ledgers/00/0000/L0001", "version": 0, "unfinished_copy": False},
     ]
+
+
+def test_explain_says_of_an_unfinished_copy_that_is_left_alone_what_the_sweep_does(
+    store: MemoryStore, population: Population
+) -> None:
+    site = TwoBookieClusters(store)
+    site.register()
+    site.ledger("b", 3, state=LedgerState.OPEN, last=None, length=0, **COPY)
+    verifier = verifier_with(site.catalog, MetadataReferences([store]), DeletionPolicy(unlisted_grace=0))
+    shown = _describe(explain_ledger(3, verifier))
+    assert (shown.data["outcome"], shown.data["present"]) == (Outcome.DELETED, True)
+    assert ("bookie clusters", "b (an unfinished copy, /bookies-b/00/0000/L0003)") in shown.parts[0].pairs
 
 
 def shown_in_two_clusters(ledger_id: int, *options: str) -> str:
