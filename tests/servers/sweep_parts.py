@@ -60,8 +60,7 @@ def verifier_with(
         CopyOwnerGuard(lambda: stores, verify_owner=verify_owner),
         LeftBehindGuard(lambda: stores, references),
         SupersededGuard(clusters, proof, promotions),
-        *([] if undone is None else [UndoneGuard(undone)]),
-        *([] if ids is None else [ReusedIdGuard(ids)]),
+        *_guards_of_ids(undone, ids),
     ]
     return Verifier(catalog, references, policy, guards, clusters=clusters, clock=clock, clock_of=clock_of)
 
@@ -101,7 +100,7 @@ def sweep_with(
             *(catalog, journal, policy, clock),
             clusters=clusters,
             superseded=SupersededGuard(clusters, proof, promotions),
-            again=[] if undone is None else [UndoneGuard(undone)],
+            again=_guards_of_ids(undone, ids),
         ),
         Sendings(outbox, sent, policy.retry_delay, why_letters_are_lost),
         migrations or Migrations(),
@@ -137,3 +136,7 @@ def explain_with(
     """Explain a ledger with these parts, as of this time."""
     verifier = verifier_with(catalog, references, policy, copies=copies, entries=entries, clock=lambda: now_ms / 1000)
     return explain_ledger(ledger_id, verifier)
+
+
+def _guards_of_ids(undone: ReadsUndone | None, ids: DoubtsIds | None) -> list[Guard]:
+    return [*([] if undone is None else [UndoneGuard(undone)]), *([] if ids is None else [ReusedIdGuard(ids)])]

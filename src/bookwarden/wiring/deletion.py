@@ -204,7 +204,7 @@ class SweepContext(Resources):
                         *(metadata.deletion_catalog, journal, policy, clock),
                         clusters=metadata.bookie_clusters,
                         superseded=_superseded_guard_of(metadata),
-                        again=[UndoneGuard(metadata.undone)],
+                        again=[UndoneGuard(metadata.undone), ReusedIdGuard(metadata.ids)],
                     ),
                     Sendings(
                         outbox,

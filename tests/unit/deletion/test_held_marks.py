@@ -12,6 +12,7 @@ import pytest
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShadow, NoShadowRecords
+from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.sent_on import SentOn
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
@@ -236,6 +237,19 @@ def test_ids_that_come_again_are_waited_for_in_the_same_way() -> None:
     rows = world.batch(*map(mark, (1, 2, 3)), mark(4, CURSOR), mark(5))
     assert outcomes(rows) == {Outcome.ALREADY_GONE: 1, Outcome.WAITING: 2, Outcome.DELETED: 2}
     assert world.now < 20 + 60
+
+
+def test_ids_that_come_again_while_the_journal_is_written_keep_what_is_in_it() -> None:
+    class Slow(World):
+        def append(self, entries: Sequence[JournalEntry]) -> None:
+            super().append(entries)
+            self.ids.found = RETURNING
+
+    world = Slow(1)
+    world.mend()
+    world.ledgers(DATA, 1)
+    assert outcomes(world.batch(mark(1))) == {Outcome.WAITING: 1}
+    assert (world.journaled, world.left(1)) == ([1], {1})
 
 
 def test_the_end_of_one_doubt_frees_its_marks_while_another_lasts() -> None:

@@ -95,7 +95,8 @@ class LedgerDeleter:
         if not doomed:
             return list(candidates), frozenset()
         self._journal.append(entries)
-        # An undo may have begun meanwhile. One that begins from here on has the delete fail by its version.
+        # An undo may have begun, or ids may return, since copies took their time. An undo that begins from here on has
+        # the delete fail by its version.
         candidates = reviewed(candidates, self._again, self._policy)
         left = {one.mark.ledger_id for one in candidates if _goes(one)}
         kept = [ledger_id in left for ledger_id, _ in doomed]
