@@ -109,8 +109,22 @@ class Reopening:
             "consumers, at least those that try all the time, and run this again; nothing was changed"
         )
 
+    def plan_back(self, topic: str) -> Reopened:
+        """Check that the newest reopening can be undone, and change nothing; as `put_back` otherwise."""
+        if self._restorable(topic) is None:
+            return Reopened(topic, False, "is as it was before it was reopened")
+        return Reopened(topic, False, "would be put back: it would accept no message")
+
     def put_back(self, topic: str) -> Reopened:
         """Undo the newest reopening, if the node is still as that left it; RefusedError where it is not."""
+        found = self._restorable(topic)
+        if found is None:
+            return Reopened(topic, False, "is as it was before it was reopened")
+        self._terminated.write(*found)
+        return Reopened(topic, True, "put back: it accepts no message")
+
+    def _restorable(self, topic: str) -> tuple[str, bytes, int] | None:
+        """Return the managed ledger, the value from before and the version now; None where it is as it was."""
         name = TopicName.parse(topic)
         event = self._record.reopening(str(name))
         if event is None:
@@ -118,7 +132,7 @@ class Reopening:
         before, after = (base64.b64decode(event[key]) for key in ("before", "after"))
         now = self._terminated.read(name.managed_ledger)
         if now is not None and now[0] == before:
-            return Reopened(topic, False, "is as it was before it was reopened")
+            return None
         if str(name) in self._loaded_topics():
             raise RefusedError(f"a broker has {topic} loaded, and so it is in use: it stays open")
         if now is None or now[0] != after:
@@ -126,8 +140,7 @@ class Reopening:
                 f"{topic} changed since it was reopened, so it has been in use: to terminate it now would lose "
                 "nothing, but nobody asked for that; start its migration again instead"
             )
-        self._terminated.write(name.managed_ledger, before, now[1])
-        return Reopened(topic, True, "put back: it accepts no message")
+        return name.managed_ledger, before, now[1]
 
     def _completed(self, name: TopicName, said: str, done: bool) -> Reopened:
         if str(name) in self._loaded_topics():

@@ -95,18 +95,20 @@ def add(invocation: Invocation, path: str, why: str, dry_run: bool, yes: bool) -
 
 @no_shadow.command("remove")
 @click.argument("path")
+@click.option("--dry-run", is_flag=True, help="Only say whether the node was taken as none.")
 @pass_invocation
-def remove(invocation: Invocation, path: str) -> None:
+def remove(invocation: Invocation, path: str, dry_run: bool) -> None:
     """Take back that a node is no shadow topic.
 
     Deletes nothing else: the sweep keeps all data ledgers again while the node cannot be read.
     """
     with MetadataContext(invocation.settings) as metadata:
-        removed = [NoShadowRecords(store).remove(path) for store in metadata.stores.values()]
-    if not any(removed):
+        records = [NoShadowRecords(store) for store in metadata.stores.values()]
+        found = [path in one.read() if dry_run else one.remove(path) for one in records]
+    if not any(found):
         raise NotFoundError(f"{path} was not taken as no shadow topic: `bookwarden no-shadow list` shows what was")
-    text = f"{path} may be a shadow topic again."
-    invocation.write(Document({"path": path, "removed": True}, (Note(text),)))
+    text = f"{path} {'would be taken as a possible' if dry_run else 'may be a'} shadow topic again."
+    invocation.write(Document({"path": path, "removed": not dry_run}, (Note(text),)))
 
 
 _Found = tuple[MetadataStore, ShadowDoubt, NodeContent]

@@ -225,6 +225,9 @@ def test_green_keeps_what_nobody_uses_yet(site: BlueGreenSite) -> None:
         context.blue.admin.set_migrated(namespace, True)
         site.run("prepare", namespace, "--take-back", "--yes", expected=REFUSED)
         context.blue.admin.set_migrated(namespace, False)
+    assert site.answer("prepare", namespace, "--take-back", "--dry-run")["would_take_back"]
+    with site.admin(site.green) as admin:
+        assert admin.get_json(f"/persistent/{namespace}") == [unused]
     site.run("prepare", namespace, "--take-back", "--yes")
     with site.admin(site.green) as admin:
         eventually(lambda: admin.get_json(f"/persistent/{namespace}") == [], 120, 0.2)

@@ -139,7 +139,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
         assert kinds(first, "copied").keys() <= {"schema", "cursor"}
         assert kinds(first, "failed") == Counter()
         assert {one["outcome"] for one in first["staying"]} == {"open"}
-        site.command("status", "--ledgers", "--roll", "--per-second", "20", "--yes")
+        site.command("unload", "--per-second", "20", "--yes")
         # Other clients have ledgers on b of the ids of what is only on a, and b is asked first.
         marked, others = OthersLedgers(site, "b", {OWNER_KEY: b"00c0ffee"}), OthersLedgers(site, "b")
         with marked.made(sorted(own)[:TOPICS]), others.made(own):

@@ -119,12 +119,12 @@ def test_what_was_copied_whole_goes_from_the_former_cluster(
         # Nothing goes within the rollback window, nor by a dry run.
         assert site.command("cleanup")["dryRun"] is True
         shown = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--max-deletions", "2"])
-        assert (shown.exit_code, "2 ledgers would be marked, with --no-dry-run." in shown.output) == (0, True)
+        assert (shown.exit_code, "2 ledgers would be marked, with --execute." in shown.output) == (0, True)
         for text in ("bookie cluster b, which is active, does not have it", "can be rolled back for another 24.0 h"):
             assert text in shown.output
-        refused = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--no-dry-run", "--yes"])
+        refused = CliRunner().invoke(cli, [*site.options, "bookie-clusters", "cleanup", "--execute", "--yes"])
         assert (refused.exit_code, "can be rolled back for another 24.0 h" in refused.output) == (REFUSED, True)
-        assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] == len(whole) + 1
+        assert site.command("cleanup", "--execute", "--force", "--yes")["marked"] == len(whole) + 1
         copy_as_bucket(site, uncopied, topic)
         undone = ledger_path(clusters["a"][1], whole[0])
         before = site.store.get(undone)
@@ -246,7 +246,7 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
         read = [reader.read_next(60_000).data() for _ in range(10)]
 
         assert site.command("rollback", "--yes")["phase"] == "DONE"
-        assert site.command("status", "--ledgers", "--roll", "--per-second", "50", "--yes")["stillWriting"]
+        assert site.command("unload", "--per-second", "50", "--yes")["stillWriting"]
         # Opens the ledger on b.
         read += [reader.read_next(60_000).data() for _ in range(5)]
         copied = copy_namespace(site, f"{name.tenant}/{name.namespace}", "b", "a")
@@ -282,7 +282,7 @@ def test_a_reader_goes_on_after_promotion_and_cleanup_without_the_former_bookies
         assert stamped == {path: before[1][path] for path in stamped}
         assert site.command("promote", "--stamp", "--yes")["stamped"]["written"] == 0
 
-        assert site.command("cleanup", "--no-dry-run", "--force", "--yes")["marked"] >= least
+        assert site.command("cleanup", "--execute", "--force", "--yes")["marked"] >= least
         site.run(tmp_path, "sweep", "--once")
         assert site.places().by_cluster["b"] & copied == set()
         for bookie in site.servers.clusters["b"].processes:

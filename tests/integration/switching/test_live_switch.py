@@ -398,7 +398,7 @@ def test_a_lost_registry_a_changed_address_and_a_lost_cluster_have_a_way_out(
         site.command("registry", "export", file)
         saved = site.registry()
         site.remove_registry()
-        assert site.command("registry", "import", file, "--no-dry-run", "--yes")["epoch"] == saved.epoch + 1
+        assert site.command("registry", "import", file, "--execute", "--yes")["epoch"] == saved.epoch + 1
         site.wait_until_followed()
         assert dataclasses.replace(site.registry(), epoch=saved.epoch) == saved
         other = uri.replace("127.0.0.1", "localhost")

@@ -213,7 +213,7 @@ def test_stock_brokers_go_to_another_bookie_cluster_and_back(site: SwitchingSite
     to_a = ("--target-uri", f"metadata-store:{a.store_url}", "--folder", str(tmp_path), "--yes")
     ahead = move(site, *to_a, "--ahead", used=b.metadata_service_uri)
     started_on_the_wrong_cluster(site, topics, f"bookkeeperMetadataServiceUri=metadata-store:{a.store_url}")
-    assert move(site, "--restore-nodes", ahead["saved"], "--no-dry-run", "--yes")["written"] >= len(topics.topics)
+    assert move(site, "--restore-nodes", ahead["saved"], "--execute", "--yes")["written"] >= len(topics.topics)
     use(site, moved["broker.conf"][0])
     topics.require_all()
 

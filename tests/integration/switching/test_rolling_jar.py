@@ -220,7 +220,7 @@ def received_with_schema(site: SwitchingSite, topic: str) -> list[int]:
 
 def leave(site: SwitchingSite, with_schema: str) -> None:
     """Do what is needed until no ledger is outside the active cluster."""
-    site.command("status", "--ledgers", "--roll", "--yes")
+    site.command("unload", "--yes")
     # What is sent from now on has a ledger in the active cluster, and its schema still in the other one.
     with closing(site.connection.client()) as client:
         client.subscribe(with_schema, "left").close()

@@ -39,7 +39,7 @@ def test_a_cluster_in_an_oxia_of_its_own_is_switched_to_left_again_and_emptied(
     b = site.servers.clusters["b"]
     assert registry.cluster("b").store_url == b.store_url
     run(site, tmp_path, "init")
-    site.command("status", "--ledgers", "--roll", "--yes")
+    site.command("unload", "--yes")
     built = run(site, tmp_path, "bookie-clusters", "build", "--all")
     assert (built["source"], built["target"]) == ("b", "a")
     assert sum(one["ledgers"] for one in built["outcomes"] if one["outcome"] == "copied") >= TOPICS

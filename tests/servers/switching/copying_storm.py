@@ -56,7 +56,7 @@ def storm(site: SwitchingSite, kills: int, seed: int, tell: Callable[[str], obje
             # The last ledger of each is made on b.
             send(client, topic, 1)
         # What nobody unloads is open on a: topics of the system above all.
-        site.command("status", "--ledgers", "--roll", "--yes")
+        site.command("unload", "--yes")
         of_topic = {topic: ledgers_of_topic(site.store, topic) & site.places().by_cluster["a"] for topic in topics}
         closed = {ledger_id for ledger_id, each in site.ledgers_of("a").items() if each.state is LedgerState.CLOSED}
         wanted = sorted(closed)

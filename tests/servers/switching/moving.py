@@ -36,7 +36,7 @@ class Moving:
 
     def roll(self) -> None:
         """Close what topics still write in a former cluster."""
-        self._site.command("status", "--ledgers", "--roll", *_PER_SECOND, "--yes")
+        self._site.command("unload", *_PER_SECOND, "--yes")
 
     def build(self) -> list[dict[str, Any]]:
         """Copy all that is closed; return what is still written."""
@@ -86,7 +86,7 @@ class Moving:
 
     def mark(self) -> int:
         """Mark what former clusters need no more; return how many ledgers."""
-        return int(self._site.command("cleanup", "--no-dry-run", "--force", "--yes").get("marked") or 0)
+        return int(self._site.command("cleanup", "--execute", "--force", "--yes").get("marked") or 0)
 
     def sweep(self) -> None:
         self._site.run(self._home, "sweep", "--once")

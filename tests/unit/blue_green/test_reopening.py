@@ -93,6 +93,9 @@ def test_it_is_put_back_until_somebody_has_used_it(blue: ScriptedBlue) -> None:
     with pytest.raises(RefusedError, match="loaded"):
         blue.reopening.put_back(TOPIC)
     blue.loaded = set()
+    opened = raw(blue)
+    assert not blue.reopening.plan_back(TOPIC).done
+    assert raw(blue) == opened
     assert blue.reopening.put_back(TOPIC).done
     assert raw(blue) == node()
     assert not blue.reopening.put_back(TOPIC).done

@@ -172,7 +172,7 @@ def test_a_report_says_what_stays_and_what_to_do() -> None:
     for part in (
         "7 failed schema:t/n/x entry 3 is damaged",
         "1 ledger failed: they stay where they are: look at each",
-        "1 ledger open: `bookwarden bookie-clusters status --ledgers --roll` unloads",
+        "1 ledger open: `bookwarden bookie-clusters unload` unloads",
         "1 ledger deferred: nothing is wrong with them",
         "/builds/one/copies",
         "All others asked for are in b, whole.",

@@ -299,9 +299,9 @@ def test_the_registry_is_saved_and_put_back(site: Site, tmp_path: Path) -> None:
     site.value = None
     looked = json.loads(site.run("registry", "import", str(file), "-o", "json").stdout)
     assert (looked["imported"], looked["savedEpoch"], looked["epoch"]) == (False, 4, 5)
-    asked = site.run("registry", "import", str(file), "--no-dry-run")
+    asked = site.run("registry", "import", str(file), "--execute")
     assert asked.exit_code == RefusedError.exit_code
-    done = json.loads(site.run("registry", "import", str(file), "--no-dry-run", "--yes", "-o", "json").stdout)
+    done = json.loads(site.run("registry", "import", str(file), "--execute", "--yes", "-o", "json").stdout)
     assert (done["imported"], done["epoch"], done["active"]) == (True, 5, "a")
 
 
@@ -356,9 +356,9 @@ def test_a_saved_registry_goes_back_and_a_lost_counter_is_raised(site: Site, tmp
     assert "Would be put back: epoch 4" in " ".join(looked.stdout.split())
     assert "raise" not in looked.stdout + looked.stderr
     site.ledger = "/ledgers/00/0000/L0041"
-    refused = site.run("registry", "import", str(file), "--no-dry-run")
+    refused = site.run("registry", "import", str(file), "--execute")
     assert "with a active, and raise the next ledger id from 0 to 42?" in refused.stderr
-    done = site.run("registry", "import", str(file), "--no-dry-run", "--yes")
+    done = site.run("registry", "import", str(file), "--execute", "--yes")
     assert done.exit_code == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert f"Put back: epoch 4 of {file} as 5. Raised: the next ledger id from 0 to 42." in text

@@ -58,8 +58,12 @@ def test_a_node_is_shown_taken_listed_and_taken_back(url: str, store: MemoryStor
     assert doubt["taken"]["why"] == "none here"
     assert "@" in doubt["taken"]["by"]
     assert doubt["taken"]["at_ms"] > 1_600_000_000_000
+    looked = run(url, "no-shadow", "remove", PATH, "--dry-run")
+    assert (looked.exit_code, is_taken(store)) == (0, True)
+    assert json.loads(looked.stdout) == {"path": PATH, "removed": False}
     assert run(url, "no-shadow", "remove", PATH).exit_code == 0
     assert not is_taken(store)
+    assert run(url, "no-shadow", "remove", PATH, "--dry-run").exit_code == 4
     assert run(url, "no-shadow", "remove", PATH).exit_code == 4
 
 

@@ -66,7 +66,7 @@ def site() -> Site:
         (("--status", "--abandon"), USAGE, "name --target-uri, or one of"),
         (("--offline", "--target-uri", "h:2181", "--folder", "f"), ConfigError.exit_code, "is no metadataServiceUri"),
         (("--status",), NotFoundError.exit_code, "nothing was moved yet"),
-        (("--offline", "--abandon"), RefusedError.exit_code, "Give the move up?"),
+        (("--offline", "--abandon"), RefusedError.exit_code, "Abandon the move?"),
         (("--offline", "--abandon", "--yes"), RefusedError.exit_code, "no move is under way"),
     ],
 )
@@ -99,9 +99,9 @@ def test_the_status_of_one_that_is_done_has_the_lines(site: Site) -> None:
     ("options", "lives", "code", "value"),
     [
         ((), False, 0, b"shorter"),
-        (("--no-dry-run",), False, RefusedError.exit_code, b"shorter"),
-        (("--no-dry-run", "--yes"), True, RefusedError.exit_code, b"shorter"),
-        (("--no-dry-run", "--yes"), False, 0, b"list"),
+        (("--execute",), False, RefusedError.exit_code, b"shorter"),
+        (("--execute", "--yes"), True, RefusedError.exit_code, b"shorter"),
+        (("--execute", "--yes"), False, 0, b"list"),
     ],
 )
 def test_saved_nodes_are_compared_and_put_back_when_asked_to(

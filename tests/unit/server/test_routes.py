@@ -179,7 +179,7 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
             *({"metadataServiceUri": "metadata-store:memory:elsewhere", "dryRun": False}, 409),
         ),
         ("promote --yes", "POST", "/promote", {"dryRun": False}, 409),
-        ("cleanup --no-dry-run --yes", "POST", "/cleanup", {"dryRun": False}, 200),
+        ("cleanup --execute --yes", "POST", "/cleanup", {"dryRun": False}, 200),
         ("list-cleanup-targets", "GET", "/cleanup-targets", None, 200),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_registry_is_saved_and_put_back_by_rest_as_by_commands(
         if lost:
             for store in (one, other):
                 store.delete_many([(REGISTRY_PATH, 0)])
-        for words, dry_run in ((("--dry-run",), True), (("--no-dry-run", "--yes"), False)):
+        for words, dry_run in ((("--dry-run",), True), (("--execute", "--yes"), False)):
             imported = command("import", str(file), *words)
             body = {"registry": exported} if dry_run else {"registry": exported, "dryRun": False}
             status, answer = site.ask("POST", path, body, **JSON)

@@ -10,7 +10,7 @@ import click
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import cleaned_data, targets_data
 from bookwarden.switching.moving.cleanup import Targets
@@ -39,20 +39,22 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
 @click.command("cleanup", epilog=_EPILOG)
 @_source_option
-@click.option("--max-deletions", type=click.IntRange(min=0), default=0, help="Mark so many at most; 0: all.")
-@click.option("--dry-run/--no-dry-run", default=True, help="Only list what would be marked; the default.")
-@click.option("--force", is_flag=True, help="Within the rollback window too: for laboratories.")
+@click.option(
+    "--max-deletions", type=click.IntRange(min=0), default=0, help="Maximum number of ledgers to mark; 0: all."
+)
+@execute_option("Mark them; without this they are only listed.", former="--no-dry-run/--dry-run")
+@click.option("--force", is_flag=True, help="Within the rollback window too: for testing only.")
 @yes_option
 @output_option
 @pass_invocation
 def cleanup(
-    invocation: Invocation, src_cluster: str | None, max_deletions: int, dry_run: bool, force: bool, yes: bool
+    invocation: Invocation, src_cluster: str | None, max_deletions: int, execute: bool, force: bool, yes: bool
 ) -> None:
     """Mark what former bookie clusters need no more.
 
     That is what brokers read from the active one. The sweep then proves each copy that is kept, entry by entry, and
-    deletes what the former cluster has. A former cluster's ledger without a whole copy stays. With --dry-run, the
-    default, nothing is marked.
+    deletes what the former cluster has. A former cluster's ledger without a whole copy stays. Without
+    --execute nothing is marked.
     """
     with FormerClustersContext(invocation.settings) as context:
 
@@ -63,11 +65,11 @@ def cleanup(
                 yield progress
 
         result = context.cleanup.clean_up(
-            src_cluster, at_most=max_deletions, force=force, dry_run=dry_run, confirm=confirm_marks
+            src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=confirm_marks
         )
         found, total, done, _ = result
         if done is None:
-            text = f"{counted(total, 'ledger')} would be marked, with --no-dry-run." if total else "Nothing to do."
+            text = f"{counted(total, 'ledger')} would be marked, with --execute." if total else "Nothing to do."
             parts = (*_tables(found), *_window(found), Note(text))
         else:
             text = f"{counted(done.sent, 'ledger')} marked. The sweep proves each copy before anything is deleted."

@@ -19,6 +19,7 @@ from bookwarden.cli.bookie_clusters.set_uri import set_uri
 from bookwarden.cli.bookie_clusters.status import status
 from bookwarden.cli.bookie_clusters.superseded import superseded
 from bookwarden.cli.bookie_clusters.switch import rollback, switch
+from bookwarden.cli.bookie_clusters.unload import unload
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
 from bookwarden.cli.bookie_clusters.upgrade import upgrade
 from bookwarden.switching.documents import SUPERSEDED
@@ -38,7 +39,7 @@ def bookie_clusters() -> None:
 
 for _command in (
     *(list_clusters, get_cluster, register, unregister, deprecate, upgrade, set_uri, registry, raise_ids, jar),
-    *(precheck, switch, status, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
+    *(precheck, switch, status, unload, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
 ):
     bookie_clusters.add_command(_command)
 for _operation in SUPERSEDED:

@@ -8,6 +8,7 @@ import click
 
 from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
 from bookwarden.cli.bookie_clusters.output import describe_registry
+from bookwarden.cli.bookie_clusters.unload import per_second_option
 from bookwarden.cli.bookie_clusters.unregister import note_of_ids, of_others
 from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
@@ -42,15 +43,8 @@ docs/moving-ledgers.md, "Drain"."""
 @click.option("--dry-run", is_flag=True, help="Only count what is left there.")
 @bytes_option
 @ledgers_option
-@click.option(
-    "--per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
-    show_default=True,
-    metavar="N",
-    help="Topics to unload.",
-)
-@click.option("--force", is_flag=True, help="Within the rollback window too: for laboratories.")
+@per_second_option()
+@click.option("--force", is_flag=True, help="Within the rollback window too: for testing only.")
 @yes_option
 @output_option
 @pass_invocation

@@ -62,7 +62,7 @@ def inventory_parts(found: Inventory, registry: Registry, *, holders: bool = Fal
     parts.append(
         Note(
             f"{counted(len(found.left), 'ledger')} open outside {registry.active}{more}. They close when full, or old "
-            f"enough, or when their topic is unloaded: `bookie-clusters status --ledgers --roll` unloads "
+            f"enough, or when their topic is unloaded: `bookie-clusters unload` unloads "
             f"{counted(len(found.topics), 'topic')}."
             + (f" {without} of them no topic closes; look at each with `ledger explain`." if without else "")
         )

@@ -11,7 +11,7 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import NotFoundError
 from bookwarden.switching.offline.comparing import Standing
 from bookwarden.switching.offline.documents import (
@@ -43,18 +43,22 @@ is not the same, or it was not confirmed. The same command carries on. Order and
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where nodes are saved.")
 @click.option("--ahead", is_flag=True, help="Only copy what is closed, while brokers run.")
 @click.option(
-    "--wait", "wait_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait so long for brokers to be stopped."
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Maximum seconds to wait for brokers to stop.",
 )
 @click.option(
     "--may-miss",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="So many ledgers that are named may be in neither cluster: they were lost before.",
+    help="Maximum number of named ledgers that neither cluster has, since they were lost before.",
 )
 @click.option("--dry-run", is_flag=True, help="Look at everything, say what would be done, do nothing.")
 @click.option("--status", is_flag=True, help="Only show where the newest move stands.")
-@click.option("--abandon", is_flag=True, help="Give up a move that is not done.")
+@click.option("--abandon", is_flag=True, help="Abandon a move that is not done.")
 @click.option(
     "--restore-nodes",
     "saved",
@@ -62,7 +66,7 @@ is not the same, or it was not confirmed. The same command carries on. Order and
     metavar="FILE",
     help="Compare saved nodes with those that are there.",
 )
-@click.option("--no-dry-run", "restores", is_flag=True, help="With --restore-nodes: put them back.")
+@execute_option("With --restore-nodes: put them back.", former="--no-dry-run")
 @yes_option
 @output_option
 @pass_invocation
@@ -78,7 +82,7 @@ def move(
     status: bool,
     abandon: bool,
     saved: Path | None,
-    restores: bool,
+    execute: bool,
     yes: bool,
 ) -> None:
     """Move all ledgers while brokers are stopped.
@@ -93,21 +97,31 @@ def move(
         raise click.UsageError("add --offline: brokers have to be stopped. With the jar: `bookie-clusters switch`")
     if (target_uri is not None) != (folder is not None):
         raise click.UsageError("--target-uri and --folder go together")
+    if execute and saved is None:
+        raise click.UsageError("--execute is for --restore-nodes: without --dry-run a move is carried out")
     with MoveContext(invocation.settings) as context:
         if saved is not None:
-            _restore(invocation, context, saved, restores=restores and not dry_run, yes=yes)
+            _restore(invocation, context, saved, restores=execute and not dry_run, yes=yes)
         elif status:
             found = context.move.node.read()
             if found is None:
                 raise NotFoundError("nothing was moved yet")
             invocation.write(Document(record_data(found.record), tuple(_record_parts(found.record))))
         elif abandon:
-            confirm("Give the move up? What was copied stays on the target.", yes=yes, look="--status")
-            record = context.move.abandon()
-            invocation.write(Document(record_data(record), (Note("Given up. Brokers go on with the source."),)))
+            _abandon(invocation, context, dry_run=dry_run, yes=yes)
         elif target_uri is not None and folder is not None:
             plan = context.move.plan(target_of_uri(target_uri), folder.absolute(), may_miss=may_miss)
             _carry_out(invocation, context, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
+
+
+def _abandon(invocation: Invocation, context: MoveContext, *, dry_run: bool, yes: bool) -> None:
+    if dry_run:
+        record = context.move.under_way()
+        invocation.write(Document(record_data(record), (*_record_parts(record), Note("Would be abandoned."))))
+        return
+    confirm("Abandon the move? What was copied stays on the target.", yes=yes)
+    record = context.move.abandon()
+    invocation.write(Document(record_data(record), (Note("Abandoned. Brokers go on with the source."),)))
 
 
 def _carry_out(
@@ -211,7 +225,7 @@ def _missing(ledger_ids: tuple[int, ...]) -> tuple[Note, ...]:
 def _restore(invocation: Invocation, context: MoveContext, file: Path, *, restores: bool, yes: bool) -> None:
     found = context.restoring.plan(file)
     if not restores:
-        invocation.write(_describe_restoration(found, None, "--no-dry-run puts them back, while no broker lives."))
+        invocation.write(_describe_restoration(found, None, "--execute puts them back, while no broker lives."))
         return
     context.restoring.require_no_broker()
     confirm(

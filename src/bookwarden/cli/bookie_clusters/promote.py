@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.cli.bookie_clusters.unload import per_second_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -19,14 +20,7 @@ What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."
 
 
 @click.command("promote", epilog=_EPILOG)
-@click.option(
-    "--per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
-    show_default=True,
-    metavar="N",
-    help="Topics that are unloaded in a second.",
-)
+@per_second_option()
 @click.option("--stamp", is_flag=True, help="Also write PIP-477's key to the subscriptions of loaded topics.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be promoted.")
 @yes_option

@@ -11,7 +11,7 @@ from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.durable import sync
 from bookwarden.switching.documents import import_data
 from bookwarden.switching.registry import serialize_registry
@@ -44,36 +44,34 @@ def export_registry(invocation: Invocation, file: Path) -> None:
 
 @registry.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--dry-run/--no-dry-run", default=True, help="Compare the file with everything; the default.")
+@execute_option("Put it back; without this it is only compared.", former="--no-dry-run/--dry-run")
 @yes_option
 @output_option
 @pass_invocation
-def import_registry(invocation: Invocation, file: Path, dry_run: bool, yes: bool) -> None:
+def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool) -> None:
     """Put a saved registry back where its node is gone, or is none.
 
     The next ledger id is raised above every id where its counter was lost too. Refused where a registry is there, where
     a cluster is another than in the file, and where brokers follow another owner, or another active cluster. Its epoch
-    is then above every one that brokers followed.
+    is then above every one that brokers followed. Without --execute the file is only compared with what is there.
     """
     saved = file.read_bytes()
     with SwitchingContext(invocation.settings) as context:
         plan = context.registry_import.plan(saved)
         raised = f"the next ledger id from {plan.next_id} to {plan.free_id}" if plan.behind else ""
-        if not dry_run:
+        if execute:
             question = f"Put the registry of {file} back, with {plan.registry.active} active"
             confirm(f"{question}{f', and raise {raised}' if raised else ''}?", yes=yes)
             shows = node_progress(invocation, f"raising {raised}", "passed", "ids") if raised else nullcontext(_nothing)
             with shows as progress:
                 plan = context.registry_import.carry_out(saved, progress)
-        done = "Would be put back" if dry_run else "Put back"
+        done = "Put back" if execute else "Would be put back"
         note = f"{done}: epoch {plan.saved_epoch} of {file} as {plan.registry.epoch}."
         if raised:
-            note += f" {'Would be raised' if dry_run else 'Raised'}: {raised}."
-        more = (
-            "With --no-dry-run, after a question." if dry_run else "See that brokers follow: `bookie-clusters status`."
-        )
+            note += f" {'Raised' if execute else 'Would be raised'}: {raised}."
+        more = "See that brokers follow: `bookie-clusters status`." if execute else "With --execute, after a question."
         shown = describe_registry(context, plan.registry, note, more)
-        invocation.write(Document(import_data(context.pulsar_url, plan, dry_run=dry_run), shown.parts))
+        invocation.write(Document(import_data(context.pulsar_url, plan, dry_run=not execute), shown.parts))
 
 
 def _nothing(_: int) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from bookwarden.cli.bookie_clusters.build import build_facts
 from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.bookie_clusters.unload import per_second_option, unload_elsewhere, unloaded_data
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.documents import state_data
-from bookwarden.switching.inventory import Unloaded
-from bookwarden.switching.inventory import roll as roll_topics
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
@@ -42,16 +40,10 @@ Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILU
 @click.option("--watch", is_flag=True, help="Show each change, until nothing is under way.")
 @click.option("--ledgers", is_flag=True, help="List all ledgers: by cluster and kind, and what still writes elsewhere.")
 @click.option("--holders", is_flag=True, help="With --ledgers: also whose ledgers are outside the active cluster.")
-@click.option("--roll", is_flag=True, help="With --ledgers: unload the topics that still write elsewhere.")
-@click.option(
-    "--per-second",
-    type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
-    show_default=True,
-    metavar="N",
-    help="Topics that --roll unloads in a second.",
-)
-@yes_option
+# Of 0.1.0: `unload` is in the place of --roll, which is accepted for one more release.
+@click.option("--roll", is_flag=True, hidden=True)
+@per_second_option(hidden=True)
+@click.option("--yes", is_flag=True, hidden=True)
 @output_option
 @pass_invocation
 def status(
@@ -60,16 +52,24 @@ def status(
     """Show where a switch stands.
 
     The phase, the registered bookie clusters, the newest order, and by which epoch each live broker acts. Changes
-    nothing but what --roll unloads, and stopping it stops nothing.
+    nothing, and stopping it stops nothing.
     """
     if ((roll or holders) and not ledgers) or (watch and ledgers):
-        raise click.UsageError("--roll and --holders go with --ledgers, and --watch without")
+        raise click.UsageError("--holders goes with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
         overview = context.overview()
         state = overview.state
         if ledgers and state.registry is not None:
-            wanted = _Wanted(holders, roll, per_second, yes)
-            _show_ledgers(invocation, context, overview, state.registry, wanted)
+            found = context.inventory(state.registry, by_holder=holders)
+            document = _describe(context.pulsar_url, overview)
+            data = {**state_data(context.pulsar_url, overview), **inventory_data(found, holders=holders)}
+            parts = (*document.parts, *inventory_parts(found, state.registry, holders=holders))
+            if not roll or invocation.output != "json":
+                invocation.write(Document(data, parts))
+            if roll:
+                unloaded = unload_elsewhere(invocation, context, found, per_second, yes=yes, look="--ledgers")
+                if invocation.output == "json":
+                    invocation.write(Document({**data, "unloaded": unloaded_data(unloaded)}, parts))
             click.get_current_context().exit(_CODES.get(state.phase, 0))
         shown = _describe(context.pulsar_url, overview)
         invocation.write(shown)
@@ -82,45 +82,6 @@ def status(
                 invocation.write(now)
                 shown = now
     click.get_current_context().exit(_CODES.get(state.phase, 0))
-
-
-class _Wanted(NamedTuple):
-    """The options of --ledgers."""
-
-    holders: bool
-    roll: bool
-    per_second: float
-    yes: bool
-
-
-def _show_ledgers(
-    invocation: Invocation, context: SwitchContext, overview: Overview, registry: Registry, wanted: _Wanted
-) -> None:
-    """Show the state with the ledgers of all clusters, and unload what still writes elsewhere if that is asked for."""
-    found = context.inventory(registry, by_holder=wanted.holders)
-    document = _describe(context.pulsar_url, overview)
-    data = {
-        **state_data(context.pulsar_url, overview),
-        **inventory_data(found, holders=wanted.holders),
-    }
-    parts = (*document.parts, *inventory_parts(found, registry, holders=wanted.holders))
-    if wanted.roll:
-        if invocation.output != "json":
-            invocation.write(Document(data, parts))
-        if found.topics:
-            topics = counted(len(found.topics), "topic")
-            confirm(f"Unload {topics}? Clients connect anew.", yes=wanted.yes, look="--ledgers")
-        unloaded = roll_topics(
-            found.topics, context.topics.unload, wanted.per_second, lambda one: _tell(invocation, one)
-        )
-        data["unloaded"] = [{"topic": one.topic, "trouble": one.trouble or None} for one in unloaded]
-        if invocation.output != "json":
-            return
-    invocation.write(Document(data, parts))
-
-
-def _tell(invocation: Invocation, one: Unloaded) -> None:
-    invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 
 def _describe(url: str, overview: Overview) -> Document:

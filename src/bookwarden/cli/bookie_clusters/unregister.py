@@ -129,12 +129,17 @@ def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str
 @click.command()
 @click.argument("name")
 @click.option("--undo", is_flag=True, help="Let it become active again.")
+@click.option("--dry-run", is_flag=True, help="Only show the registry as it would be.")
 @output_option
 @pass_invocation
-def deprecate(invocation: Invocation, name: str, undo: bool) -> None:
+def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> None:
     """Keep a bookie cluster from becoming active.
 
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
     with SwitchingContext(invocation.settings) as context:
+        if dry_run:
+            wanted = context.registry.require_cluster(name).with_deprecated(name, not undo)
+            invocation.write(describe_registry(context, wanted, "Nothing was changed."))
+            return
         invocation.write(describe_registry(context, context.registry.deprecate(name, not undo)))

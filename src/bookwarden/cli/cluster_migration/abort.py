@@ -19,10 +19,11 @@ subscription not made again; 4 no migration was begun; 5 another command changes
 
 @click.command(epilog=_EPILOG)
 @namespaces_argument
+@click.option("--dry-run", is_flag=True, help="Only list the flags that would be taken off.")
 @show_option("Topics to list that were marked by then.")
 @output_option
 @pass_invocation
-def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> None:
+def abort(invocation: Invocation, namespaces: tuple[str, ...], dry_run: bool, show: int) -> None:
     """Take the flags off.
 
     At once, and without a question: it is also the way out where a broker restarted and topics are STRANDED. Topics
@@ -33,6 +34,14 @@ def abort(invocation: Invocation, namespaces: tuple[str, ...], show: int) -> Non
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
+        if dry_run:
+            nodes = context.blue.nodes
+            flagged = [name for name in names if nodes.is_flagged(name)]
+            whole = nodes.is_cluster_flagged(context.record.cluster(lambda: context.blue.cluster))
+            taken = ", ".join(flagged) or "no namespace, none is flagged"
+            text = f"The flag would be taken off: {taken}{', and that of the whole cluster' if whole else ''}."
+            invocation.write(Document({"would_take_off": flagged, "cluster": whole}, (Note(text),)))
+            return
         with context.alone(names):
             done = context.aborting.abort(names)
     invocation.write(_describe(done, show))

@@ -59,7 +59,8 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 @chosen_namespaces_argument
 @click.option("--execute", is_flag=True, help="Do it; without this it is only planned.")
 @click.option("--verify", is_flag=True, help="Say by the exit code whether anything is missing.")
-@click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before.")
+@click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before, at once.")
+@click.option("--dry-run", is_flag=True, help="With --take-back: only list them.")
 @yes_option
 @show_option("So many steps.")
 @output_option
@@ -70,6 +71,7 @@ def prepare(
     execute: bool,
     verify: bool,
     take_back: bool,
+    dry_run: bool,
     yes: bool,
     show: int,
 ) -> None:
@@ -82,9 +84,11 @@ def prepare(
     """
     if sum((execute, verify, take_back)) > 1:
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
+    if dry_run and not take_back:
+        raise click.UsageError("--dry-run is for --take-back: without --execute nothing is changed")
     with ReadinessContext(invocation.settings) as context:
         if take_back:
-            code = _take_back(invocation, context, namespaces, yes=yes, show=show)
+            code = _take_back(invocation, context, namespaces, dry_run=dry_run, yes=yes, show=show)
         else:
             scope = namespaces or context.namespaces()
             code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
@@ -116,11 +120,18 @@ def _prepare(
     return 0 if done.is_complete else _PART_LEFT
 
 
-def _take_back(invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, yes: bool, show: int) -> int:
+def _take_back(
+    invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, dry_run: bool, yes: bool, show: int
+) -> int:
     preparation = context.preparation(scope)
     steps, kept = _part_held(context, preparation.held(scope))
+    if dry_run:
+        data = {"would_take_back": [one.as_json() for one in steps], "kept": [one.as_json() for one in kept]}
+        table = _steps_table(steps, "would be given their values from before", "nothing was changed", show)
+        invocation.write(Document(data, (table, *_failed_table(Done((), tuple((step, _KEPT) for step in kept))))))
+        return 0
     if steps:
-        confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes, look="")
+        confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
     with context.clusters.alone({step.namespace for step in steps}):
         if _part_held(context, [*steps, *kept]) != (steps, kept):
             raise RefusedError("a namespace was flagged, or its flag taken off, since the question: run this again")

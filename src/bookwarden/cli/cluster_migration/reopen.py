@@ -27,10 +27,11 @@ it loaded; 1 some of several topics were left as they are."""
 @click.command(epilog=_EPILOG)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--execute", is_flag=True, help="Reopen; without it, only check.")
-@click.option("--undo", is_flag=True, help="Put back what was changed, while nothing else has changed it.")
+@click.option("--undo", is_flag=True, help="Put back what was changed, while nothing else has changed it, at once.")
+@click.option("--dry-run", is_flag=True, help="With --undo: only check.")
 @output_option
 @pass_invocation
-def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo: bool) -> None:
+def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo: bool, dry_run: bool) -> None:
     """Have topics accept messages again, after an abort.
 
     Brokers cannot. The topic is unloaded, the mark is taken out of the node of its managed ledger by the version that
@@ -39,12 +40,18 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
     """
     if execute and undo:
         raise click.UsageError("--undo changes something by itself: leave out --execute")
+    if dry_run and not undo:
+        raise click.UsageError("--dry-run is for --undo: without --execute nothing is changed")
     results: list[Reopened] = []
     failed: list[BookwardenError] = []
-    changed = {namespace_of(topic) for topic in topics} if execute or undo else set()
+    acts = execute or (undo and not dry_run)
+    changed = {namespace_of(topic) for topic in topics} if acts else set()
     with BlueGreenContext(invocation.settings) as context, context.alone(changed):
         reopening = context.reopening
-        act = reopening.put_back if undo else reopening.reopen if execute else reopening.plan
+        if undo:
+            act = reopening.plan_back if dry_run else reopening.put_back
+        else:
+            act = reopening.reopen if execute else reopening.plan
         for topic in topics:
             try:
                 results.append(act(topic))
@@ -53,7 +60,7 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
                     raise
                 failed.append(error)
                 results.append(Reopened(topic, False, f"left as it is: {error}"))
-    invocation.write(_describe(results, planned=not (execute or undo)))
+    invocation.write(_describe(results, planned=not acts))
     click.get_current_context().exit(1 if failed else 0)
 
 
@@ -62,5 +69,5 @@ def _describe(results: list[Reopened], *, planned: bool) -> Document:
         Column("topic", whole=False): lambda one: one.topic,
         Column("result", whole=False): lambda one: one.said,
     }
-    note = "Nothing was changed: --execute does it." if planned else "Restart producers that gave up on these topics."
+    note = "Nothing was changed." if planned else "Restart producers that gave up on these topics."
     return Document([dataclasses.asdict(one) for one in results], (table_of(results, cells), Note(note)))

@@ -34,6 +34,7 @@ came too late to green and may have lost messages: the output names them; those 
 @late_option
 @click.option("--watch", "watches", is_flag=True, help="Watch until everything is drained.")
 @release_option
+@click.option("--dry-run", is_flag=True, help="Only check whether it could begin.")
 @yes_option
 @output_option
 @pass_invocation
@@ -44,6 +45,7 @@ def start(
     late_policy: LatePolicy,
     watches: bool,
     releases: bool,
+    dry_run: bool,
     yes: bool,
 ) -> None:
     """Send the clients of namespaces to green.
@@ -63,7 +65,11 @@ def start(
         context.health.require()
         if not _is_ready(invocation, context, names, accepted):
             click.get_current_context().exit(WOULD_FAIL)
-        confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes, look="`cluster-migration preflight`")
+        if dry_run:
+            text = f"Nothing blocks: all clients of {', '.join(names)} would be sent to green."
+            invocation.write(Document({"would_start": names}, (Note(text),)))
+            return
+        confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes)
         context.health.require()
         starting.set_urls()
 

@@ -43,6 +43,7 @@ COMPLETED is the point of no return. Read docs/metadata-migration.md before."""
 @read_only_option
 @click.option("--force", is_flag=True, help="Begin though the pre-flight says that it would fail.")
 @click.option("--no-watch", is_flag=True, help="End when the migration has begun.")
+@click.option("--dry-run", is_flag=True, help="Only run the pre-flight, and say what comes.")
 @yes_option
 @output_option
 @pass_invocation
@@ -54,6 +55,7 @@ def start(
     read_only: bool,
     force: bool,
     no_watch: bool,
+    dry_run: bool,
     yes: bool,
 ) -> None:
     """Move the metadata of a running cluster to Oxia.
@@ -64,13 +66,15 @@ def start(
         control = context.control
         findings, found = examine(invocation, control, target, read_only=read_only)
         bad = failing(findings)
-        if bad or invocation.output != "json":
+        if bad or dry_run or invocation.output != "json":
             invocation.write(describe(control.source_url, target, findings, found))
         if any(one.check in NEVER_SKIPPED for one in bad) or (bad and not force):
             click.get_current_context().exit(WOULD_FAIL)
         _say_what_comes(invocation, control.source_url, target, bad, found)
+        if dry_run:
+            return
         question = f"Move the metadata of {control.source_url} to {target}?"
-        confirm(question, yes=yes, look="`metadata-migration preflight`")
+        confirm(question, yes=yes, look="--dry-run")
         control.start(target)
         _await_flag(control, target)
         code = 0 if no_watch else watch_to_the_end(invocation, control, found=found)

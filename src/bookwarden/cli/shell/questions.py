@@ -1,4 +1,4 @@
-"""The confirmation before anything is destroyed."""
+"""The options that say whether a command acts, and the confirmation before anything is destroyed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ import click
 from bookwarden.errors import RefusedError
 
 yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+class _ExecuteOption(click.Option):
+    """`--execute`; the help leaves out the flags of 0.1.0, which are accepted for one more release."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return None if record is None else (self.opts[0], record[1])
+
+
+def execute_option(text: str, *, former: str) -> Callable[[Any], Any]:
+    """Add --execute to a command that plans without it; ``former`` are the flags that it replaces."""
+    return click.option("--execute", "execute", former, cls=_ExecuteOption, is_flag=True, default=False, help=text)
 
 
 def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:

@@ -17,9 +17,7 @@ SOME_FAILED: Final = 27
 #: What to do with ledgers that stay.
 ADVICE: Final = {
     CopyOutcome.FAILED: "they stay where they are: look at each with `bookwarden ledger show`, then build again",
-    CopyOutcome.OPEN: (
-        "`bookwarden bookie-clusters status --ledgers --roll` unloads their topics, which closes them; then build again"
-    ),
+    CopyOutcome.OPEN: ("`bookwarden bookie-clusters unload` unloads their topics, which closes them; then build again"),
     CopyOutcome.DEFERRED: "nothing is wrong with them: build again later",
 }
 #: What to do with copies that are not proven.

@@ -195,13 +195,18 @@ class OfflineMove:
         with self.node.held():
             return self._carried_out(work, ahead_only=ahead_only, wait_s=wait_s)
 
-    def abandon(self) -> MoveRecord:
-        """Abandon a move that is not DONE: brokers go on with the source. What was copied stays on the target."""
+    def under_way(self) -> MoveRecord:
+        """Return the move that is not over; RefusedError if there is none."""
         found = self.node.read()
         if found is None or found.record.phase in (MovePhase.DONE, MovePhase.ABANDONED):
             raise refused("no move is under way")
+        return found.record
+
+    def abandon(self) -> MoveRecord:
+        """Abandon a move that is not DONE: brokers go on with the source. What was copied stays on the target."""
+        record = self.under_way()
         with self.node.held():
-            given_up = replace(found.record, phase=MovePhase.ABANDONED)
+            given_up = replace(record, phase=MovePhase.ABANDONED)
             self.node.write(given_up)
         return given_up
 
