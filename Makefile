@@ -23,6 +23,7 @@
 # make soak STORM=damage  nodes of a real cluster damaged in 4,000 ways, swept and scanned: nothing that lives goes, each leak of an untidy
 #              cluster does; ten minutes; VARIANTS, SEED, METADATA=oxia, ACTS="fuzz scan untidy" for some of it; exit code 1 if anything is lost
 # make schema  generate conf/schema from the settings
+# make docs    generate docs/reference from the command line and from conf/bookwarden.yaml
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -37,7 +38,7 @@ WORKERS ?= auto
 BROKER_JAR := src/bookwarden/switching/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
 
-.PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema proto clean
+.PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema docs proto clean
 .NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
@@ -124,6 +125,9 @@ schema: $(STAMP)
 	@mkdir -p conf/schema
 	@$(BIN)/python -c 'import sys; from bookwarden.config import settings_schema; sys.stdout.write(settings_schema())' \
 		> conf/schema/bookwarden.schema.json
+
+docs: $(STAMP)
+	@$(BIN)/python -m bookwarden_dev.reference
 
 proto: $(STAMP)
 	@$(BIN)/python -m grpc_tools.protoc -Ibookwarden/wire/pb=proto --python_out=src --pyi_out=src \

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md")])
+DOCUMENTS = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/**/*.md")])
 # What else sends its readers to a document.
 TEXTS = sorted(
     path
@@ -19,9 +19,9 @@ TEXTS = sorted(
 )
 LONGEST_LINE = 160
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-MENTION = re.compile(r"\b(docs/[\w-]+\.md|README\.md|CHANGELOG\.md|SECURITY\.md|CONTRIBUTING\.md)\b")
+MENTION = re.compile(r"\b(docs/(?:[\w-]+/)*[\w-]+\.md|README\.md|CHANGELOG\.md|SECURITY\.md|CONTRIBUTING\.md)\b")
 # docs/sweep.md, *One sweep at a time*, in code with quotes.
-SECTION = re.compile(r"\b(docs/[\w-]+\.md), (?:\*([^*]+)\*|'([^']+)'|\"([^\"]+)\")")
+SECTION = re.compile(r"\b(docs/(?:[\w-]+/)*[\w-]+\.md), (?:\*([^*]+)\*|'([^']+)'|\"([^\"]+)\")")
 
 
 def prose(path: Path) -> str:

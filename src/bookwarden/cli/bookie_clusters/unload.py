@@ -37,9 +37,10 @@ def per_second_option(*, hidden: bool = False) -> Callable[[Any], Any]:
 def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) -> None:
     """Unload topics that still write elsewhere.
 
-    That is, to another bookie cluster than the active one: a ledger that was open at a switch is written until it is full or old enough. Unloading its topic closes it: its
-    clients reconnect, and the next ledger is in the active cluster. Reads the metadata of all ledgers first. May be
-    stopped at any time and run again. Ends with 1 where a topic was not unloaded.
+    That is, to another bookie cluster than the active one. A ledger that was open at a switch is written until it is
+    full or old enough; unloading its topic closes it. Clients reconnect, and the next ledger is in the active cluster.
+    Reads the metadata of all ledgers first. May be stopped at any time and run again. Ends with 1 where a topic was not
+    unloaded.
     """
     with SwitchContext(invocation.settings) as context:
         registry = context.overview().state.registry
