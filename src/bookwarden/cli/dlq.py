@@ -32,7 +32,7 @@ Examples:
   bookwarden dlq list --group-by reason
   bookwarden dlq list --reason 'no driver'
   bookwarden dlq show 12:0:-1
-  bookwarden dlq replay --reason 'no driver'   once the cause is mended
+  bookwarden dlq replay --reason 'no driver'   once the cause is fixed
   bookwarden dlq export letters.jsonl
   bookwarden dlq drop 12:0:-1"""
 
@@ -90,7 +90,7 @@ _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="All dead letters, instead of IDs.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only show which would be taken.")
 _reason = click.option("--reason", metavar="TEXT", help="Those whose reason, or its group in the list, has this text.")
-_limit = click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+_limit = click.option("--limit", type=click.IntRange(min=1), help="Maximum number of dead letters.")
 
 
 def _taking(command: Callable[..., None]) -> Any:

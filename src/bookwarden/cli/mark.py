@@ -171,7 +171,7 @@ def mark_ledger(
     """Mark ledgers by their ids, and remove nothing.
 
     Whose they are is read from their custom metadata. The sweep keeps every one that its holder still names; one that
-    was undone it keeps no longer. Those that have gone meanwhile are told, and the others marked.
+    was undone it keeps no longer. Those that are gone are reported (exit code 4), and the others marked.
     """
     confirmed = _Confirmed()
     with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:

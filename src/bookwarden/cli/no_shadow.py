@@ -36,7 +36,7 @@ def no_shadow() -> None:
     """Take an unreadable node as no shadow topic.
 
     A topic's node that cannot be read may be a shadow topic, which lists ledgers of any other topic. So the sweep keeps
-    all data ledgers until the node is mended, or until a person who knows says that it is no shadow topic.
+    all data ledgers until the node is repaired, or until a person who knows says that it is no shadow topic.
     """
 
 

@@ -78,7 +78,11 @@ _home = click.option(
 )
 @pass_invocation
 def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> None:
-    """Start the cluster unless it runs, and wait until it serves."""
+    """Start the cluster unless it runs, and wait until it serves.
+
+    Writes HOME/bookwarden.yaml, for --config. May be repeated. Oxia is built once, by Go 1.24.2 or newer, in some
+    minutes.
+    """
     home = home.expanduser().absolute()
     options = _options_of(home, pulsar, metadata, beside)
     cluster = DevCluster(home, options, detached=True, progress=invocation.say)

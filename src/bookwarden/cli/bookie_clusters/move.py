@@ -33,7 +33,7 @@ Examples:
   bookwarden bookie-clusters move --status
 
 \b
-Exit codes: 0 done, or copied ahead with --ahead; 23 the check found what stands in the way; 5 brokers live, a ledger
+Exit codes: 0 done, or copied ahead with --ahead; 23 a check blocks it; 5 brokers live, a ledger
 is not the same, or it was not confirmed. The same command carries on. Order and way back: docs/moving-ledgers.md."""
 
 

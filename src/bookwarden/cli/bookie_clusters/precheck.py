@@ -25,7 +25,7 @@ Examples:
   bookwarden bookie-clusters precheck --name bookies-b -o json
 
 \b
-Exit codes: 0 nothing that was looked at stands in the way; 23 something does.
+Exit codes: 0 no check blocks it; 23 one does.
 What to do about each line: docs/bookie-clusters.md."""
 
 
@@ -38,7 +38,7 @@ def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
     """Check whether brokers can be switched.
 
     Looks at the registry, every live broker and its settings, the metadata and the bookies of all registered clusters,
-    and what namespaces ask of bookies. If nothing stands in the way, it writes a trial ledger to all bookies of the
+    and what namespaces ask of bookies. If no check blocks it, it writes a trial ledger to all bookies of the
     target, reads it and deletes it; else it changes nothing.
     """
     with SwitchContext(invocation.settings) as context:
@@ -55,7 +55,7 @@ def describe_precheck(result: Precheck) -> Document:
         f"{counted(bad, 'line')} stand{'s' if bad == 1 else ''} in the way, {counted(warnings, 'warning')}. "
         "What to do about each: docs/bookie-clusters.md."
         if bad
-        else f"Nothing that was looked at stands in the way; {counted(warnings, 'warning')}."
+        else f"No check blocks it; {counted(warnings, 'warning')}."
     )
     pairs = (("source", registry.active), ("target", result.seen.target), ("epoch", str(registry.epoch)))
     return Document(result.as_json(), (Facts(pairs), findings_table(result.findings), Note(note)))

@@ -30,7 +30,7 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
     """Have brokers read copies in the active cluster.
 
     What they open anew they read there at once. For what they have open, topics are unloaded that are loaded and have
-    a ledger that the active cluster has, whole, and another one too: their clients connect anew. Cleanup takes what
+    a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
     with FormerClustersContext(invocation.settings) as context:
@@ -56,7 +56,7 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
 
 
 def _question(plan: PromotionPlan, *, stamp: bool) -> str:
-    unload = f"Unload {_topics(plan)}, for {counted(plan.ledgers.total(), 'ledger')}? Clients connect anew."
+    unload = f"Unload {_topics(plan)}, for {counted(plan.ledgers.total(), 'ledger')}? Clients reconnect."
     write = f"Write {ATTRIBUTION_KEY} to the properties of all subscriptions of loaded topics?"
     return " ".join([*([unload] if plan.topics else []), *([write] if stamp else [])])
 

@@ -17,7 +17,7 @@ def superseded(operation: str) -> click.Command:
         short_help="Change nothing; say what takes its place.",
         context_settings={"ignore_unknown_options": True},
     )
-    @click.argument("_given", nargs=-1, type=click.UNPROCESSED)
+    @click.argument("_given", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
     @output_option
     @pass_invocation
     def say(invocation: Invocation, _given: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from bookwarden.wiring.switch import SwitchContext
 DONE_WITH_FAILURES: Final = 27
 
 _EPILOG = """\b
-Exit codes: 0 all live brokers follow; 23 the precheck found what stands in the way, nothing was switched;
+Exit codes: 0 all live brokers follow; 23 the precheck blocks it, nothing was switched;
 27 it is switched, but not all brokers followed in time; 5 it was not confirmed, or another process works at it.
 
 \b
@@ -33,7 +33,7 @@ def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--dry-run", is_flag=True, help="Run the precheck, say what would be done, and do nothing."),
         no_trial_option,
-        click.option("--skip-precheck", is_flag=True, help="For laboratories only: messages can be lost."),
+        click.option("--skip-precheck", is_flag=True, help="For testing only: messages can be lost."),
         wait_option,
         yes_option,
         output_option,

@@ -7,7 +7,7 @@ from typing import Final
 from bookwarden.errors import DeadlockedBrokerError
 
 NOT_DONE: Final = 22  #: `verify`: something is not as it has to be.
-WOULD_FAIL: Final = 23  #: Something stands in the way, and nothing was begun.
+WOULD_FAIL: Final = 23  #: A check blocks it, and nothing was begun.
 FLAG_OFF: Final = 24  #: The flag was taken off.
 UNDER_WAY: Final = 25  #: It goes on.
 LEFT: Final = 27  #: Something did not succeed, and somebody has to look.

@@ -27,14 +27,14 @@ Examples:
   bookwarden cluster-migration preflight shop/orders --accept compacted-topics -o json
 
 \b
-Exit codes: 0 nothing that was looked at stands in the way; 23 something does.
+Exit codes: 0 no check blocks it; 23 one does.
 What to do about each line: docs/cluster-migration.md."""
 
 
 @click.command(epilog=_EPILOG)
 @chosen_namespaces_argument
 @accept_option
-@show_option("So many topics of clients that do not follow.")
+@show_option("Maximum number of topics to list whose clients do not follow.")
 @output_option
 @pass_invocation
 def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
@@ -62,7 +62,7 @@ def describe_preflight(
         f"{counted(len(bad), 'line')} stand{'s' if len(bad) == 1 else ''} in the way, "
         f"{counted(len(warnings), 'warning')}. What to do about each: docs/cluster-migration.md."
         if bad
-        else f"Nothing that was looked at stands in the way; {counted(len(warnings), 'warning')}."
+        else f"No check blocks it; {counted(len(warnings), 'warning')}."
     )
     rows = [_row(seen, name, findings, accepted) for name in seen.scope]
     data = {

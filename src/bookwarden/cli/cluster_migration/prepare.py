@@ -62,7 +62,7 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 @click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before, at once.")
 @click.option("--dry-run", is_flag=True, help="With --take-back: only list them.")
 @yes_option
-@show_option("So many steps.")
+@show_option("Maximum number of steps to list.")
 @output_option
 @pass_invocation
 def prepare(

@@ -26,8 +26,9 @@ def release(invocation: Invocation, namespaces: tuple[str, ...], execute: bool) 
     """Unload topics with nothing left to read: all go to green.
 
     A broker may hold a topic fenced after it was marked, so that its producers are on neither side. And as long as it
-    has a drained topic loaded, a consumer that is made anew with blue's URL, from the earliest message on, reads all of
-    it again. A topic that still has something to read is named, and has to drain first: nobody could read it otherwise.
+    has a drained topic loaded, a consumer that is created again with blue's URL, from the earliest message on, reads
+    all of it again. A topic that still has something to read is named, and has to drain first: no client could read it
+    otherwise.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)

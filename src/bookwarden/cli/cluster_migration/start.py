@@ -23,7 +23,7 @@ from bookwarden.wiring.blue_green import BlueGreenContext
 from bookwarden.wiring.blue_green_readiness import ReadinessContext
 
 _EPILOG: Final = """\b
-Exit codes: 0 each topic is marked, and with --watch drained; 23 something stands in the way, and nothing was begun;
+Exit codes: 0 each topic is marked, and with --watch drained; 23 a check blocks it, and nothing was begun;
 27 a topic was not marked, and the flag is off again; 28 a broker of blue is deadlocked; 29 as 0, and subscriptions
 came too late to green and may have lost messages: the output names them; those of `watch`."""
 

@@ -72,7 +72,7 @@ release_option: Final = click.option(
 
 @click.command(epilog=_EPILOG)
 @namespaces_argument
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after so long.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Maximum seconds to watch.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),

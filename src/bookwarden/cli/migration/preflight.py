@@ -51,7 +51,7 @@ def preflight(
     limit: float | None,
     read_only: bool,
 ) -> None:
-    """Check what would let a migration fail.
+    """Check what would make a migration fail.
 
     Looks at the flag, the brokers, the bookies, every process that keeps nodes in the source, the whole source, and
     the target. Changes nothing; into an empty target one key is written and deleted, to see how it sorts them.

@@ -34,7 +34,7 @@ def status(invocation: Invocation, source: str | None) -> None:
     """Show how far a migration is.
 
     The flag and the participants are read from the source itself, so it works without a broker; what the broker
-    answers is shown beside it. The flag counts.
+    answers is shown next to it. The flag counts.
     """
     with MigrationContext(invocation.settings, source=source) as context:
         look = context.control.look()

@@ -46,7 +46,7 @@ Exit codes: 0 COMPLETED; 24 FAILED, or the flag was removed; 25 not over within 
 @click.command(epilog=_EPILOG)
 @source_option
 @reads_option
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop watching after so long.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Maximum seconds to watch.")
 @output_option
 @pass_invocation
 def watch(
