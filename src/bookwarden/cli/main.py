@@ -81,10 +81,10 @@ Exit codes, every setting and shell completion: docs/cli.md."""
 def cli(
     ctx: click.Context, config: Path | None, assignments: tuple[str, ...], output: str, verbose: bool, debug: bool
 ) -> None:
-    """Delete the ledgers that Apache Pulsar leaks, and no others.
+    """Delete, account for and move the ledgers of Apache Pulsar, safely.
 
     Pulsar forgets ledgers: it updates its metadata first and deletes the bytes after, and a crash between the two
-    leaves a ledger in BookKeeper that nobody refers to. bookwarden closes the gap in two phases. First a ledger is
+    leaves a ledger in BookKeeper that nothing refers to. bookwarden closes the gap in two phases. First a ledger is
     MARKED: a pending deletion is sent to a topic before the ledger leaves the metadata. Then the SWEEP checks each
     mark against the live references and the ledger's own metadata, deletes what is proven dead, retries what is in
     doubt, and hands what it cannot settle to a dead letter queue (DLQ).

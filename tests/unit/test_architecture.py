@@ -8,7 +8,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 SOURCES = CHECKOUT / "src" / "bookwarden"
 DEV = CHECKOUT / "src" / "bookwarden_dev"
-DOCUMENT = CHECKOUT / "docs" / "house.md"
+DOCUMENT = CHECKOUT / "docs" / "architecture.md"
 
 
 def test_what_has_a_folder_lies_in_it() -> None:
@@ -18,11 +18,11 @@ def test_what_has_a_folder_lies_in_it() -> None:
     assert [path for folder in folders for path in folder.parent.glob(f"{folder.name}_*.py")] == []
 
 
-def test_the_document_names_every_room_and_no_other() -> None:
+def test_the_document_names_every_package_and_no_other() -> None:
     named = set(re.findall(r"`([a-z_/]+(?:\.py)?)`", DOCUMENT.read_text(encoding="utf-8")))
-    rooms = {str(path.parent.relative_to(SOURCES)) for path in SOURCES.rglob("*/__init__.py")}
-    rooms |= {str(path.parent.relative_to(DEV.parent)) for path in DEV.rglob("*/__init__.py")}
-    assert rooms - named == set()
+    packages = {str(path.parent.relative_to(SOURCES)) for path in SOURCES.rglob("*/__init__.py")}
+    packages |= {str(path.parent.relative_to(DEV.parent)) for path in DEV.rglob("*/__init__.py")}
+    assert packages - named == set()
     places = [name for name in named if "/" in name]
     assert places
     assert [name for name in places if not (SOURCES / name).exists() and not (DEV.parent / name).exists()] == []
