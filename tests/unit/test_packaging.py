@@ -24,7 +24,7 @@ SCRIPTS = sorted(
 SCRIPTS = [name for name in SCRIPTS if name.endswith(".py")]
 TEXTS = [
     CHECKOUT / "README.md",
-    *sorted((CHECKOUT / "docs").glob("*.md")),
+    *sorted((CHECKOUT / "docs").rglob("*.md")),
     *sorted(path for path in (CHECKOUT / "conf").rglob("*") if path.is_file() and path.suffix != ".json"),
     *sorted((CHECKOUT / "src").rglob("*.py")),
 ]

@@ -98,7 +98,7 @@ def _bookie_clusters(seen: Observations) -> Iterator[Found]:
             f"the bookie clusters {', '.join(registered.names)} are registered, and brokers with the jar do not follow "
             "a move of the metadata: without it each broker finds the ledgers of one cluster alone, and topics forget "
             "all others",
-            "leave all clusters but one first (docs/bookie-clusters.md, 'To leave it again'); no broker without the "
+            "leave all clusters but one first (docs/howto/leave-bookie-clusters.md); no broker without the "
             "jar before that",
         )
     elif registered.names:
@@ -138,7 +138,7 @@ def _way_to(seen: Observations) -> str:
         return (
             f"stop all brokers, then `bookie-clusters raise-ids --name {registered.names[0]}`, since ids are counted "
             f"below {registered.id_root}; then set bookkeeperMetadataServiceUri to metadata-store: and the source's "
-            "URL, and start all brokers so (docs/bookie-clusters.md, 'To leave it again')"
+            "URL, and start all brokers so (docs/howto/leave-bookie-clusters.md)"
         )
     return "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart"
 

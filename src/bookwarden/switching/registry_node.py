@@ -142,7 +142,7 @@ class RegistryNode:
         except FormatError as error:
             raise FormatError(
                 f"{REGISTRY_PATH} of {self.url} is {error}. `bookwarden bookie-clusters registry import` puts a saved "
-                "one back (docs/bookie-clusters.md, 'Dead ends')"
+                "one back (docs/howto/repair-bookie-clusters.md, 'Dead ends')"
             ) from error
 
     def _fresh(self) -> Versioned | None:

@@ -16,7 +16,8 @@ from bookwarden.switching.raising_ids import RaisePlan, RaiseResult
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
-When this is needed: docs/bookie-clusters.md, "Dead ends" and "To leave it again"."""
+When this is needed: docs/howto/repair-bookie-clusters.md and
+docs/howto/leave-bookie-clusters.md."""
 
 
 @click.command("raise-ids", epilog=_EPILOG)

@@ -18,7 +18,7 @@ from bookwarden.switching.registry import serialize_registry
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b
-When to save it, and what an import refuses: docs/bookie-clusters.md, "Dead ends"."""
+When to save it, and what an import refuses: docs/howto/repair-bookie-clusters.md."""
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

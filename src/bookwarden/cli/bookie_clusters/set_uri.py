@@ -15,7 +15,7 @@ from bookwarden.switching.uri_change import UriPlan, UriResult
 from bookwarden.wiring.switching import SwitchingContext, place_of_uri
 
 _EPILOG = """\b
-What is proven first, and what to do with bookwarden's own settings: docs/bookie-clusters.md, "Dead ends"."""
+What is proven first, and what to do with your settings: docs/howto/repair-bookie-clusters.md."""
 
 
 @click.command("set-uri", epilog=_EPILOG)

@@ -101,5 +101,5 @@ def _notes(look: Look, broker: BrokerStatus | None, trouble: str | None) -> list
             "the flag in the target, which was made in mid-copy and says COPYING for ever."
         )
     if look.phase == "FAILED":
-        notes.append("No start succeeds while the flag is there: docs/metadata-migration.md, 'After FAILED'.")
+        notes.append("No start succeeds while the flag is there: docs/howto/move-metadata.md, 'After FAILED'.")
     return notes

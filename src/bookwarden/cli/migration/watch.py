@@ -34,8 +34,8 @@ _SHOWN: Final = 5
 
 _ENDED: Final = {
     Ending.COMPLETED: "COMPLETED: the target serves. Run `metadata-migration counters --execute` at once, then "
-    "`verify`. What follows: docs/metadata-migration.md, 'After COMPLETED'.",
-    Ending.FAILED: "FAILED: the source serves as before. What follows: docs/metadata-migration.md, 'After FAILED'.",
+    "`verify`. What follows: docs/howto/move-metadata.md, 'After COMPLETED'.",
+    Ending.FAILED: "FAILED: the source serves as before. What follows: docs/howto/move-metadata.md, 'After FAILED'.",
     Ending.REMOVED: "The flag was removed: brokers write to the source again. Find out who did that, and why.",
 }
 
