@@ -1,6 +1,7 @@
 """The jar is put into running brokers one after the other, and taken out again: bin/pulsar and its files, under load.
 
-Each step is one of docs/howto/switch-bookie-clusters.md, "Set-up, broker by broker" and "To leave it again".
+Each step is one of docs/howto/switch-bookie-clusters.md, "Set-up, broker by broker", and of
+docs/howto/leave-bookie-clusters.md.
 """
 
 from __future__ import annotations
