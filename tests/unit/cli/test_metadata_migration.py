@@ -239,5 +239,5 @@ def test_nothing_is_written_to_either_store(site: Site, monkeypatch: pytest.Monk
 
 
 def test_the_exit_code_is_documented() -> None:
-    told = DOCUMENT.read_text(encoding="utf-8").partition("## What `metadata-migration verify` tells")[2]
+    told = DOCUMENT.read_text(encoding="utf-8").partition("## Exit codes of `metadata-migration verify`")[2]
     assert f"| {DIFFERENCES_FOUND} | " in told.partition("\n## ")[0]
