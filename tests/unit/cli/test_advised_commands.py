@@ -43,7 +43,10 @@ def problem_of(text: str) -> str | None:
         command = command.commands[name]
         if isinstance(command, LateCommand):
             command = command.load()
-    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    # What the help shows: flags that a release still accepts are advised nowhere.
+    context = click.Context(command)
+    records = [record for one in command.params if (record := one.get_help_record(context)) is not None]
+    options = {name for record in records for name in re.findall(r"--[\w-]+", record[0])}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}
     unknown = sorted(asked - options)
     return f"there is no {', '.join(unknown)}" if unknown else None

@@ -133,9 +133,10 @@ def test_a_registry_is_imported_with_execute_and_its_alias(flags: tuple[str, ...
     saved["clusters"]["a"] |= {"instance": "instance-a", "ledgersRoot": "/ledgers", "storeUrl": None}
     saved["idRoot"] = "/ledgers"
     file.write_bytes(serialize_registry(parse_registry(json.dumps(saved).encode())))
+    site.watch(REGISTRY_PATH)
     result = site.run("registry", "import", str(file), *flags, "--yes", "-o", "json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["imported"] is acts
+    assert (json.loads(result.stdout)["imported"], bool(site.written)) == (acts, acts)
 
 
 @pytest.mark.parametrize(
