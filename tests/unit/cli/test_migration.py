@@ -118,7 +118,9 @@ def test_only_a_zookeeper_can_be_moved(site: Site) -> None:
 
 
 def test_the_exit_codes_are_documented() -> None:
-    told = DOCUMENT.read_text(encoding="utf-8").partition("## Exit codes of the other commands of `metadata-migration`")[2]
+    told = DOCUMENT.read_text(encoding="utf-8").partition(
+        "## Exit codes of the other commands of `metadata-migration`"
+    )[2]
     table = told.partition("\n## ")[0]
     assert all(f"| {code} | " in table for code in (WOULD_FAIL, MIGRATION_FAILED, UNDER_WAY, COUNTERS_BEHIND))
 

@@ -21,6 +21,7 @@ from bookwarden.switching.offline.record import MOVE_PATH
 from bookwarden.switching.offline.saved_nodes import save_nodes
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from servers.switching.ground import registry_of
+from unit.blue_green.scripted_blue import cursor, node
 from unit.cli.test_offline_move import RECORD
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -63,10 +64,7 @@ def test_the_document_lists_what_every_command_does_by_default() -> None:
     assert plans | acts | reads == set(flags)
     assert len(plans) + len(acts) + len(reads) == len(flags)
     assert plans == {words for words, found in flags.items() if "--execute" in found} - {"bookie-clusters move"}
-    assert acts == {words for words, found in flags.items() if "--dry-run" in found} - {
-        "cluster-migration prepare",
-        "cluster-migration reopen",
-    } | {"cluster-migration watch", "metadata-migration rehearse"}
+    assert acts == {words for words, found in flags.items() if "--dry-run" in found} - plans
 
 
 def test_no_help_shows_a_third_word() -> None:
@@ -230,6 +228,25 @@ def test_a_dry_run_of_an_abort_takes_no_flag_off(migrated: tuple[MemoryStore, li
     result = CliRunner().invoke(cli, [*options, "abort", "shop/live", "shop/other", "--dry-run"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"would_take_off": ["shop/live"], "cluster": False}
+
+
+@pytest.mark.parametrize(("flags", "tries"), [((), True), (("--dry-run",), False)])
+def test_a_dry_run_of_a_watch_makes_nothing_on_green(
+    migrated: tuple[MemoryStore, list[str]], flags: tuple[str, ...], tries: bool
+) -> None:
+    store, options = migrated
+    topic = node(terminated=False, migrated=False)
+    store.create("/managed-ledgers/shop/live/persistent/orders", topic, make_parents=True)
+    store.create("/managed-ledgers/shop/live/persistent/orders/app", cursor(1, 1), make_parents=True)
+    result = CliRunner().invoke(cli, [*options, "watch", "shop/live", "--timeout", "0", *flags])
+    # Green has no broker, which is an error where something is to be made there.
+    assert ("green was not given what blue has got since" in result.stdout) is tries, result.output
+
+
+def test_a_dry_run_of_a_watch_releases_and_resets_nothing() -> None:
+    for more in (("--release",), ("--late-subscriptions", "reset")):
+        result = CliRunner().invoke(cli, ["cluster-migration", "watch", "--dry-run", *more])
+        assert (result.exit_code, "--dry-run only watches" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

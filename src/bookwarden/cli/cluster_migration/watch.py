@@ -82,6 +82,7 @@ release_option: Final = click.option(
     help="Time between two looks.",
 )
 @release_option
+@click.option("--dry-run", is_flag=True, help="Only watch: make nothing on green.")
 @late_option
 @output_option
 @pass_invocation
@@ -91,6 +92,7 @@ def watch(
     timeout: float | None,
     every: float,
     releases: bool,
+    dry_run: bool,
     late_policy: LatePolicy,
 ) -> None:
     """Follow a migration until everything is drained.
@@ -101,9 +103,11 @@ def watch(
     deadlocked. A subscription that blue has and green has not is made on green at the earliest message, and one that
     came too late is reported. With -o json one line for each change. Stopping it stops nothing.
     """
+    if dry_run and (releases or late_policy is LatePolicy.RESET):
+        raise click.UsageError("--dry-run only watches: leave out --release, and --late-subscriptions reset")
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
-        resources = context.green_resources(late_policy, invocation.say)
+        resources = None if dry_run else context.green_resources(late_policy, invocation.say)
         code = watch_to_the_end(invocation, context, names, resources, every=every, timeout=timeout, releases=releases)
     click.get_current_context().exit(code)
 
@@ -112,7 +116,7 @@ def watch_to_the_end(
     invocation: Invocation,
     context: BlueGreenContext,
     namespaces: Sequence[str],
-    resources: GreenResources,
+    resources: GreenResources | None,
     *,
     every: float = _EVERY_S,
     timeout: float | None = None,
@@ -120,12 +124,14 @@ def watch_to_the_end(
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
+    Makes on green what blue has got since, unless ``makes`` is False.
     With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
     as_it_goes = ReleasingAsItGoes(context.releasing)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
-        resources.follow(namespaces)
+        if resources is not None:
+            resources.follow(namespaces)
         looks = _Looks(context, namespaces, resources)
         for step in follow(looks, every_s=every, health=context.health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
@@ -144,7 +150,7 @@ def watch_to_the_end(
 class _Looks:
     """Looks at a migration; while the store does not answer the last look is repeated, with the reason."""
 
-    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str], resources: GreenResources) -> None:
+    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str], resources: GreenResources | None) -> None:
         self._resources = resources
         self._context = context
         self._namespaces = namespaces
@@ -165,7 +171,8 @@ class _Looks:
     def _completed(self, look: Look) -> Look:
         """Make on green what it lacks of a look; an error is one of the look, and the next one tries."""
         try:
-            self._resources.complete_look(look)
+            if self._resources is not None:
+                self._resources.complete_look(look)
         except (PulsarError, NotFoundError, FormatError) as error:
             look = replace(look, troubles=(*look.troubles, f"green was not given what blue has got since: {error}"))
         self._note_clients(look)
