@@ -15,12 +15,17 @@ from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.switching.offline.record import MOVE_PATH
 from bookwarden.switching.offline.saved_nodes import save_nodes
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
-from servers.switching.ground import registry_of
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from servers.switching.ground import OWNER, registry_of
 from unit.blue_green.scripted_blue import cursor, node
 from unit.cli.test_offline_move import RECORD
 
@@ -87,8 +92,8 @@ class Site:
         self.written: list[bytes] = []
         self.root = "/ledgers"
 
-    def register(self) -> None:
-        registry = registry_of()
+    def register(self, active: str = "a") -> None:
+        registry = registry_of(active)
         self.root = "/a"
         self.store.create(REGISTRY_PATH, serialize_registry(registry), make_parents=True)
         for cluster in registry.clusters.values():
@@ -189,6 +194,24 @@ def test_unload_looks_only_with_dry_run_and_needs_a_registry(site: Site) -> None
     site.register()
     looked = json.loads(site.run("unload", "--dry-run", "-o", "json").stdout)
     assert (looked["dryRun"], "unloaded" in looked) == (True, False)
+
+
+@pytest.mark.parametrize(("words", "code"), [(("unload",), 1), (("status", "--ledgers", "--roll"), 0)])
+def test_a_topic_that_is_not_unloaded_is_reported(site: Site, words: tuple[str, ...], code: int) -> None:
+    site.register("b")
+    holder = ManagedLedgerHolder("t/n/persistent/topic")
+    custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
+    bookies = (Segment(0, ("127.0.0.1:3181",)),)
+    metadata = LedgerMetadata(
+        *(3, LedgerState.OPEN, 1, 1, 1, bookies), digest_type="CRC32C", custom={**custom, OWNER_KEY: OWNER.encode()}
+    )
+    site.store.create(ledger_path("/a", 7), encode_ledger_metadata(metadata), make_parents=True)
+    # No broker is there.
+    result = site.run(*words, "--yes", "-o", "json")
+    assert result.exit_code == code, result.output
+    (one,) = json.loads(result.stdout)["unloaded"]
+    assert (one["topic"], bool(one["trouble"])) == ("persistent://t/n/topic", True)
+    assert ("1 topic not unloaded, such as persistent://t/n/topic" in result.stderr) is (code == 1)
 
 
 def test_a_dry_run_deprecates_nothing(site: Site) -> None:

@@ -11,7 +11,7 @@ from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_par
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.errors import BookwardenError, NotFoundError
 from bookwarden.switching.inventory import Inventory, Unloaded, roll
 from bookwarden.wiring.switch import SwitchContext
 
@@ -61,7 +61,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
         invocation.write(Document({}, (Note(f"{number} unloaded."),)))
     if failed:
         one = failed[0]
-        raise PulsarError(f"{counted(len(failed), 'topic')} not unloaded, such as {one.topic}: {one.trouble}")
+        raise BookwardenError(f"{counted(len(failed), 'topic')} not unloaded, such as {one.topic}: {one.trouble}")
 
 
 def unload_elsewhere(
