@@ -124,7 +124,7 @@ def watch_to_the_end(
 ) -> int:
     """Report on a migration until it is over; return the exit code.
 
-    Makes on green what blue has got since, unless ``makes`` is False.
+    ``resources`` make on green what blue has got since; without them nothing is made.
     With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
     as_it_goes = ReleasingAsItGoes(context.releasing)
