@@ -1,0 +1,92 @@
+package bookwarden.broker.marks;
+
+import static bookwarden.broker.marks.NamedLedgersTest.text;
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.UUID;
+import java.util.stream.LongStream;
+import org.junit.jupiter.api.Test;
+
+/** Nodes of the outbox: packed, and read back. */
+class OutboxFormatTest {
+    private static final int LIMIT = 64 * 1024;
+    private static final Driver S3 = new Driver("aws-s3", Map.of("bucket", "b", "region", "eu"));
+
+    @Test
+    void dropsShareANode() throws Exception {
+        Drop topic = drop("t", null, new NamedLedgers(new long[] {5, 7, 1000}, new long[] {}, List.of(
+                new NamedLedgers.Copy(5, new UUID(1, -2), S3), new NamedLedgers.Copy(7, new UUID(3, 4), S3)),
+                new long[] {}, new long[] {}));
+        Drop cursor = drop("t", "a%2Fb", NamedLedgers.ofCursor(9, new long[] {30, 31}));
+        List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(List.of(topic, cursor), LIMIT);
+        assertEquals(1, nodes.size());
+        assertEquals(List.of(0, 1), nodes.get(0).drops());
+        assertEquals("{\"format\":1,\"drops\":[{\"managedLedger\":\"x/y/persistent/t\",\"time\":1700000000000,"
+                + "\"data\":[5,2,993],\"copies\":[[5,\"00000000-0000-0001-ffff-fffffffffffe\",0],"
+                + "[7,\"00000000-0000-0003-0000-000000000004\",0]]},"
+                + "{\"managedLedger\":\"x/y/persistent/t\",\"cursor\":\"a%2Fb\",\"time\":1700000000000,"
+                + "\"cursors\":[9],\"buckets\":[30,1]}],"
+                + "\"drivers\":[{\"name\":\"aws-s3\",\"metadata\":{\"bucket\":\"b\",\"region\":\"eu\"}}]}",
+                new String(nodes.get(0).value(), UTF_8).replace("\"region\":\"eu\",\"bucket\":\"b\"",
+                        "\"bucket\":\"b\",\"region\":\"eu\""));
+        List<Drop> read = OutboxFormat.decode(nodes.get(0).value());
+        assertEquals(List.of(topic.path(), cursor.path()), read.stream().map(Drop::path).toList());
+        assertEquals(1_700_000_000_000L, read.get(0).time());
+        assertEquals(text(topic.ledgers()), text(read.get(0).ledgers()));
+        assertEquals(text(cursor.ledgers()), text(read.get(1).ledgers()));
+    }
+
+    @Test
+    void aLargeDropTakesAsManyNodesAsItNeedsAndLosesNothing() throws Exception {
+        long[] ids = LongStream.range(0, 100_000).map(id -> id * 12_345 + 1).toArray();
+        List<NamedLedgers.Copy> copies = new ArrayList<>();
+        for (int number = 0; number < 3000; number++) {
+            copies.add(new NamedLedgers.Copy(ids[number], new UUID(number, 1),
+                    number % 1000 == 0 ? new Driver("d" + number, Map.of("bucket", "b".repeat(9000))) : S3));
+        }
+        Drop large = drop("l".repeat(3000), null, new NamedLedgers(ids, new long[] {}, copies, new long[] {}, new long[] {}));
+        Drop small = drop("s", "sub", NamedLedgers.ofCursor(4, new long[] {}));
+        List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(List.of(small, large, small), LIMIT);
+        TreeSet<Long> found = new TreeSet<>();
+        TreeSet<UUID> uuids = new TreeSet<>();
+        int cursors = 0;
+        for (OutboxFormat.Encoded each : nodes) {
+            assertTrue(each.value().length <= LIMIT, each.value().length + " bytes");
+            for (Drop drop : OutboxFormat.decode(each.value())) {
+                LongStream.of(drop.ledgers().data()).forEach(found::add);
+                drop.ledgers().copies().forEach(copy -> uuids.add(copy.uuid()));
+                cursors += drop.ledgers().cursors().length;
+            }
+        }
+        assertEquals(100_000, found.size());
+        assertTrue(found.containsAll(LongStream.of(ids).boxed().toList()));
+        assertEquals(3000, uuids.size());
+        assertEquals(2, cursors);
+        assertTrue(nodes.size() < 20, nodes.size() + " nodes");
+        assertEquals(List.of(0, 1), nodes.get(0).drops());
+        assertEquals(2, nodes.get(nodes.size() - 1).drops().get(1));
+    }
+
+    @Test
+    void anotherFormatIsRefusedAndNewFieldsAreIgnored() throws Exception {
+        assertThrows(IOException.class, () -> OutboxFormat.decode("{\"format\":2,\"drops\":[]}".getBytes(UTF_8)));
+        assertThrows(IOException.class, () -> OutboxFormat.decode("{\"format\":1,\"drops\":[{}]}".getBytes(UTF_8)));
+        assertThrows(IOException.class, () -> OutboxFormat.decode("".getBytes(UTF_8)));
+        assertThrows(IOException.class, () -> OutboxFormat.decode("no JSON".getBytes(UTF_8)));
+        List<Drop> read = OutboxFormat.decode(("{\"format\":1,\"x\":1,\"drops\":[{\"managedLedger\":\"m\",\"time\":3,"
+                + "\"former\":\"AA==\",\"data\":[8]}]}").getBytes(UTF_8));
+        assertEquals("data 8", text(read.get(0).ledgers()));
+    }
+
+    private static Drop drop(String topic, String cursor, NamedLedgers ledgers) {
+        return new Drop(new NodePath("x/y/persistent/" + topic, cursor), 1_700_000_000_000L, ledgers);
+    }
+}
