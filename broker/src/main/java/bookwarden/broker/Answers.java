@@ -8,7 +8,7 @@ import org.apache.bookkeeper.client.BKException;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 
 /** Answers of metadata stores as BookKeeper's client needs them: BKExceptions, and not wrapped in anything. */
-final class Answers {
+public final class Answers {
     private Answers() {
     }
 
@@ -19,12 +19,12 @@ final class Answers {
     }
 
     /** Return an answer that fails with TimeoutException after so long; the given one goes on. */
-    static <T> CompletableFuture<T> within(long millis, CompletableFuture<T> answer) {
+    public static <T> CompletableFuture<T> within(long millis, CompletableFuture<T> answer) {
         return answer.copy().orTimeout(millis, TimeUnit.MILLISECONDS);
     }
 
     /** Return what went wrong, without the exceptions in which futures wrap it. */
-    static Throwable cause(Throwable error) {
+    public static Throwable cause(Throwable error) {
         Throwable inner = error;
         while ((inner instanceof CompletionException || inner instanceof ExecutionException)
                 && inner.getCause() != null) {

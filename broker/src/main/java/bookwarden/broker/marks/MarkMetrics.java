@@ -1,0 +1,32 @@
+package bookwarden.broker.marks;
+
+import io.prometheus.client.Counter;
+import io.prometheus.client.Gauge;
+
+/** Metrics of the marks, on the broker's own endpoint, which prints the default registry. */
+final class MarkMetrics {
+    static final Counter STORED = Counter.build("bookwarden_outbox_ledgers_stored_total",
+            "Ledgers and offloaded copies put into the outbox before they left the metadata.").labelNames("kind")
+            .register();
+    static final Counter GONE = Counter.build("bookwarden_outbox_ledgers_gone_total",
+            "Ledgers of the outbox that the broker itself deleted: no mark was sent.").register();
+    static final Counter SENT = Counter.build("bookwarden_pending_deletions_sent_total",
+            "Messages the broker confirmed.").labelNames("ledger_type", "destination").register();
+    static final Counter FAILED = Counter.build("bookwarden_marks_failed_total",
+            "Marks the broker did not confirm; they stay in the outbox and are sent again.").labelNames("ledger_type")
+            .register();
+    static final Counter UNMARKED = Counter.build("bookwarden_unmarked_writes_total",
+            "Writes that dropped ledgers, or may have, and went on before the outbox had these.").labelNames("reason")
+            .register();
+    static final Gauge NODES = Gauge.build("bookwarden_outbox_nodes",
+            "Nodes of the outbox that this broker forwards.").register();
+    static final Gauge BYTES = Gauge.build("bookwarden_outbox_bytes",
+            "Bytes that this broker has in the outbox.").register();
+    static final Gauge OLDEST = Gauge.build("bookwarden_outbox_oldest_seconds",
+            "Age of the oldest node of the outbox that this broker forwards; 0 if there is none.").register();
+    static final Gauge WAITING = Gauge.build("bookwarden_outbox_waiting_for_topic",
+            "1 while there are marks to send and no deletion topic that keeps them.").register();
+
+    private MarkMetrics() {
+    }
+}

@@ -1,0 +1,58 @@
+package bookwarden.broker.marks;
+
+import io.netty.channel.EventLoopGroup;
+import io.opentelemetry.api.OpenTelemetry;
+import java.io.IOException;
+import org.apache.bookkeeper.mledger.ManagedLedgerFactoryConfig;
+import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
+import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl.BookkeeperFactoryForCustomEnsemblePlacementPolicy;
+import org.apache.bookkeeper.stats.StatsLogger;
+import org.apache.pulsar.broker.BookKeeperClientFactory;
+import org.apache.pulsar.broker.ManagedLedgerClientFactory;
+import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+
+/**
+ * The broker's managed ledger storage, with a metadata store that marks what leaves it. broker.conf names this class by
+ * managedLedgerStorageClassName; docs/broker-marks.md has the other settings.
+ */
+public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactory {
+    private static final String RELEASES = "broker marks need Pulsar 4.0.4 or later: take the line "
+            + "managedLedgerStorageClassName out of broker.conf of this broker";
+    private BrokerMarks marks;
+
+    @Override
+    public void initialize(ServiceConfiguration conf, MetadataStoreExtended store, BookKeeperClientFactory bookkeeper,
+                           EventLoopGroup eventLoops, OpenTelemetry telemetry) throws Exception {
+        marks = new BrokerMarks(MarkSettings.of(conf), store);
+        super.initialize(conf, store, bookkeeper, eventLoops, telemetry);
+        if (!marks.isUsed()) {
+            close();
+            throw new UnsupportedOperationException(RELEASES);
+        }
+        marks.start(conf, this);
+    }
+
+    /** What brokers of 3.x call. */
+    public void initialize(ServiceConfiguration conf, MetadataStoreExtended store, BookKeeperClientFactory bookkeeper,
+                           EventLoopGroup eventLoops) {
+        throw new UnsupportedOperationException(RELEASES);
+    }
+
+    @Override
+    protected ManagedLedgerFactoryImpl createManagedLedgerFactory(
+            MetadataStoreExtended store, OpenTelemetry telemetry,
+            BookkeeperFactoryForCustomEnsemblePlacementPolicy bookkeeper, ManagedLedgerFactoryConfig config,
+            StatsLogger stats) throws Exception {
+        return super.createManagedLedgerFactory(marks.wrap(store), telemetry, bookkeeper, config, stats);
+    }
+
+    @Override
+    public void close() throws IOException {
+        try {
+            super.close();
+        } finally {
+            marks.close();
+        }
+    }
+}

@@ -1,0 +1,276 @@
+package bookwarden.broker.marks;
+
+import bookwarden.broker.Answers;
+import com.github.benmanes.caffeine.cache.Cache;
+import com.github.benmanes.caffeine.cache.Caffeine;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.BiConsumer;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import org.apache.pulsar.metadata.api.GetResult;
+import org.apache.pulsar.metadata.api.MetadataStoreException;
+import org.apache.pulsar.metadata.api.Stat;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+
+/**
+ * The metadata store as managed ledgers get it: what a write below /managed-ledgers drops is in the outbox before the
+ * write goes on. A proxy, since later releases have methods that 4.0 has not.
+ *
+ * <p>Values are remembered by version from reads and writes: where the version is the one that a write expects, the
+ * store itself proves that the remembered value is the one that the write replaces. All else is read first.
+ */
+final class MarkingStore implements InvocationHandler {
+    private static final int DELETE_TRIES = 5;
+    private static final CompletableFuture<Void> DONE = CompletableFuture.completedFuture(null);
+
+    private final MetadataStoreExtended store;
+    private final NodeValues values;
+    private final Outbox outbox;
+    private final long limitMillis;
+    private final Cache<String, Known> known;
+    /** By path: completed when the newest write of it has left for the store. */
+    private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
+
+    private MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, long rememberedBytes,
+                         long limitMillis) {
+        this.limitMillis = limitMillis;
+        this.store = store;
+        this.values = values;
+        this.outbox = outbox;
+        known = Caffeine.newBuilder().maximumWeight(rememberedBytes)
+                .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
+    }
+
+    static MetadataStoreExtended wrap(MetadataStoreExtended store, NodeValues values, Outbox outbox,
+                                      long rememberedBytes, long limitMillis) {
+        return (MetadataStoreExtended) Proxy.newProxyInstance(MarkingStore.class.getClassLoader(),
+                new Class<?>[] {MetadataStoreExtended.class},
+                new MarkingStore(store, values, outbox, rememberedBytes, limitMillis));
+    }
+
+    /** The value of a node, of which most are never needed: it is parsed when it is. */
+    private static final class Known {
+        private final long version;
+        private final byte[] value;
+        private NamedLedgers ledgers;
+
+        private Known(long version, byte[] value) {
+            this.version = version;
+            this.value = value;
+        }
+
+        private synchronized NamedLedgers ledgers(NodeValues values, NodePath path)
+                throws ReflectiveOperationException {
+            if (ledgers == null) {
+                ledgers = values.read(path, value);
+            }
+            return ledgers;
+        }
+    }
+
+    @Override
+    public Object invoke(Object proxy, Method method, Object[] args) throws Throwable {
+        NodePath node = args != null && args[0] instanceof String ? NodePath.of((String) args[0]) : null;
+        if (node == null) {
+            return "equals".equals(method.getName()) ? proxy == args[0] : call(method, args);
+        }
+        String path = (String) args[0];
+        switch (method.getName()) {
+            case "get":
+                CompletableFuture<Optional<GetResult>> got = answer(method, args);
+                return after(got, (found, error) -> {
+                    if (error == null && found.isPresent()) {
+                        remember(path, found.get());
+                    }
+                });
+            case "put":
+                return put(node, path, (byte[]) args[1], expected(args[2]), () -> answer(method, args));
+            case "delete", "deleteIfExists":
+                return delete(node, path, expected(args[1]), version -> {
+                    Object[] changed = args.clone();
+                    changed[1] = version;
+                    return answer(method, changed);
+                });
+            default:
+                return call(method, args);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private static Optional<Long> expected(Object argument) {
+        return (Optional<Long>) argument;
+    }
+
+    private Object call(Method method, Object[] args) throws Throwable {
+        try {
+            return method.invoke(store, args);
+        } catch (InvocationTargetException e) {
+            throw e.getCause();
+        }
+    }
+
+    /** Call the store; what it throws is the answer. */
+    @SuppressWarnings("unchecked")
+    private <T> CompletableFuture<T> answer(Method method, Object[] args) {
+        try {
+            return (CompletableFuture<T>) call(method, args);
+        } catch (Throwable e) {
+            return CompletableFuture.failedFuture(e);
+        }
+    }
+
+    private CompletableFuture<Stat> put(NodePath node, String path, byte[] value, Optional<Long> expected,
+                                        Supplier<CompletableFuture<Stat>> write) {
+        return inOrder(node, path, write, left -> {
+            Known next = new Known(0, value);
+            CompletableFuture<Void> marked = markPut(node, path, next, expected);
+            Supplier<CompletableFuture<Stat>> go = () -> {
+                CompletableFuture<Stat> written = write.get();
+                left.complete(null);
+                return after(written, (stat, error) -> remember(path, stat, next));
+            };
+            return marked.isDone() ? go.get() : marked.thenCompose(x -> go.get());
+        });
+    }
+
+    /** Mark what a put drops; the answer never fails, and is there at once if that is nothing. */
+    private CompletableFuture<Void> markPut(NodePath node, String path, Known next, Optional<Long> expected) {
+        if (expected.isPresent() && expected.get() < 0) {
+            return DONE;
+        }
+        try {
+            Known before = known.getIfPresent(path);
+            if (before != null && expected.isPresent() && before.version == expected.get()) {
+                return mark(node, before, next);
+            }
+            return safely(node, read(path).thenCompose(found -> found.isEmpty() ? DONE
+                    : mark(node, new Known(0, found.get().getValue()), next)));
+        } catch (Throwable e) {
+            outbox.countUnmarked("error", node, e);
+            return DONE;
+        }
+    }
+
+    private CompletableFuture<Void> mark(NodePath node, Known before, Known next) {
+        try {
+            NamedLedgers dropped = before.ledgers(values, node).without(next.ledgers(values, node));
+            return dropped.isEmpty() ? DONE : outbox.add(new Drop(node, System.currentTimeMillis(), dropped));
+        } catch (Throwable e) {
+            outbox.countUnmarked("error", node, e);
+            return DONE;
+        }
+    }
+
+    private CompletableFuture<Void> safely(NodePath node, CompletableFuture<Void> marked) {
+        return marked.exceptionally(error -> {
+            outbox.countUnmarked("read", node, error);
+            return null;
+        });
+    }
+
+    /**
+     * Delete a node by the version that was read, so that nothing is deleted that was not marked. After some tries, in
+     * which somebody else wrote it, as the broker asked for.
+     */
+    private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
+                                           Function<Optional<Long>, CompletableFuture<Void>> write) {
+        return inOrder(node, path, () -> write.apply(expected), left -> {
+            known.invalidate(path);
+            return after(delete(node, path, expected, write, 1), (x, error) -> {
+                known.invalidate(path);
+                left.complete(null);
+            });
+        });
+    }
+
+    private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
+                                           Function<Optional<Long>, CompletableFuture<Void>> write, int attempt) {
+        CompletableFuture<Optional<Long>> version = read(path).exceptionally(error -> {
+            outbox.countUnmarked("read", node, error);
+            return Optional.empty();
+        }).thenCompose(found -> {
+            if (found.isEmpty()) {
+                return CompletableFuture.completedFuture(expected);
+            }
+            Known before = new Known(0, found.get().getValue());
+            Optional<Long> there = Optional.of(found.get().getStat().getVersion());
+            return mark(node, before, new Known(0, new byte[] {})).thenApply(
+                    x -> expected.isPresent() || attempt > DELETE_TRIES ? expected : there);
+        });
+        return version.thenCompose(write).handle((x, error) -> {
+            boolean again = Answers.cause(error) instanceof MetadataStoreException.BadVersionException
+                    && expected.isEmpty() && attempt <= DELETE_TRIES;
+            return again ? delete(node, path, expected, write, attempt + 1)
+                    : error == null ? DONE : CompletableFuture.<Void>failedFuture(Answers.cause(error));
+        }).thenCompose(answer -> answer);
+    }
+
+    private CompletableFuture<Optional<GetResult>> read(String path) {
+        return Answers.within(limitMillis, store.get(path));
+    }
+
+    private void remember(String path, GetResult found) {
+        known.put(path, new Known(found.getStat().getVersion(), found.getValue()));
+    }
+
+    private void remember(String path, Stat stat, Known written) {
+        if (stat == null) {
+            known.invalidate(path);
+            return;
+        }
+        Known now = new Known(stat.getVersion(), written.value);
+        synchronized (written) {
+            now.ledgers = written.ledgers;
+        }
+        known.put(path, now);
+    }
+
+    /**
+     * Do a write once all earlier ones of its path have left; it completes ``left`` when it has left itself. An error of
+     * ours lets it go on as the broker made it.
+     */
+    private <T> CompletableFuture<T> inOrder(NodePath node, String path, Supplier<CompletableFuture<T>> unchanged,
+                                             Function<CompletableFuture<Void>, CompletableFuture<T>> write) {
+        CompletableFuture<Void> left = new CompletableFuture<>();
+        CompletableFuture<Void> before = leaving.put(path, left);
+        left.whenComplete((x, error) -> leaving.remove(path, left));
+        Supplier<CompletableFuture<T>> guarded = () -> {
+            try {
+                return write.apply(left);
+            } catch (Throwable e) {
+                if (left.isDone()) {
+                    throw e;
+                }
+                outbox.countUnmarked("error", node, e);
+                CompletableFuture<T> written = unchanged.get();
+                left.complete(null);
+                return written;
+            }
+        };
+        return before == null ? guarded.get() : after(before.thenCompose(x -> guarded.get()), (x, error) -> { });
+    }
+
+    /** Return the same answer, unwrapped, after something was done with it that cannot change it. */
+    private static <T> CompletableFuture<T> after(CompletableFuture<T> answer, BiConsumer<T, Throwable> action) {
+        CompletableFuture<T> relayed = new CompletableFuture<>();
+        answer.whenComplete((value, error) -> {
+            try {
+                action.accept(value, error);
+            } finally {
+                if (error == null) {
+                    relayed.complete(value);
+                } else {
+                    relayed.completeExceptionally(Answers.cause(error));
+                }
+            }
+        });
+        return relayed;
+    }
+}
