@@ -37,7 +37,7 @@ public final class Answers {
      * Return the error as the client's code compares it: by class, so that no future may wrap it. Some operations of
      * Pulsar's ledger manager fail with errors of its store.
      */
-    static BKException translated(Throwable error) {
+    public static BKException translated(Throwable error) {
         Throwable cause = cause(error);
         if (cause instanceof BKException) {
             return (BKException) cause;
@@ -51,7 +51,7 @@ public final class Answers {
         return new BKException.MetaStoreException(cause);
     }
 
-    static boolean isAbsent(BKException error) {
+    public static boolean isAbsent(BKException error) {
         return error.getCode() == BKException.Code.NoSuchLedgerExistsOnMetadataServerException
                 || error.getCode() == BKException.Code.NoSuchLedgerExistsException;
     }

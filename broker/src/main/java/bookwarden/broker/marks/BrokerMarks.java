@@ -1,27 +1,64 @@
 package bookwarden.broker.marks;
 
+import bookwarden.broker.Answers;
+import bookwarden.broker.EphemeralNode;
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Optional;
 import java.util.UUID;
-import org.apache.pulsar.broker.ManagedLedgerClientFactory;
-import org.apache.pulsar.broker.ServiceConfiguration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.LongFunction;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
-/** All that a broker has for its marks. */
+/** All that a broker has for its marks: the outbox, what forwards it, and the node that says so. */
 final class BrokerMarks {
+    private static final Logger LOG = LoggerFactory.getLogger(BrokerMarks.class);
+    private static final ObjectMapper JSON = new ObjectMapper();
+    /** The counts in the node of this broker are so old at most. */
+    private static final long COUNTS_MILLIS = 30_000;
+
     private final MarkSettings settings;
     private final MetadataStoreExtended store;
     private final Outbox outbox;
+    private final EphemeralNode live;
+    private final long started = System.currentTimeMillis();
+    private final ScheduledExecutorService thread = Executors.newSingleThreadScheduledExecutor(task -> {
+        Thread made = new Thread(task, "bookwarden-marks");
+        made.setDaemon(true);
+        return made;
+    });
+    private Forwarder forwarder;
+    private MarkSender sender;
     private boolean used;
+    private byte[] counts;
+    private long counted;
 
     BrokerMarks(MarkSettings settings, MetadataStoreExtended store) {
         this.settings = settings;
         this.store = store;
         String folder = settings.broker() + "-" + UUID.randomUUID().toString().substring(0, 8);
         outbox = new Outbox(store, Outbox.ROOT + "/" + folder, settings.maxBytes(), settings.limitMillis());
+        live = new EphemeralNode(store, Forwarder.BROKERS + "/" + folder, settings.limitMillis());
     }
 
     /** Return the store that managed ledgers get. */
-    MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException {
+    MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
         used = true;
+        announce();
+        try {
+            Answers.within(settings.limitMillis(), store.put(outbox.folder(), new byte[] {}, Optional.of(-1L))).get();
+        } catch (ExecutionException e) {
+            LOG.error("{} cannot be made, so that writes will go on unmarked: {}", outbox.folder(),
+                    Answers.cause(e).toString());
+        }
         return MarkingStore.wrap(wrapped, new NodeValues(), outbox, settings.rememberedBytes(),
                 settings.limitMillis());
     }
@@ -31,10 +68,74 @@ final class BrokerMarks {
         return used;
     }
 
-    /** Begin to forward. */
-    void start(ServiceConfiguration conf, ManagedLedgerClientFactory storage) {
+    String folder() {
+        return outbox.folder();
     }
 
+    /** Begin to forward. */
+    void start(LongFunction<CompletableFuture<Boolean>> exists, MarkSender markSender) {
+        sender = markSender;
+        forwarder = new Forwarder(settings, store, outbox, exists, sender::send);
+        thread.scheduleWithFixedDelay(this::poll, 0, settings.pollMillis(), TimeUnit.MILLISECONDS);
+        LOG.info("ledgers that leave the metadata are marked, in {}", outbox.folder());
+    }
+
+    private void poll() {
+        try {
+            announce();
+            forwarder.poll();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (Throwable e) {
+            LOG.error("marks are forwarded at the next poll", e);
+        }
+    }
+
+    /** Say in a node of this broker that it marks. */
+    private void announce() throws InterruptedException {
+        try {
+            if (counts == null || System.nanoTime() - counted > TimeUnit.MILLISECONDS.toNanos(COUNTS_MILLIS)) {
+                counts = value();
+                counted = System.nanoTime();
+            }
+            if (!live.write(counts)) {
+                LOG.info("the node of this broker is of its former session, and is written when that has ended");
+            }
+        } catch (ExecutionException | TimeoutException | JsonProcessingException e) {
+            LOG.warn("cannot say that this broker marks: {}", Answers.cause(e).toString());
+        }
+    }
+
+    private byte[] value() throws JsonProcessingException {
+        ObjectNode fields = JSON.createObjectNode();
+        fields.put("format", 1).put("broker", settings.broker()).put("mode", MarkSettings.MARK);
+        fields.put("host", EphemeralNode.host()).put("pid", ProcessHandle.current().pid());
+        fields.put("jar", EphemeralNode.jar()).put("started", started).put("time", System.currentTimeMillis());
+        fields.put("outboxNodes", forwarder == null ? 0 : forwarder.nodes());
+        fields.put("outboxBytes", outbox.bytes());
+        fields.put("oldestSeconds", forwarder == null ? 0 : forwarder.oldestMillis() / 1000);
+        fields.put("unmarkedWrites", outbox.unmarked());
+        ObjectNode stored = fields.putObject("stored");
+        for (Kind each : Kind.values()) {
+            stored.put(each.component, (long) MarkMetrics.STORED.labels(each.component).get());
+        }
+        stored.put(MarkMetrics.COPY, (long) MarkMetrics.STORED.labels(MarkMetrics.COPY).get());
+        fields.put("gone", (long) MarkMetrics.GONE.get());
+        ObjectNode sent = fields.putObject("sent");
+        ObjectNode failed = fields.putObject("failed");
+        for (String type : MarkMetrics.LEDGER_TYPES) {
+            sent.put(type, (long) MarkMetrics.SENT.labels(type, MarkMetrics.DELETION).get());
+            failed.put(type, (long) MarkMetrics.FAILED.labels(type).get());
+        }
+        return JSON.writeValueAsBytes(fields);
+    }
+
+    /** Stop to forward; what is in the outbox is forwarded after the next start. */
     void close() {
+        thread.shutdownNow();
+        if (sender != null) {
+            sender.close();
+        }
+        live.remove();
     }
 }

@@ -2,9 +2,14 @@ package bookwarden.broker.marks;
 
 import io.prometheus.client.Counter;
 import io.prometheus.client.Gauge;
+import java.util.List;
 
 /** Metrics of the marks, on the broker's own endpoint, which prints the default registry. */
 final class MarkMetrics {
+    /** What copies of object stores are counted as, among the components of ledgers. */
+    static final String COPY = "OFFLOADED_COPY";
+    static final List<String> LEDGER_TYPES = List.of("LEDGER", "OFFLOAD_LEDGER");
+    static final String DELETION = "deletion";
     static final Counter STORED = Counter.build("bookwarden_outbox_ledgers_stored_total",
             "Ledgers and offloaded copies put into the outbox before they left the metadata.").labelNames("kind")
             .register();
@@ -26,6 +31,19 @@ final class MarkMetrics {
             "Age of the oldest node of the outbox that this broker forwards; 0 if there is none.").register();
     static final Gauge WAITING = Gauge.build("bookwarden_outbox_waiting_for_topic",
             "1 while there are marks to send and no deletion topic that keeps them.").register();
+
+    static {
+        // Each series is there with 0 from the start.
+        for (Kind kind : Kind.values()) {
+            STORED.labels(kind.component);
+        }
+        STORED.labels(COPY);
+        LEDGER_TYPES.forEach(type -> {
+            SENT.labels(type, DELETION);
+            FAILED.labels(type);
+        });
+        List.of("error", "full", "read", "store").forEach(UNMARKED::labels);
+    }
 
     private MarkMetrics() {
     }

@@ -1,8 +1,12 @@
 package bookwarden.broker.marks;
 
+import bookwarden.broker.Answers;
+import bookwarden.broker.EphemeralNode;
 import io.netty.channel.EventLoopGroup;
 import io.opentelemetry.api.OpenTelemetry;
 import java.io.IOException;
+import java.util.concurrent.CompletableFuture;
+import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.mledger.ManagedLedgerFactoryConfig;
 import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
 import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl.BookkeeperFactoryForCustomEnsemblePlacementPolicy;
@@ -10,6 +14,7 @@ import org.apache.bookkeeper.stats.StatsLogger;
 import org.apache.pulsar.broker.BookKeeperClientFactory;
 import org.apache.pulsar.broker.ManagedLedgerClientFactory;
 import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.broker.storage.BookkeeperManagedLedgerStorageClass;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 
 /**
@@ -24,13 +29,22 @@ public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactor
     @Override
     public void initialize(ServiceConfiguration conf, MetadataStoreExtended store, BookKeeperClientFactory bookkeeper,
                            EventLoopGroup eventLoops, OpenTelemetry telemetry) throws Exception {
-        marks = new BrokerMarks(MarkSettings.of(conf), store);
+        MarkSettings settings = MarkSettings.of(conf);
+        marks = new BrokerMarks(settings, store);
         super.initialize(conf, store, bookkeeper, eventLoops, telemetry);
         if (!marks.isUsed()) {
             close();
             throw new UnsupportedOperationException(RELEASES);
         }
-        marks.start(conf, this);
+        BookKeeper client = ((BookkeeperManagedLedgerStorageClass) getDefaultStorageClass()).getBookKeeperClient();
+        marks.start(ledger -> exists(client, ledger), new MarkSender(store, () -> MarkSender.connect(conf),
+                "dropped by broker " + EphemeralNode.host(), settings.limitMillis()));
+    }
+
+    /** Return whether BookKeeper has a ledger; where that cannot be said it may have it. */
+    private static CompletableFuture<Boolean> exists(BookKeeper client, long ledger) {
+        return client.getLedgerMetadata(ledger).handle(
+                (metadata, error) -> error == null || !Answers.isAbsent(Answers.translated(error)));
     }
 
     /** What brokers of 3.x call. */

@@ -61,7 +61,12 @@ record NamedLedgers(long[] data, long[] removed, List<Copy> copies, long[] curso
     }
 
     boolean isEmpty() {
-        return data.length + cursors.length + buckets.length + copies.size() == 0;
+        return isInObjectStoresOnly() && copies.isEmpty();
+    }
+
+    /** Return whether nothing of it is in BookKeeper. */
+    boolean isInObjectStoresOnly() {
+        return data.length + cursors.length + buckets.length == 0;
     }
 
     private static long[] those(long[] ids, LongPredicate condition) {

@@ -6,7 +6,10 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.NavigableMap;
 import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicLong;
@@ -32,14 +35,16 @@ final class Outbox {
     private final String folder;
     private final long maxBytes;
     private final long limitMillis;
-    private final AtomicLong bytes = new AtomicLong();
     private final AtomicLong unmarked = new AtomicLong();
 
     private List<Waiting> waiting = new ArrayList<>();
     private boolean putting;
-    private long number;
-    /** By path: nodes whose put failed, or was not answered in time. */
-    private final Map<String, byte[]> retries = new LinkedHashMap<>();
+    private long next;
+    private long bytes;
+    /** By number: the bytes of each node that is there, or may be. */
+    private final NavigableMap<Long, Integer> sizes = new TreeMap<>();
+    /** By number: nodes whose put failed, or was not answered in time. */
+    private final Map<Long, byte[]> retries = new LinkedHashMap<>();
     private String reported = "";
 
     private record Waiting(Drop drop, CompletableFuture<Void> answer) {
@@ -61,8 +66,13 @@ final class Outbox {
         return folder;
     }
 
-    long bytes() {
-        return bytes.get();
+    synchronized long bytes() {
+        return bytes;
+    }
+
+    /** Return the number of the next node. */
+    synchronized long next() {
+        return next;
     }
 
     /** Return the number of writes that went on unmarked. */
@@ -122,19 +132,19 @@ final class Outbox {
     private CompletableFuture<?> put(List<Waiting> round, String[] reasons) throws Exception {
         List<CompletableFuture<?>> puts = new ArrayList<>();
         for (OutboxFormat.Encoded each : OutboxFormat.encode(round.stream().map(Waiting::drop).toList(), NODE_BYTES)) {
-            if (bytes.get() + each.value().length > maxBytes) {
+            long number = reserve(each.value().length);
+            if (number < 0) {
                 each.drops().forEach(index -> reasons[index] = "full");
                 report(new IllegalStateException("the outbox is full, at " + maxBytes + " bytes"));
                 continue;
             }
-            bytes.addAndGet(each.value().length);
-            String path = nextPath();
+            String path = path(number);
             puts.add(Answers.within(limitMillis, putNode(path, each.value())).handle((x, error) -> {
                 if (error != null) {
                     each.drops().forEach(index -> reasons[index] = "store");
                     report(error);
                     synchronized (this) {
-                        retries.put(path, each.value());
+                        retries.put(number, each.value());
                     }
                 }
                 return null;
@@ -143,9 +153,18 @@ final class Outbox {
         return CompletableFuture.allOf(puts.toArray(CompletableFuture<?>[]::new));
     }
 
-    private synchronized String nextPath() {
-        long next = number++;
-        return folder + "/" + next / BLOCK + "/" + next;
+    /** Return the number of the next node; negative if there is no room for it. */
+    private synchronized long reserve(int size) {
+        if (bytes + size > maxBytes) {
+            return -1;
+        }
+        bytes += size;
+        sizes.put(next, size);
+        return next++;
+    }
+
+    private String path(long number) {
+        return folder + "/" + number / BLOCK + "/" + number;
     }
 
     /** Put a node. That it is there already is our own put, repeated by the client after a lost answer. */
@@ -167,13 +186,13 @@ final class Outbox {
 
     /** Try again what could not be put; blocks. */
     void retry() throws InterruptedException {
-        Map<String, byte[]> nodes;
+        Map<Long, byte[]> nodes;
         synchronized (this) {
             nodes = new LinkedHashMap<>(retries);
         }
-        for (Map.Entry<String, byte[]> each : nodes.entrySet()) {
+        for (Map.Entry<Long, byte[]> each : nodes.entrySet()) {
             try {
-                Answers.within(limitMillis, putNode(each.getKey(), each.getValue())).get();
+                Answers.within(limitMillis, putNode(path(each.getKey()), each.getValue())).get();
             } catch (ExecutionException e) {
                 report(e);
                 return;
@@ -181,13 +200,14 @@ final class Outbox {
             synchronized (this) {
                 retries.remove(each.getKey());
             }
-            LOG.info("{} was put at a later try", each.getKey());
+            LOG.info("{} was put at a later try", path(each.getKey()));
         }
     }
 
-    /** Take note that a node of ours was deleted. */
-    void removed(int size) {
-        bytes.updateAndGet(now -> Math.max(0, now - size));
+    /** Take note of which nodes with numbers below ``limit`` are there: others were forwarded. */
+    synchronized void keepOnly(Set<Long> numbers, long limit) {
+        sizes.headMap(limit).keySet().removeIf(number -> !numbers.contains(number) && !retries.containsKey(number));
+        bytes = sizes.values().stream().mapToLong(Integer::longValue).sum();
     }
 
     /** Count a write that goes on although it is not known what it drops. */
@@ -205,7 +225,7 @@ final class Outbox {
         for (Kind kind : Kind.values()) {
             MarkMetrics.STORED.labels(kind.component).inc(kind.ids(ledgers).length);
         }
-        MarkMetrics.STORED.labels("OFFLOADED_COPY").inc(ledgers.copies().size());
+        MarkMetrics.STORED.labels(MarkMetrics.COPY).inc(ledgers.copies().size());
     }
 
     /** Log an error once, until there is another one. */

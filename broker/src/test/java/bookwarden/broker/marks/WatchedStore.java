@@ -17,7 +17,6 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 
 /** A store in memory that says what was asked of it, in order, and lets a test answer instead. */
 final class WatchedStore implements AutoCloseable {
-    private final String url = "memory:" + UUID.randomUUID();
     final MetadataStoreExtended plain;
     final MetadataStoreExtended store;
     /** Calls as "put /path", without those of other methods than get, put and delete. */
@@ -26,7 +25,7 @@ final class WatchedStore implements AutoCloseable {
     volatile Function<String, CompletableFuture<?>> instead = call -> null;
 
     WatchedStore() throws Exception {
-        plain = session();
+        plain = MetadataStoreExtended.create("memory:" + UUID.randomUUID(), MetadataStoreConfig.builder().build());
         store = (MetadataStoreExtended) Proxy.newProxyInstance(getClass().getClassLoader(),
                 new Class<?>[] {MetadataStoreExtended.class}, (proxy, method, args) -> {
                     if (List.of("get", "put", "delete").contains(method.getName())) {
@@ -45,10 +44,6 @@ final class WatchedStore implements AutoCloseable {
                 });
     }
 
-    /** Open one more session. */
-    MetadataStoreExtended session() throws Exception {
-        return MetadataStoreExtended.create(url, MetadataStoreConfig.builder().build());
-    }
 
     /** Return the drops of a folder of the outbox as texts: path, and what was dropped. */
     List<String> outbox(String folder) throws Exception {

@@ -1,0 +1,312 @@
+package bookwarden.broker.marks;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import bookwarden.broker.Answers;
+import bookwarden.broker.EphemeralNode;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.LongFunction;
+import org.apache.pulsar.metadata.api.GetResult;
+import org.apache.pulsar.metadata.api.MetadataStoreException;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Empties the outbox. Brokers delete the ledgers that they drop, most within seconds: what BookKeeper has no more is
+ * taken out, what it still has after the last of the broker's tries is sent to the deletion topic, as are offloaded
+ * copies, whose deletion the broker does not try again. A node is deleted when nothing of it is left.
+ *
+ * <p>Everything can be done twice: a mark that is sent again is found done by the sweep. For one thread.
+ */
+final class Forwarder {
+    /** Folders of what forwards, each with a node per folder of the outbox. */
+    static final String BROKERS = "/bookwarden/broker-marks/brokers";
+    private static final String LOCKS = "/bookwarden/broker-marks/locks";
+    private static final Logger LOG = LoggerFactory.getLogger(Forwarder.class);
+    /** Ledgers that BookKeeper is asked for at the same time. */
+    private static final int QUESTIONS = 100;
+    /** From one try to send to the next. */
+    private static final long RESEND_MILLIS = 30_000;
+
+    private final MarkSettings settings;
+    private final MetadataStoreExtended store;
+    private final Outbox outbox;
+    private final LongFunction<CompletableFuture<Boolean>> exists;
+    private final Sender sender;
+    private final String name;
+    /** By folder: when it was first found without a live node, by the monotonic clock. */
+    private final Map<String, Long> orphaned = new HashMap<>();
+    private final Map<String, Node> nodes = new HashMap<>();
+    private String reported = "";
+    private long oldestMillis;
+
+    /** Sends marks; returns whether all were confirmed. */
+    interface Sender {
+        boolean send(List<Mark> marks) throws InterruptedException;
+    }
+
+    /** A node of the outbox, and what of it is left. */
+    private static final class Node {
+        private final String path;
+        private final long seen = now();
+        private long due;
+        private long created = System.currentTimeMillis();
+        private List<Drop> rest;
+        private boolean copiesSent;
+
+        private Node(String path, long due) {
+            this.path = path;
+            this.due = due;
+        }
+
+        /** Take its value; one that cannot be read is kept. */
+        private void read(GetResult found) {
+            created = found.getStat().getCreationTimestamp();
+            try {
+                rest = OutboxFormat.decode(found.getValue());
+            } catch (IOException e) {
+                LOG.error("{} is kept, and its marks are not sent: {}", path, e.getMessage());
+                due = Long.MAX_VALUE;
+            }
+        }
+
+        /** Return its age: by the store's clock, or if that is behind by how long it is known. */
+        private long age() {
+            return Math.max(System.currentTimeMillis() - created, now() - seen);
+        }
+    }
+
+    /**
+     * @param exists asks whether BookKeeper has a ledger; without an answer it may have it
+     */
+    Forwarder(MarkSettings settings, MetadataStoreExtended store, Outbox outbox,
+              LongFunction<CompletableFuture<Boolean>> exists, Sender sender) {
+        this.settings = settings;
+        this.store = store;
+        this.outbox = outbox;
+        this.exists = exists;
+        this.sender = sender;
+        this.name = outbox.folder().substring(Outbox.ROOT.length() + 1);
+    }
+
+    /** Return the number of nodes that were there at the last poll. */
+    int nodes() {
+        return nodes.size();
+    }
+
+    /** Return the age of the oldest of them; 0 if there is none. */
+    long oldestMillis() {
+        return oldestMillis;
+    }
+
+    /** Look once at all that is due; an error is logged, and the next poll tries again. */
+    void poll() throws InterruptedException {
+        try {
+            outbox.retry();
+            List<String> folders = new ArrayList<>(List.of(name));
+            folders.addAll(abandoned());
+            Set<String> listed = new HashSet<>();
+            for (String folder : folders) {
+                forward(folder, listed);
+            }
+            nodes.keySet().retainAll(listed);
+            oldestMillis = nodes.values().stream().mapToLong(Node::age).max().orElse(0);
+            MarkMetrics.NODES.set(nodes.size());
+            MarkMetrics.BYTES.set(outbox.bytes());
+            MarkMetrics.OLDEST.set(oldestMillis / 1000.0);
+            report("");
+        } catch (ExecutionException | RuntimeException e) {
+            report(Answers.cause(e).toString());
+        }
+    }
+
+    /** Forward a folder; one of another start of a broker is deleted when it is empty. */
+    private void forward(String folder, Set<String> listed) throws ExecutionException, InterruptedException {
+        boolean own = folder.equals(name);
+        String root = Outbox.ROOT + "/" + folder;
+        long next = outbox.next();
+        Set<Long> left = new HashSet<>();
+        List<String> blocks = children(root);
+        for (String block : blocks) {
+            List<String> names = children(root + "/" + block);
+            for (String each : names) {
+                String path = root + "/" + block + "/" + each;
+                Node node = nodes.computeIfAbsent(path, x -> new Node(x, own ? now() + settings.checkAfterMillis() : 0));
+                if (node.due > now() || !forward(node)) {
+                    listed.add(path);
+                    left.add(Long.parseLong(each));
+                }
+            }
+            if (names.isEmpty() && (!own || Long.parseLong(block) < next / Outbox.BLOCK)) {
+                deleteFolder(root + "/" + block);
+            }
+        }
+        if (own) {
+            outbox.keepOnly(left, next);
+        } else if (left.isEmpty()) {
+            blocks.forEach(each -> deleteFolder(root + "/" + each));
+            deleteFolder(root);
+            deleteFolder(LOCKS + "/" + folder);
+            LOG.info("the outbox {} was taken over, and is empty", folder);
+        }
+    }
+
+    /** Do what can be done now for a node; return whether nothing of it is left. */
+    private boolean forward(Node node) throws ExecutionException, InterruptedException {
+        if (node.rest == null) {
+            Optional<GetResult> found = get(store.get(node.path));
+            if (found.isEmpty()) {
+                return true;
+            }
+            node.read(found.get());
+        }
+        long age = node.age();
+        if (age < settings.checkAfterMillis()) {
+            node.due = now() + settings.checkAfterMillis() - age;
+        }
+        if (node.due > now()) {
+            return false;
+        }
+        removeGone(node);
+        boolean late = age >= settings.sendAfterMillis();
+        List<Mark> marks = new ArrayList<>();
+        node.rest.forEach(each -> marks.addAll(Mark.of(each, late, !node.copiesSent)));
+        if (!marks.isEmpty() && !sender.send(marks)) {
+            node.due = now() + RESEND_MILLIS;
+            return false;
+        }
+        node.copiesSent = true;
+        if (late || node.rest.stream().allMatch(each -> each.ledgers().isInObjectStoresOnly())) {
+            delete(node.path);
+            return true;
+        }
+        node.due = now() + Math.min(Math.max(age, settings.pollMillis()), settings.sendAfterMillis() - age);
+        return false;
+    }
+
+    /** Take out of a node what BookKeeper says that it has not. */
+    private void removeGone(Node node) throws InterruptedException {
+        List<Drop> rest = new ArrayList<>();
+        for (Drop each : node.rest) {
+            NamedLedgers ledgers = each.ledgers();
+            NamedLedgers left = new NamedLedgers(present(ledgers.data()), ledgers.removed(), ledgers.copies(),
+                    present(ledgers.cursors()), present(ledgers.buckets()));
+            if (!left.isEmpty()) {
+                rest.add(new Drop(each.path(), each.time(), left));
+            }
+        }
+        node.rest = rest;
+    }
+
+    private long[] present(long[] ids) throws InterruptedException {
+        boolean[] gone = new boolean[ids.length];
+        for (int start = 0; start < ids.length; start += QUESTIONS) {
+            List<CompletableFuture<?>> answers = new ArrayList<>();
+            for (int index = start; index < Math.min(ids.length, start + QUESTIONS); index++) {
+                int place = index;
+                answers.add(exists.apply(ids[index]).thenAccept(present -> gone[place] = !present));
+            }
+            try {
+                Answers.within(settings.limitMillis(), CompletableFuture.allOf(
+                        answers.toArray(CompletableFuture<?>[]::new))).get();
+            } catch (ExecutionException e) {
+                report("BookKeeper: " + Answers.cause(e));
+            }
+        }
+        long[] left = new long[ids.length];
+        int count = 0;
+        for (int index = 0; index < ids.length; index++) {
+            if (!gone[index]) {
+                left[count++] = ids[index];
+            }
+        }
+        MarkMetrics.GONE.inc(ids.length - count);
+        return Arrays.copyOf(left, count);
+    }
+
+    /**
+     * Return the folders that this broker forwards besides its own: those of its own former starts at once, those of
+     * other brokers when their live node has been gone for a time, each by the first that locks it.
+     */
+    private List<String> abandoned() throws ExecutionException, InterruptedException {
+        List<String> found = new ArrayList<>();
+        List<String> folders = children(Outbox.ROOT);
+        Set<String> live = new HashSet<>(children(BROKERS));
+        orphaned.keySet().retainAll(folders);
+        orphaned.keySet().removeAll(live);
+        for (String folder : folders) {
+            if (folder.equals(name)) {
+                continue;
+            }
+            boolean former = folder.startsWith(settings.broker() + "-");
+            long gone = live.contains(folder) ? 0 : now() - orphaned.computeIfAbsent(folder, x -> now());
+            if ((former || !live.contains(folder) && gone >= settings.takeOverAfterMillis()) && lock(folder)) {
+                found.add(folder);
+            }
+        }
+        return found;
+    }
+
+    private boolean lock(String folder) throws InterruptedException {
+        try {
+            return new EphemeralNode(store, LOCKS + "/" + folder, settings.limitMillis()).write(name.getBytes(UTF_8));
+        } catch (ExecutionException | TimeoutException e) {
+            LOG.info("the outbox {} is not taken over now: {}", folder, Answers.cause(e).toString());
+            return false;
+        }
+    }
+
+    private List<String> children(String path) throws ExecutionException, InterruptedException {
+        return get(store.getChildrenFromStore(path));
+    }
+
+    private void delete(String path) throws ExecutionException, InterruptedException {
+        try {
+            get(store.delete(path, Optional.empty()));
+        } catch (ExecutionException e) {
+            if (!(Answers.cause(e) instanceof MetadataStoreException.NotFoundException)) {
+                throw e;
+            }
+        }
+    }
+
+    /** Delete a folder that was empty; if it is not any more it stays. */
+    private void deleteFolder(String path) {
+        store.delete(path, Optional.empty()).exceptionally(error -> {
+            LOG.debug("{} stays: {}", path, error.toString());
+            return null;
+        });
+    }
+
+    private <T> T get(CompletableFuture<T> answer) throws ExecutionException, InterruptedException {
+        return Answers.within(settings.limitMillis(), answer).get();
+    }
+
+    /** Log an error once, until there is another one. */
+    private void report(String error) {
+        if (!error.equals(reported)) {
+            reported = error;
+            if (!error.isEmpty()) {
+                LOG.error("the outbox is not emptied, which is tried again: {}", error);
+            }
+        }
+    }
+
+    /** Return the monotonic clock in milliseconds. */
+    private static long now() {
+        return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    }
+}

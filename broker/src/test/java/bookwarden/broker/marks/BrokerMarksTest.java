@@ -1,0 +1,111 @@
+package bookwarden.broker.marks;
+
+import static bookwarden.broker.marks.NodeWriter.TOPIC;
+import static bookwarden.broker.marks.NodeWriter.topic;
+import static bookwarden.broker.marks.WatchedStore.get;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.metadata.api.MetadataStoreException;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** From the write of a managed ledger to the end of its node in the outbox, and what the broker says of itself. */
+class BrokerMarksTest {
+    private static final MarkSettings SETTINGS =
+            new MarkSettings("b1:8080", 100, 200, 200, 20, 1 << 20, 1 << 20, 500);
+    private WatchedStore watched;
+
+    @BeforeEach
+    void start() throws Exception {
+        watched = new WatchedStore();
+    }
+
+    @AfterEach
+    void stop() throws Exception {
+        watched.close();
+    }
+
+    @Test
+    void aBrokerSaysThatItMarksAndStopsToSaySo() throws Exception {
+        BrokerMarks marks = new BrokerMarks(SETTINGS, watched.store);
+        marks.wrap(watched.store);
+        marks.start(id -> CompletableFuture.completedFuture(false), sender());
+        String folder = marks.folder().substring(Outbox.ROOT.length());
+        assertTrue(folder.startsWith("/b1:8080-"), folder);
+        JsonNode said = new ObjectMapper().readTree(watched.value(Forwarder.BROKERS + folder));
+        assertEquals("mark", said.get("mode").textValue());
+        assertEquals("b1:8080", said.get("broker").textValue());
+        assertEquals(0, said.get("unmarkedWrites").intValue());
+        assertTrue(get(watched.plain.get(marks.folder())).isPresent());
+        // It is written again when it is lost.
+        get(watched.plain.delete(Forwarder.BROKERS + folder, Optional.empty()));
+        until(() -> get(watched.plain.get(Forwarder.BROKERS + folder)).isPresent());
+        marks.close();
+        assertEquals(Optional.empty(), get(watched.plain.get(Forwarder.BROKERS + folder)));
+    }
+
+    @Test
+    void aDropIsInTheOutboxAndGoesWhenTheBrokerHasDeletedIt() throws Exception {
+        BrokerMarks marks = new BrokerMarks(SETTINGS, watched.store);
+        MetadataStoreExtended store = marks.wrap(watched.store);
+        get(store.put(TOPIC, topic(1, 2), Optional.of(-1L)));
+        get(store.put(TOPIC, topic(2), Optional.of(0L)));
+        assertEquals(1, watched.nodes(marks.folder()).size());
+        marks.start(id -> CompletableFuture.completedFuture(false), sender());
+        until(() -> watched.nodes(marks.folder()).isEmpty());
+        marks.close();
+    }
+
+    /** Without what `bookwarden init` writes, marks are kept and no client is made. */
+    @Test
+    void withoutADeletionTopicMarksAreKept() throws Exception {
+        BrokerMarks marks = new BrokerMarks(SETTINGS, watched.store);
+        MetadataStoreExtended store = marks.wrap(watched.store);
+        get(store.put(TOPIC, topic(1, 2), Optional.of(-1L)));
+        get(store.put(TOPIC, topic(2), Optional.of(0L)));
+        marks.start(id -> CompletableFuture.completedFuture(true), sender());
+        until(() -> MarkMetrics.WAITING.get() == 1);
+        Thread.sleep(100);
+        assertEquals(List.of("t/n/persistent/topic: data 1"), watched.outbox(marks.folder()));
+        marks.close();
+    }
+
+    @Test
+    void aStoreThatRefusesOurFoldersDoesNotKeepTheBrokerFromItsWork() throws Exception {
+        watched.instead = call -> call.contains("/bookwarden/")
+                ? CompletableFuture.failedFuture(new MetadataStoreException("not authorized")) : null;
+        BrokerMarks marks = new BrokerMarks(SETTINGS, watched.store);
+        MetadataStoreExtended store = marks.wrap(watched.store);
+        marks.start(id -> CompletableFuture.completedFuture(false), sender());
+        get(store.put(TOPIC, topic(1, 2), Optional.of(-1L)));
+        assertEquals(1, get(store.put(TOPIC, topic(2), Optional.of(0L))).getVersion());
+        // Tried again once it is allowed, by its own thread.
+        watched.instead = call -> null;
+        until(() -> get(watched.plain.getChildren(Forwarder.BROKERS)).size() == 1);
+        marks.close();
+    }
+
+    private MarkSender sender() {
+        return new MarkSender(watched.store, () -> {
+            throw new IllegalStateException("no client is needed");
+        }, "dropped", 500);
+    }
+
+    private static void until(Callable<Boolean> condition) throws Exception {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+        while (!condition.call()) {
+            assertTrue(System.nanoTime() < end, "did not come true");
+            Thread.sleep(5);
+        }
+    }
+}

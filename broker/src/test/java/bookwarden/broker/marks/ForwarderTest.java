@@ -1,0 +1,273 @@
+package bookwarden.broker.marks;
+
+import static bookwarden.broker.marks.NodeWriter.FIRST;
+import static bookwarden.broker.marks.WatchedStore.get;
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import org.apache.pulsar.metadata.api.GetResult;
+import org.apache.pulsar.metadata.api.MetadataStoreException;
+import org.apache.pulsar.metadata.api.Stat;
+import org.apache.pulsar.metadata.api.extended.CreateOption;
+import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** What becomes of the nodes of the outbox. */
+class ForwarderTest {
+    private static final String BROKER = "b1:8080";
+    private static final String FOLDER = Outbox.ROOT + "/" + BROKER + "-own";
+    private static final NodePath TOPIC = new NodePath("t/n/persistent/topic", null);
+    private final Set<Long> present = new HashSet<>();
+    private final Set<Long> unknown = new HashSet<>();
+    private final List<String> sent = new ArrayList<>();
+    private boolean confirming = true;
+    private WatchedStore watched;
+    private Outbox outbox;
+
+    @BeforeEach
+    void start() throws Exception {
+        watched = new WatchedStore();
+        outbox = new Outbox(watched.store, FOLDER, 1 << 20, 500);
+        put(Forwarder.BROKERS + "/" + BROKER + "-own");
+    }
+
+    @AfterEach
+    void stop() throws Exception {
+        watched.close();
+    }
+
+    @Test
+    void whatTheBrokerDeletedIsTakenOutAndNotSent() throws Exception {
+        drop(1, 2);
+        forwarder(0, 60_000).poll();
+        assertEquals(List.of(), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        assertEquals(0, outbox.bytes());
+    }
+
+    @Test
+    void nothingIsAskedBeforeTheBrokerHadTimeToDelete() throws Exception {
+        drop(1);
+        Forwarder forwarder = forwarder(200, 60_000);
+        forwarder.poll();
+        assertEquals(1, watched.nodes(FOLDER).size());
+        assertEquals(1, forwarder.nodes());
+        Thread.sleep(250);
+        forwarder.poll();
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        assertEquals(0, forwarder.nodes());
+    }
+
+    @Test
+    void whatIsStillThereAfterTheLastOfTheBrokersTriesIsSent() throws Exception {
+        drop(1, 2);
+        present.add(2L);
+        Forwarder forwarder = forwarder(0, 300);
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+        assertEquals(1, watched.nodes(FOLDER).size());
+        Thread.sleep(350);
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 2"), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        forwarder.poll();
+        assertEquals(1, sent.size());
+        assertEquals(0, outbox.bytes());
+    }
+
+    @Test
+    void whatBookKeeperDoesNotSayIsSent() throws Exception {
+        drop(1);
+        unknown.add(1L);
+        forwarder(0, 0).poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 1"), sent);
+    }
+
+    @Test
+    void aLedgerThatCannotBeAskedForIsSent() throws Exception {
+        drop(1, 2);
+        present.add(2L);
+        new Forwarder(settings(0, 0), watched.store, outbox,
+                id -> CompletableFuture.failedFuture(new IllegalStateException("no bookies")), this::send).poll();
+        assertEquals(2, sent.size());
+    }
+
+    @Test
+    void copiesOfObjectStoresAreAlwaysSentAndLedgersWait() throws Exception {
+        present.add(1L);
+        get(outbox.add(new Drop(TOPIC, 5, new NamedLedgers(new long[] {1}, new long[] {}, List.of(
+                new NamedLedgers.Copy(1, FIRST, new Driver("aws-s3", Map.of()))), new long[] {}, new long[] {}))));
+        Forwarder forwarder = forwarder(0, 300);
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic OFFLOAD_LEDGER 1"), sent);
+        assertEquals(1, watched.nodes(FOLDER).size());
+        Thread.sleep(350);
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic OFFLOAD_LEDGER 1", "t/n/persistent/topic LEDGER 1"), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+    }
+
+    @Test
+    void whatIsNotConfirmedStays() throws Exception {
+        drop(1);
+        present.add(1L);
+        confirming = false;
+        forwarder(0, 0).poll();
+        assertEquals(1, sent.size());
+        assertEquals(1, watched.nodes(FOLDER).size());
+        assertTrue(outbox.bytes() > 0);
+        confirming = true;
+        forwarder(0, 0).poll();
+        assertEquals(List.of(), watched.nodes(FOLDER));
+    }
+
+    @Test
+    void theFolderOfAFormerStartIsTakenOverAtOnce() throws Exception {
+        String former = Outbox.ROOT + "/" + BROKER + "-former";
+        get(new Outbox(watched.store, former, 1 << 20, 500).add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
+        // Its session has not ended yet.
+        live(watched.plain, BROKER + "-former");
+        present.add(7L);
+        forwarder(0, 0).poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 7"), sent);
+        assertEquals(List.of(), watched.nodes(former));
+        assertEquals(Optional.empty(), get(watched.plain.get("/bookwarden/broker-marks/locks/" + BROKER + "-former")));
+    }
+
+    @Test
+    void theFolderOfABrokerThatIsGoneIsTakenOverLaterAndByOneOnly() throws Exception {
+        String other = "b2:8080-x";
+        get(new Outbox(watched.store, Outbox.ROOT + "/" + other, 1 << 20, 500)
+                .add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
+        live(watched.plain, other);
+        present.add(7L);
+        Forwarder forwarder = forwarder(0, 0);
+        forwarder.poll();
+        Thread.sleep(250);
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+        get(watched.plain.delete(Forwarder.BROKERS + "/" + other, Optional.empty()));
+        String lock = "/bookwarden/broker-marks/locks/" + other;
+        // A store in memory takes the nodes of each session for its own.
+        GetResult locked = new GetResult(new byte[] {}, new Stat(lock, 0, 0, 0, true, false));
+        watched.instead = call -> call.equals("get " + lock)
+                ? CompletableFuture.completedFuture(Optional.of(locked)) : null;
+        forwarder.poll();
+        Thread.sleep(250);
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+        watched.instead = call -> null;
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 7"), sent);
+        assertEquals(List.of(), watched.nodes(Outbox.ROOT + "/" + other));
+    }
+
+    @Test
+    void aBrokerWhoseNodeComesBackKeepsItsFolder() throws Exception {
+        String other = "b2:8080-x";
+        get(new Outbox(watched.store, Outbox.ROOT + "/" + other, 1 << 20, 500)
+                .add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
+        present.add(7L);
+        Forwarder forwarder = forwarder(0, 0);
+        forwarder.poll();
+        live(watched.plain, other);
+        forwarder.poll();
+        get(watched.plain.delete(Forwarder.BROKERS + "/" + other, Optional.empty()));
+        Thread.sleep(250);
+        // Gone from now on, not from the first time.
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+    }
+
+    @Test
+    void aNodeThatCannotBeReadIsKeptAndHoldsUpNoOther() throws Exception {
+        watched.put(FOLDER + "/0/999", "{\"format\":9}");
+        drop(1);
+        present.add(1L);
+        Forwarder forwarder = forwarder(0, 0);
+        forwarder.poll();
+        assertEquals(1, sent.size());
+        assertEquals(List.of(FOLDER + "/0/999"), watched.nodes(FOLDER));
+        forwarder.poll();
+        assertEquals(List.of(FOLDER + "/0/999"), watched.nodes(FOLDER));
+    }
+
+    @Test
+    void anErrorOfTheStoreEndsThisPollOnly() throws Exception {
+        drop(1);
+        present.add(1L);
+        watched.instead = call -> call.startsWith("get " + FOLDER)
+                ? CompletableFuture.failedFuture(new MetadataStoreException("connection lost")) : null;
+        Forwarder forwarder = forwarder(0, 0);
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+        watched.instead = call -> null;
+        forwarder.poll();
+        assertEquals(1, sent.size());
+    }
+
+    @Test
+    void eachFilledBlockGoesWhenItIsEmpty() throws Exception {
+        for (int number = 0; number < Outbox.BLOCK + 1; number++) {
+            drop(number);
+        }
+        assertEquals(List.of("0", "1"), get(watched.plain.getChildrenFromStore(FOLDER)));
+        Forwarder forwarder = forwarder(0, 60_000);
+        forwarder.poll();
+        forwarder.poll();
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        assertEquals(0, outbox.bytes());
+        drop(5);
+        assertEquals(List.of(FOLDER + "/1/1001"), watched.nodes(FOLDER));
+    }
+
+    @Test
+    void aNodeThatIsStillToBePutIsCounted() throws Exception {
+        watched.instead = call -> call.startsWith("put " + FOLDER)
+                ? CompletableFuture.failedFuture(new MetadataStoreException("connection lost")) : null;
+        drop(1);
+        long bytes = outbox.bytes();
+        forwarder(0, 0).poll();
+        assertEquals(bytes, outbox.bytes());
+        assertTrue(bytes > 0);
+    }
+
+    private Forwarder forwarder(long checkAfterMillis, long sendAfterMillis) {
+        return new Forwarder(settings(checkAfterMillis, sendAfterMillis), watched.store, outbox, id -> unknown.contains(id)
+                ? CompletableFuture.failedFuture(new IllegalStateException("unknown"))
+                : CompletableFuture.completedFuture(present.contains(id)), this::send);
+    }
+
+    private static MarkSettings settings(long checkAfterMillis, long sendAfterMillis) {
+        return new MarkSettings(BROKER, checkAfterMillis, sendAfterMillis, 200, 50, 1 << 20, 1 << 20, 500);
+    }
+
+    private boolean send(List<Mark> marks) {
+        marks.forEach(each -> sent.add(each.key() + " " + each.ledgerType() + " " + each.ledger()));
+        return confirming;
+    }
+
+    private void drop(long... ids) throws Exception {
+        get(outbox.add(new Drop(TOPIC, 5, NamedLedgers.ofTopic(ids, new long[] {}, List.of()))));
+    }
+
+    private void put(String path) throws Exception {
+        get(watched.plain.put(path, new byte[] {}, Optional.empty()));
+    }
+
+    private static void live(MetadataStoreExtended session, String folder) throws Exception {
+        get(session.put(Forwarder.BROKERS + "/" + folder, new byte[] {}, Optional.of(-1L),
+                EnumSet.of(CreateOption.Ephemeral)));
+    }
+}
