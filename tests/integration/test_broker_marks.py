@@ -1,0 +1,187 @@
+"""Brokers that mark what leaves their metadata, by the jar: PIP-186's phase one, on a real Pulsar 4.0.8."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+import pulsar
+import pytest
+
+from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from bookwarden.wire.avro import PendingDeletionCodec, registry_schema
+from bookwarden.wire.broker_marks import (
+    DELETION_TOPIC_NODE,
+    MARKING_BROKERS,
+    OUTBOX_ROOT,
+    decode_outbox_node,
+    encode_deletion_topic,
+)
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.pool import ENTRIES_PER_LEDGER, Clusters
+from servers.sweeping_site import SweepingSite
+from servers.switching.broker_jar import broker_jar
+from servers.topic_contents import listed, managed_ledger_of, send
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+_SEND_AFTER_S: Final = 8
+
+
+def _marking(check_after_s: int) -> ClusterOptions:
+    return ClusterOptions(
+        max_entries_per_ledger=ENTRIES_PER_LEDGER,
+        broker_jar=str(broker_jar()),
+        broker_settings={
+            "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
+            "bookwardenMarksCheckAfterSeconds": str(check_after_s),
+            "bookwardenMarksSendAfterSeconds": str(_SEND_AFTER_S),
+            "defaultRetentionTimeInMinutes": "0",
+            "retentionCheckIntervalInSeconds": "1",
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def keeping(clusters: Clusters) -> DevCluster:
+    """A cluster whose broker leaves its outbox as it is for an hour."""
+    return clusters.shared(_marking(3600))
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Iterator[DevCluster]:
+    """A cluster that a test may break."""
+    taken = clusters.taken(_marking(1))
+    yield taken
+    taken.kill()
+
+
+def outbox(store: MetadataStore) -> dict[int, int]:
+    """Return when each data ledger that is in the outbox came there, by the store's clock."""
+    found = {}
+    for folder in store.list_children(OUTBOX_ROOT):
+        for block in store.list_children(f"{OUTBOX_ROOT}/{folder}"):
+            for name in store.list_children(f"{OUTBOX_ROOT}/{folder}/{block}"):
+                node = store.get(f"{OUTBOX_ROOT}/{folder}/{block}/{name}")
+                for mark in decode_outbox_node(node.value, "") if node else ():
+                    found[mark.ledger_id] = node.created_ms
+    return found
+
+
+def consume(client: pulsar.Client, topic: str, count: int) -> None:
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive(timeout_millis=30_000))
+    consumer.close()
+
+
+def test_trimmed_ledgers_are_in_the_outbox_before_they_leave_the_list(
+    keeping: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(keeping)
+    topic = f"persistent://{namespace}/trimmed"
+    site = DeletionSite.of(keeping, namespace, tmp_path)
+    path = f"/managed-ledgers/{managed_ledger_of(topic)}"
+    gone: dict[int, int] = {}
+    with (
+        closing(keeping.connection().client()) as client,
+        SweepingSite(site.settings) as swept,
+        closing(open_store(keeping.store_url)) as store,
+    ):
+        client.subscribe(topic, "sub").close()
+        for _ in range(10):
+            before = set(listed(swept, topic))
+            send(client, topic, 2 * ENTRIES_PER_LEDGER)
+            before |= set(listed(swept, topic))
+            consume(client, topic, 2 * ENTRIES_PER_LEDGER)
+            eventually(lambda: len(listed(swept, topic)) == 1, 30)
+            node = store.get(path)
+            assert node is not None
+            gone |= dict.fromkeys(before - set(listed(swept, topic)), node.modified_ms)
+        found = outbox(store)
+        assert len(gone) >= 15
+        assert set(gone) <= set(found)
+        assert all(found[ledger_id] <= left for ledger_id, left in gone.items())
+        (name,) = store.list_children(MARKING_BROKERS)
+        live = store.get(f"{MARKING_BROKERS}/{name}")
+        assert live is not None and live.ephemeral
+        said = json.loads(live.value)
+        assert (said["mode"], said["unmarkedWrites"]) == ("mark", 0)
+        # The broker itself deleted them all, and its metrics count what was marked.
+        eventually(lambda: not any(swept.exists(ledger_id) for ledger_id in gone), 30)
+    with urlopen(f"{keeping.admin_url}/metrics/") as answer:
+        text = answer.read().decode()
+    assert 'bookwarden_outbox_ledgers_stored_total{kind="MANAGED_LEDGER"' in text
+
+
+def test_a_killed_broker_leaks_nothing(
+    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    topic = f"persistent://{namespace}/killed"
+    site = DeletionSite.of(cluster, namespace, tmp_path)
+    site.create_topics()
+    deletion = site.settings.deletion
+    with (
+        SweepingSite(site.settings) as swept,
+        closing(open_store(cluster.store_url)) as store,
+        closing(cluster.connection().client()) as client,
+    ):
+        node = encode_deletion_topic(deletion.topic, PARTITIONS, registry_schema(), deletion.subscription)
+        store.create(DELETION_TOPIC_NODE, node, make_parents=True)
+        client.subscribe(topic, "sub").close()
+        send(client, topic, 5 * ENTRIES_PER_LEDGER)
+        ledgers = listed(swept, topic)
+        # What has a node below it cannot be deleted: the broker drops its ledgers, and gets no further.
+        held = {ledger_id: f"{swept.stored(ledger_id).path}/held" for ledger_id in ledgers[:-1]}
+        for path in held.values():
+            store.create(path, b"")
+        consume(client, topic, 5 * ENTRIES_PER_LEDGER)
+        eventually(lambda: len(listed(swept, topic)) <= 1, 30)
+        cluster.broker.kill()
+        dropped = set(held) - set(listed(swept, topic))
+        assert len(dropped) >= 4
+        assert all(swept.exists(ledger_id) for ledger_id in dropped)
+        assert dropped <= set(outbox(store))
+        for path in held.values():
+            (held_node,) = store.get_many([path])
+            assert held_node is not None
+            store.delete_many([(path, held_node.version)])
+        cluster.broker.start()
+        marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+        assert {marks[ledger_id].component for ledger_id in dropped} == {LedgerComponent.MANAGED_LEDGER}
+        assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
+        assert all(mark.reason.startswith("dropped by broker ") for mark in marks.values())
+        rows = swept.sweep(*(marks[ledger_id] for ledger_id in sorted(dropped)))
+        assert {row.outcome for row in rows} == {Outcome.DELETED}
+        assert not any(swept.exists(ledger_id) for ledger_id in dropped)
+        eventually(lambda: not set(outbox(store)) & dropped, 60)
+
+
+def received(cluster: DevCluster, site: DeletionSite, expected: set[int]) -> list[PendingDeletion]:
+    """Wait until the marks of these ledgers are on the deletion topic; return all that are there."""
+    deletion, codec, marks = site.settings.deletion, PendingDeletionCodec(), []
+    with closing(cluster.connection().client()) as client:
+        consumer = client.subscribe(deletion.topic, deletion.subscription, consumer_type=pulsar.ConsumerType.Shared)
+        until = time.monotonic() + 120
+        while not expected <= {mark.ledger_id for mark in marks} and time.monotonic() < until:
+            try:
+                message = consumer.receive(timeout_millis=1000)
+            except pulsar.Timeout:
+                continue
+            marks.append(codec.decode(message.data()))
+            assert message.partition_key() == str(marks[-1].holder())
+            consumer.acknowledge(message)
+    assert expected <= {mark.ledger_id for mark in marks}
+    return marks
