@@ -4,15 +4,18 @@ import static bookwarden.broker.marks.NodeWriter.TOPIC;
 import static bookwarden.broker.marks.NodeWriter.topic;
 import static bookwarden.broker.marks.WatchedStore.get;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.File;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.junit.jupiter.api.AfterEach;
@@ -78,6 +81,29 @@ class BrokerMarksTest {
         Thread.sleep(100);
         assertEquals(List.of("t/n/persistent/topic: data 1"), watched.outbox(marks.folder()));
         marks.close();
+    }
+
+    /** A topic without the sweep's subscription does not keep a mark. */
+    @Test
+    void nothingIsSentToATopicWithoutTheSubscription() throws Exception {
+        String schema = new ObjectMapper().readTree(new File(System.getProperty("marks.samples"))).get("schema")
+                .toString();
+        watched.put(DeletionTopic.PATH, "{\"format\":1,\"topic\":\"persistent://pulsar/system/x\",\"partitions\":2,"
+                + "\"schema\":" + schema + ",\"subscription\":\"a b\"}");
+        AtomicInteger clients = new AtomicInteger();
+        MarkSender sender = new MarkSender(watched.store, () -> {
+            clients.incrementAndGet();
+            throw new IllegalStateException("no broker");
+        }, "dropped", 500);
+        List<Mark> marks = List.of(new Mark(NodePath.of(TOPIC), Kind.DATA, 1, null, 5));
+        watched.put("/managed-ledgers/pulsar/system/persistent/x-partition-0/a+b", "");
+        assertFalse(sender.send(marks));
+        assertEquals(0, clients.get());
+        assertEquals(1, MarkMetrics.WAITING.get());
+        watched.put("/managed-ledgers/pulsar/system/persistent/x-partition-1/a+b", "");
+        assertFalse(sender.send(marks));
+        assertEquals(1, clients.get());
+        assertEquals(0, MarkMetrics.WAITING.get());
     }
 
     @Test
