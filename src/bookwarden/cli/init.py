@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.clusters.pulsar.rest.deletion_topics import Provision, ProvisionReport
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.errors import StoreError
+from bookwarden.wiring.pulsar import TopicsContext, publish_deletion_topic
 
 _EPILOG = """\b
 Examples:
@@ -22,10 +25,18 @@ def init(invocation: Invocation, dry_run: bool) -> None:
     """Create and check the deletion topics.
 
     Makes the deletion topic, its retry topic, the DLQ, their subscriptions and their schema, and changes nothing
-    that is there already. Refuses to go on where a policy, such as a message TTL, could drop pending deletions.
+    that is there already. Writes a node that names the deletion topic to brokers that mark. Refuses to go on where a
+    policy, such as a message TTL, could drop pending deletions.
     """
     with TopicsContext(invocation.settings) as topics:
-        invocation.write(_describe(topics.setup(dry_run=dry_run).run()))
+        report = topics.setup(dry_run=dry_run).run()
+        try:
+            node = publish_deletion_topic(invocation.settings, topics.admin, dry_run=dry_run)
+            report = replace(report, provisions=(*report.provisions, node))
+        except StoreError as error:
+            text = f"brokers that mark cannot know the deletion topic, since its node was not written: {error}"
+            report = replace(report, warnings=(*report.warnings, text))
+        invocation.write(_describe(report))
 
 
 def _what_and_where(found: Provision) -> tuple[str, str]:

@@ -65,7 +65,7 @@ class DeletionTopics:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """A required part; ``state`` is "exists", "created" or, in a dry run, "would create".
+    """A required part; ``state`` is "exists", "created", or in a dry run "would create"; of a node also "replaced".
 
     ``topic`` is that of a subscription or schema; ``detail`` has a topic's number of partitions.
     """
