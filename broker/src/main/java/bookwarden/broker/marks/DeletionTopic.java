@@ -24,7 +24,7 @@ record DeletionTopic(String topic, int partitions, MarkSchema schema, String sub
     private static final int FORMAT = 1;
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    /** Read the node, and see that the subscription is there; IOException, with the reason, if marks would not be kept. */
+    /** Read the node, and see that the subscription is there; IOException with the reason if marks would be lost. */
     static DeletionTopic read(MetadataStoreExtended store, long limitMillis) throws IOException, InterruptedException {
         Optional<GetResult> found = get(store, PATH, limitMillis);
         if (found.isEmpty()) {

@@ -9,11 +9,14 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -36,8 +39,8 @@ final class Forwarder {
     static final String BROKERS = "/bookwarden/broker-marks/brokers";
     private static final String LOCKS = "/bookwarden/broker-marks/locks";
     private static final Logger LOG = LoggerFactory.getLogger(Forwarder.class);
-    /** Ledgers that BookKeeper is asked for at the same time. */
-    private static final int QUESTIONS = 100;
+    /** Nodes, and ledgers, that are asked for at the same time. */
+    private static final int AT_ONCE = 100;
     /** From one try to send to the next. */
     private static final long RESEND_MILLIS = 30_000;
 
@@ -50,6 +53,7 @@ final class Forwarder {
     /** By folder: when it was first found without a live node, by the monotonic clock. */
     private final Map<String, Long> orphaned = new HashMap<>();
     private final Map<String, Node> nodes = new HashMap<>();
+    private String error = "";
     private String reported = "";
     private long oldestMillis;
 
@@ -61,14 +65,18 @@ final class Forwarder {
     /** A node of the outbox, and what of it is left. */
     private static final class Node {
         private final String path;
+        private final String name;
         private final long seen = now();
         private long due;
         private long created = System.currentTimeMillis();
         private List<Drop> rest;
         private boolean copiesSent;
+        private boolean late;
+        private volatile boolean done;
 
-        private Node(String path, long due) {
+        private Node(String path, String name, long due) {
             this.path = path;
+            this.name = name;
             this.due = due;
         }
 
@@ -81,6 +89,12 @@ final class Forwarder {
                 LOG.error("{} is kept, and its marks are not sent: {}", path, e.getMessage());
                 due = Long.MAX_VALUE;
             }
+        }
+
+        /** Return whether it is so old; else it is due when it will be. */
+        private boolean isOlderThan(long millis) {
+            due = Math.max(due, now() + millis - age());
+            return due <= now();
         }
 
         /** Return its age: by the store's clock, or if that is behind by how long it is known. */
@@ -114,6 +128,7 @@ final class Forwarder {
 
     /** Look once at all that is due; an error is logged, and the next poll tries again. */
     void poll() throws InterruptedException {
+        error = "";
         try {
             outbox.retry();
             List<String> folders = new ArrayList<>(List.of(name));
@@ -127,7 +142,7 @@ final class Forwarder {
             MarkMetrics.NODES.set(nodes.size());
             MarkMetrics.BYTES.set(outbox.bytes());
             MarkMetrics.OLDEST.set(oldestMillis / 1000.0);
-            report("");
+            report(error);
         } catch (ExecutionException | RuntimeException e) {
             report(Answers.cause(e).toString());
         }
@@ -138,19 +153,22 @@ final class Forwarder {
         boolean own = folder.equals(name);
         String root = Outbox.ROOT + "/" + folder;
         long next = outbox.next();
-        Set<Long> left = new HashSet<>();
+        Set<String> left = new HashSet<>();
         List<String> blocks = children(root);
         for (String block : blocks) {
             List<String> names = children(root + "/" + block);
-            for (String each : names) {
-                String path = root + "/" + block + "/" + each;
-                Node node = nodes.computeIfAbsent(path, x -> new Node(x, own ? now() + settings.checkAfterMillis() : 0));
-                if (node.due > now() || !forward(node)) {
-                    listed.add(path);
-                    left.add(Long.parseLong(each));
-                }
+            long due = own ? now() + settings.checkAfterMillis() : 0;
+            List<Node> found = names.stream().map(each -> nodes.computeIfAbsent(root + "/" + block + "/" + each,
+                    path -> new Node(path, each, due))).toList();
+            List<Node> ready = found.stream().filter(each -> each.due <= now()).toList();
+            for (int start = 0; start < ready.size(); start += AT_ONCE) {
+                forward(ready.subList(start, Math.min(ready.size(), start + AT_ONCE)));
             }
-            if (names.isEmpty() && (!own || Long.parseLong(block) < next / Outbox.BLOCK)) {
+            found.stream().filter(each -> !each.done).forEach(each -> {
+                listed.add(each.path);
+                left.add(each.name);
+            });
+            if (names.isEmpty() && !(own && block.equals(Long.toString(next / Outbox.BLOCK)))) {
                 deleteFolder(root + "/" + block);
             }
         }
@@ -164,77 +182,78 @@ final class Forwarder {
         }
     }
 
-    /** Do what can be done now for a node; return whether nothing of it is left. */
-    private boolean forward(Node node) throws ExecutionException, InterruptedException {
-        if (node.rest == null) {
-            Optional<GetResult> found = get(store.get(node.path));
-            if (found.isEmpty()) {
-                return true;
+    /** Do what can be done now for some nodes; those of which nothing is left are done, and deleted. */
+    private void forward(List<Node> batch) throws ExecutionException, InterruptedException {
+        read(batch.stream().filter(each -> each.rest == null).toList());
+        List<Node> ready = batch.stream().filter(each -> !each.done && each.rest != null
+                && each.isOlderThan(settings.checkAfterMillis())).toList();
+        removeGone(ready);
+        Map<Node, List<Mark>> marks = new LinkedHashMap<>();
+        for (Node node : ready) {
+            node.late = node.age() >= settings.sendAfterMillis();
+            List<Mark> of = new ArrayList<>();
+            node.rest.forEach(each -> of.addAll(Mark.of(each, node.late, !node.copiesSent)));
+            marks.put(node, of);
+        }
+        List<Mark> all = marks.values().stream().flatMap(List::stream).toList();
+        boolean sent = all.isEmpty() || sender.send(all);
+        List<CompletableFuture<?>> deletes = new ArrayList<>();
+        for (Node node : ready) {
+            if (!sent && !marks.get(node).isEmpty()) {
+                node.due = now() + RESEND_MILLIS;
+                continue;
             }
-            node.read(found.get());
+            node.copiesSent = true;
+            if (node.late || node.rest.stream().allMatch(each -> each.ledgers().isInObjectStoresOnly())) {
+                deletes.add(delete(node.path).thenRun(() -> node.done = true));
+            } else {
+                long age = node.age();
+                node.due = now() + Math.min(Math.max(age, settings.pollMillis()), settings.sendAfterMillis() - age);
+            }
         }
-        long age = node.age();
-        if (age < settings.checkAfterMillis()) {
-            node.due = now() + settings.checkAfterMillis() - age;
-        }
-        if (node.due > now()) {
-            return false;
-        }
-        removeGone(node);
-        boolean late = age >= settings.sendAfterMillis();
-        List<Mark> marks = new ArrayList<>();
-        node.rest.forEach(each -> marks.addAll(Mark.of(each, late, !node.copiesSent)));
-        if (!marks.isEmpty() && !sender.send(marks)) {
-            node.due = now() + RESEND_MILLIS;
-            return false;
-        }
-        node.copiesSent = true;
-        if (late || node.rest.stream().allMatch(each -> each.ledgers().isInObjectStoresOnly())) {
-            delete(node.path);
-            return true;
-        }
-        node.due = now() + Math.min(Math.max(age, settings.pollMillis()), settings.sendAfterMillis() - age);
-        return false;
+        get(CompletableFuture.allOf(deletes.toArray(CompletableFuture<?>[]::new)));
     }
 
-    /** Take out of a node what BookKeeper says that it has not. */
-    private void removeGone(Node node) throws InterruptedException {
-        List<Drop> rest = new ArrayList<>();
-        for (Drop each : node.rest) {
-            NamedLedgers ledgers = each.ledgers();
-            NamedLedgers left = new NamedLedgers(present(ledgers.data()), ledgers.removed(), ledgers.copies(),
-                    present(ledgers.cursors()), present(ledgers.buckets()));
-            if (!left.isEmpty()) {
-                rest.add(new Drop(each.path(), each.time(), left));
+    /** Read nodes; one that is not there any more is done. */
+    private void read(List<Node> batch) throws ExecutionException, InterruptedException {
+        List<CompletableFuture<Optional<GetResult>>> reads = batch.stream().map(each -> store.get(each.path)).toList();
+        for (int index = 0; index < batch.size(); index++) {
+            Optional<GetResult> found = get(reads.get(index));
+            if (found.isPresent()) {
+                batch.get(index).read(found.get());
+            } else {
+                batch.get(index).done = true;
             }
         }
-        node.rest = rest;
     }
 
-    private long[] present(long[] ids) throws InterruptedException {
-        boolean[] gone = new boolean[ids.length];
-        for (int start = 0; start < ids.length; start += QUESTIONS) {
-            List<CompletableFuture<?>> answers = new ArrayList<>();
-            for (int index = start; index < Math.min(ids.length, start + QUESTIONS); index++) {
-                int place = index;
-                answers.add(exists.apply(ids[index]).thenAccept(present -> gone[place] = !present));
-            }
+    /** Take out of nodes what BookKeeper says that it has not. */
+    private void removeGone(List<Node> batch) throws InterruptedException {
+        Set<Long> gone = gone(batch.stream().flatMap(each -> each.rest.stream())
+                .flatMapToLong(each -> each.ledgers().inBookKeeper()).distinct().toArray());
+        for (Node node : batch) {
+            node.rest = node.rest.stream().map(each -> new Drop(each.path(), each.time(),
+                    each.ledgers().withoutInBookKeeper(gone))).filter(each -> !each.ledgers().isEmpty()).toList();
+        }
+        MarkMetrics.GONE.inc(gone.size());
+    }
+
+    private Set<Long> gone(long[] ids) throws InterruptedException {
+        Set<Long> gone = ConcurrentHashMap.newKeySet();
+        for (int start = 0; start < ids.length; start += AT_ONCE) {
+            CompletableFuture<?>[] answers = Arrays.stream(ids, start, Math.min(ids.length, start + AT_ONCE))
+                    .mapToObj(id -> exists.apply(id).thenAccept(present -> {
+                        if (!present) {
+                            gone.add(id);
+                        }
+                    })).toArray(CompletableFuture<?>[]::new);
             try {
-                Answers.within(settings.limitMillis(), CompletableFuture.allOf(
-                        answers.toArray(CompletableFuture<?>[]::new))).get();
+                get(CompletableFuture.allOf(answers));
             } catch (ExecutionException e) {
-                report("BookKeeper: " + Answers.cause(e));
+                error = "BookKeeper: " + Answers.cause(e);
             }
         }
-        long[] left = new long[ids.length];
-        int count = 0;
-        for (int index = 0; index < ids.length; index++) {
-            if (!gone[index]) {
-                left[count++] = ids[index];
-            }
-        }
-        MarkMetrics.GONE.inc(ids.length - count);
-        return Arrays.copyOf(left, count);
+        return Set.copyOf(gone);
     }
 
     /**
@@ -273,14 +292,13 @@ final class Forwarder {
         return get(store.getChildrenFromStore(path));
     }
 
-    private void delete(String path) throws ExecutionException, InterruptedException {
-        try {
-            get(store.delete(path, Optional.empty()));
-        } catch (ExecutionException e) {
-            if (!(Answers.cause(e) instanceof MetadataStoreException.NotFoundException)) {
-                throw e;
+    private CompletableFuture<Void> delete(String path) {
+        return store.delete(path, Optional.empty()).exceptionally(error -> {
+            if (Answers.cause(error) instanceof MetadataStoreException.NotFoundException) {
+                return null;
             }
-        }
+            throw new CompletionException(Answers.cause(error));
+        });
     }
 
     /** Delete a folder that was empty; if it is not any more it stays. */

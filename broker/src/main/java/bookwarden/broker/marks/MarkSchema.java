@@ -15,8 +15,8 @@ import org.apache.pulsar.common.schema.SchemaInfo;
 import org.apache.pulsar.common.schema.SchemaType;
 
 /**
- * The Avro schema of the deletion topic, as `bookwarden init` wrote it: schemas/pending_ledger_deletion.avsc, or a later
- * one whose further fields have defaults.
+ * The Avro schema of the deletion topic, as `bookwarden init` wrote it: schemas/pending_ledger_deletion.avsc, or a
+ * later one whose further fields have defaults.
  */
 final class MarkSchema implements org.apache.pulsar.client.api.Schema<byte[]> {
     private final String text;

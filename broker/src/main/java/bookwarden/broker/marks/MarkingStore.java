@@ -233,8 +233,8 @@ final class MarkingStore implements InvocationHandler {
     }
 
     /**
-     * Do a write once all earlier ones of its path have left; it completes ``left`` when it has left itself. An error of
-     * ours lets it go on as the broker made it.
+     * Do a write once all earlier ones of its path have left; it completes ``left`` when it has left itself. An error
+     * of ours lets it go on as the broker made it.
      */
     private <T> CompletableFuture<T> inOrder(NodePath node, String path, Supplier<CompletableFuture<T>> unchanged,
                                              Function<CompletableFuture<Void>, CompletableFuture<T>> write) {

@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.Set;
 import java.util.UUID;
 import java.util.function.LongPredicate;
+import java.util.stream.LongStream;
+import java.util.stream.Stream;
 
 /**
  * The ledgers that the value of a node names, or those of them that the next value no longer names. Pure.
@@ -62,6 +64,17 @@ record NamedLedgers(long[] data, long[] removed, List<Copy> copies, long[] curso
 
     boolean isEmpty() {
         return isInObjectStoresOnly() && copies.isEmpty();
+    }
+
+    /** Return the ids of what is in BookKeeper. */
+    LongStream inBookKeeper() {
+        return Stream.of(data, cursors, buckets).flatMapToLong(Arrays::stream);
+    }
+
+    /** Return the same without some of what is in BookKeeper. */
+    NamedLedgers withoutInBookKeeper(Set<Long> gone) {
+        return new NamedLedgers(those(data, id -> !gone.contains(id)), removed, copies,
+                those(cursors, id -> !gone.contains(id)), those(buckets, id -> !gone.contains(id)));
     }
 
     /** Return whether nothing of it is in BookKeeper. */

@@ -115,16 +115,18 @@ final class Outbox {
             done = CompletableFuture.completedFuture(null);
         }
         done.whenComplete((x, error) -> {
-            // Ahead of the answers: what they go on with may be the next drop.
-            putWaiting();
-            for (int index = 0; index < reasons.length; index++) {
-                Waiting each = round.get(index);
-                if (reasons[index] == null) {
-                    count(each.drop.ledgers());
-                } else {
-                    countUnmarked(reasons[index]);
+            try {
+                // Ahead of the answers: what they go on with may be the next drop.
+                putWaiting();
+                for (int index = 0; index < reasons.length; index++) {
+                    if (reasons[index] == null) {
+                        count(round.get(index).drop.ledgers());
+                    } else {
+                        countUnmarked(reasons[index]);
+                    }
                 }
-                each.answer.complete(null);
+            } finally {
+                round.forEach(each -> each.answer.complete(null));
             }
         });
     }
@@ -195,18 +197,21 @@ final class Outbox {
                 Answers.within(limitMillis, putNode(path(each.getKey()), each.getValue())).get();
             } catch (ExecutionException e) {
                 report(e);
-                return;
+                if (!(Answers.cause(e) instanceof IllegalStateException)) {
+                    return;
+                }
+                // That is never going to be ours.
             }
             synchronized (this) {
                 retries.remove(each.getKey());
             }
-            LOG.info("{} was put at a later try", path(each.getKey()));
         }
     }
 
-    /** Take note of which nodes with numbers below ``limit`` are there: others were forwarded. */
-    synchronized void keepOnly(Set<Long> numbers, long limit) {
-        sizes.headMap(limit).keySet().removeIf(number -> !numbers.contains(number) && !retries.containsKey(number));
+    /** Take note of which nodes with numbers below ``limit`` are there: the others were forwarded. */
+    synchronized void keepOnly(Set<String> names, long limit) {
+        sizes.headMap(limit).keySet().removeIf(
+                number -> !names.contains(number.toString()) && !retries.containsKey(number));
         bytes = sizes.values().stream().mapToLong(Integer::longValue).sum();
     }
 
@@ -237,7 +242,7 @@ final class Outbox {
             }
             reported = text;
         }
-        LOG.error("a write went on unmarked, see bookwarden_unmarked_writes_total: what it dropped may stay in BookKeeper "
-                + "or an object store until `follow` or a scan finds it: {}", text);
+        LOG.error("a write went on unmarked, see bookwarden_unmarked_writes_total: what it dropped may stay in "
+                + "BookKeeper or an object store until `follow` or a scan finds it: {}", text);
     }
 }

@@ -93,7 +93,8 @@ final class OutboxFormat {
                     drivers.get(each.get(2).intValue())));
         }
         JsonNode cursor = fields.get("cursor");
-        NodePath path = new NodePath(fields.get("managedLedger").textValue(), cursor == null ? null : cursor.textValue());
+        NodePath path = new NodePath(fields.get("managedLedger").textValue(),
+                cursor == null ? null : cursor.textValue());
         return new Drop(path, fields.get("time").longValue(), new NamedLedgers(ids(fields, Kind.DATA), new long[] {},
                 copies, ids(fields, Kind.CURSOR), ids(fields, Kind.BUCKET)));
     }

@@ -135,7 +135,8 @@ class ForwarderTest {
     @Test
     void theFolderOfAFormerStartIsTakenOverAtOnce() throws Exception {
         String former = Outbox.ROOT + "/" + BROKER + "-former";
-        get(new Outbox(watched.store, former, 1 << 20, 500).add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
+        get(new Outbox(watched.store, former, 1 << 20, 500)
+                .add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
         // Its session has not ended yet.
         live(watched.plain, BROKER + "-former");
         present.add(7L);
@@ -244,8 +245,8 @@ class ForwarderTest {
     }
 
     private Forwarder forwarder(long checkAfterMillis, long sendAfterMillis) {
-        return new Forwarder(settings(checkAfterMillis, sendAfterMillis), watched.store, outbox, id -> unknown.contains(id)
-                ? CompletableFuture.failedFuture(new IllegalStateException("unknown"))
+        return new Forwarder(settings(checkAfterMillis, sendAfterMillis), watched.store, outbox, id -> unknown.contains(
+                id) ? CompletableFuture.failedFuture(new IllegalStateException("unknown"))
                 : CompletableFuture.completedFuture(present.contains(id)), this::send);
     }
 

@@ -41,7 +41,8 @@ class NamedLedgersTest {
                 arguments("the topic is deleted", TOPIC, topic(1, 2), NOTHING, "data 1 data 2"),
                 arguments("a topic without ledgers", TOPIC, NOTHING, topic(1), ""),
                 arguments("a shadow topic's ledgers are its source's", TOPIC, shadow(4), NOTHING, ""),
-                arguments("an offload begins", TOPIC, topic(1, 2), topic(offloaded(1, FIRST, false, false), ledger(2)), ""),
+                arguments("an offload begins", TOPIC, topic(1, 2), topic(offloaded(1, FIRST, false, false), ledger(2)),
+                        ""),
                 arguments("it is completed", TOPIC, topic(offloaded(1, FIRST, false, false)),
                         topic(offloaded(1, FIRST, true, false)), ""),
                 arguments("a second attempt for the same ledger", TOPIC, topic(offloaded(1, FIRST, false, false)),
@@ -96,7 +97,8 @@ class NamedLedgersTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"t/n/persistent/topic, t/n/persistent/topic,", "t/n/persistent/topic/a%2Fb, t/n/persistent/topic, a%2Fb",
+    @CsvSource({"t/n/persistent/topic, t/n/persistent/topic,",
+        "t/n/persistent/topic/a%2Fb, t/n/persistent/topic, a%2Fb",
         "t/c/n/persistent/topic, t/c/n/persistent/topic,", "t/c/n/persistent/topic/sub, t/c/n/persistent/topic, sub",
         "t/n/persistent/persistent/sub, t/n/persistent/persistent, sub",
         "pulsar/system/persistent/__transaction_log_0, pulsar/system/persistent/__transaction_log_0,"})

@@ -45,6 +45,15 @@ class OutboxFormatTest {
     }
 
     @Test
+    void theIdsOfEachDropBeginAnew() throws Exception {
+        List<Drop> drops = List.of(drop("t", null, NamedLedgers.ofTopic(new long[] {500}, new long[] {}, List.of())),
+                drop("u", null, NamedLedgers.ofTopic(new long[] {3, 700}, new long[] {}, List.of())));
+        List<Drop> read = OutboxFormat.decode(OutboxFormat.encode(drops, LIMIT).get(0).value());
+        assertEquals("data 500", text(read.get(0).ledgers()));
+        assertEquals("data 3 data 700", text(read.get(1).ledgers()));
+    }
+
+    @Test
     void aLargeDropTakesAsManyNodesAsItNeedsAndLosesNothing() throws Exception {
         long[] ids = LongStream.range(0, 100_000).map(id -> id * 12_345 + 1).toArray();
         List<NamedLedgers.Copy> copies = new ArrayList<>();
@@ -52,7 +61,7 @@ class OutboxFormatTest {
             copies.add(new NamedLedgers.Copy(ids[number], new UUID(number, 1),
                     number % 1000 == 0 ? new Driver("d" + number, Map.of("bucket", "b".repeat(9000))) : S3));
         }
-        Drop large = drop("l".repeat(3000), null, new NamedLedgers(ids, new long[] {}, copies, new long[] {}, new long[] {}));
+        Drop large = drop("l".repeat(3000), null, NamedLedgers.ofTopic(ids, new long[] {}, copies));
         Drop small = drop("s", "sub", NamedLedgers.ofCursor(4, new long[] {}));
         List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(List.of(small, large, small), LIMIT);
         TreeSet<Long> found = new TreeSet<>();
