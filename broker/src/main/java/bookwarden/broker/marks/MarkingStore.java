@@ -181,13 +181,12 @@ final class MarkingStore implements InvocationHandler {
      */
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
                                            Function<Optional<Long>, CompletableFuture<Void>> write) {
-        return inOrder(node, path, () -> write.apply(expected), left -> {
-            known.invalidate(path);
-            return after(delete(node, path, expected, write, 1), (x, error) -> {
-                known.invalidate(path);
-                left.complete(null);
-            });
-        });
+        return inOrder(node, path, () -> write.apply(expected), left -> after(delete(node, path, expected, write, 1),
+                (x, error) -> {
+                    // What is created next begins with the first version again.
+                    known.invalidate(path);
+                    left.complete(null);
+                }));
     }
 
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
@@ -220,9 +219,9 @@ final class MarkingStore implements InvocationHandler {
         known.put(path, new Known(found.getStat().getVersion(), found.getValue()));
     }
 
+    /** Remember what was written; of a failed write nothing, since another version is the one that is there then. */
     private void remember(String path, Stat stat, Known written) {
         if (stat == null) {
-            known.invalidate(path);
             return;
         }
         Known now = new Known(stat.getVersion(), written.value);

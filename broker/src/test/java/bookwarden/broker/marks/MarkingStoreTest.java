@@ -112,6 +112,16 @@ class MarkingStoreTest {
     }
 
     @Test
+    void whatIsMadeAgainUnderTheNameHasTheSameVersionsAndIsNotTakenForWhatWasThere() throws Exception {
+        created(1, 2);
+        get(marking.delete(TOPIC, Optional.empty()));
+        // By another broker.
+        get(watched.plain.put(TOPIC, topic(8, 9), Optional.of(-1L)));
+        put(TOPIC, topic(9), 0);
+        assertEquals(List.of(NODE + "data 1 data 2", NODE + "data 8"), watched.outbox(FOLDER));
+    }
+
+    @Test
     void whatIsWrittenWhileADeleteIsMarkedIsMarkedToo() throws Exception {
         created(1);
         CompletableFuture<Stat> held = hold("put " + FOLDER);
