@@ -27,7 +27,7 @@ from bookwarden.wire.broker_marks import (
     decode_outbox_node,
 )
 from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden.wiring.pulsar import publish_deletion_topic
+from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.deletion_site import DeletionSite
 from servers.pool import ENTRIES_PER_LEDGER, Clusters
@@ -145,7 +145,8 @@ def test_a_killed_broker_leaks_nothing(
     site.create_topics()
     with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
         acknowledge_each(admin, namespace)
-        assert publish_deletion_topic(site.settings, admin).state == "created"
+    with TopicsContext(site.settings) as topics:
+        assert topics.publish().state == "created"
     with (
         SweepingSite(site.settings) as swept,
         closing(open_store(cluster.store_url)) as store,

@@ -10,7 +10,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.clusters.pulsar.rest.deletion_topics import Provision, ProvisionReport
 from bookwarden.errors import StoreError
-from bookwarden.wiring.pulsar import TopicsContext, publish_deletion_topic
+from bookwarden.wiring.pulsar import TopicsContext
 
 _EPILOG = """\b
 Examples:
@@ -31,7 +31,7 @@ def init(invocation: Invocation, dry_run: bool) -> None:
     with TopicsContext(invocation.settings) as topics:
         report = topics.setup(dry_run=dry_run).run()
         try:
-            node = publish_deletion_topic(invocation.settings, topics.admin, dry_run=dry_run)
+            node = topics.publish(dry_run=dry_run)
             report = replace(report, provisions=(*report.provisions, node))
         except StoreError as error:
             text = f"brokers that mark cannot know the deletion topic, since its node was not written: {error}"

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.deletion_topic_node import publish_deletion_topic
 from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
-from bookwarden.clusters.pulsar.metadata.deletion_topic_node import provide_deletion_topic_node
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup, Provision
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, DeletionTopicsSetup
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import DeletionSettings, PulsarSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight, requests_in_flight
-from bookwarden.errors import NotFoundError
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import registry_schema
-from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, encode_deletion_topic
 from bookwarden.wire.switch_event import switch_event_schema
 from bookwarden.wiring.stores import open_metadata_store
 
@@ -61,22 +58,6 @@ def _topics_of(deletion: DeletionSettings) -> DeletionTopics:
     )
 
 
-def publish_deletion_topic(settings: Settings, admin: PulsarAdmin, *, dry_run: bool = False) -> Provision:
-    """Write what brokers that mark need to know of the deletion topic into Pulsar's own metadata store.
-
-    Raises StoreError.
-    """
-    wanted = _topics_of(settings.deletion)
-    try:
-        partitions = Topics(admin).partition_count(wanted.topic)
-    except NotFoundError:
-        partitions = wanted.partitions
-    value = encode_deletion_topic(wanted.topic, partitions, wanted.schema, wanted.subscription)
-    with closing(open_metadata_store(settings.metadata_store, settings.metadata_store.urls[0])) as store:
-        state = provide_deletion_topic_node(store, value, dry_run=dry_run)
-    return Provision("node", DELETION_TOPIC_NODE, state)
-
-
 class TopicsContext(Resources):
     """The topics of two-phase deletion, over one admin client; close it, or use it in a with statement.
 
@@ -92,6 +73,9 @@ class TopicsContext(Resources):
             backlog, entries = SubscriptionBacklog(self.admin), self._keep(TopicEntries(connection))
             #: Makes what creates and checks the topics.
             self.setup = partial(DeletionTopicsSetup, self.admin, _topics_of(deletion))
+            store = partial(open_metadata_store, settings.metadata_store, settings.metadata_store.urls[0])
+            #: Writes the deletion topic into a node, for brokers that mark.
+            self.publish = partial(publish_deletion_topic, store, Topics(self.admin), _topics_of(deletion))
             #: Counts the messages in flight, as `count_in_flight` does.
             self.in_flight = partial(count_in_flight, backlog, swept, deletion.subscription)
             #: Counts the broker entries behind the sweep's subscription, by partition of both topics; names the first.

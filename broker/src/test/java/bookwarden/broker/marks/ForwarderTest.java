@@ -4,6 +4,7 @@ import static bookwarden.broker.marks.NodeWriter.FIRST;
 import static bookwarden.broker.marks.WatchedStore.get;
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.ArrayList;
@@ -63,6 +64,7 @@ class ForwarderTest {
         forwarder.poll();
         assertEquals(1, watched.nodes(FOLDER).size());
         assertEquals(1, forwarder.nodes());
+        assertFalse(watched.calls.contains("get " + FOLDER + "/0/0"));
         Thread.sleep(250);
         forwarder.poll();
         assertEquals(List.of(), watched.nodes(FOLDER));
@@ -144,6 +146,21 @@ class ForwarderTest {
         assertEquals(List.of("t/n/persistent/topic LEDGER 7"), sent);
         assertEquals(List.of(), watched.nodes(former));
         assertEquals(Optional.empty(), get(watched.plain.get("/bookwarden/broker-marks/locks/" + BROKER + "-former")));
+    }
+
+    /** The broker that is gone may have deleted it a moment before, and its answer may not be seen yet. */
+    @Test
+    void aFreshNodeOfAFormerStartWaitsToo() throws Exception {
+        String former = Outbox.ROOT + "/" + BROKER + "-former";
+        get(new Outbox(watched.store, former, 1 << 20, 500)
+                .add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(7, new long[] {}))));
+        present.add(7L);
+        Forwarder forwarder = forwarder(300, 0);
+        forwarder.poll();
+        assertEquals(List.of(), sent);
+        Thread.sleep(350);
+        forwarder.poll();
+        assertEquals(1, sent.size());
     }
 
     @Test
