@@ -271,8 +271,9 @@ final class Forwarder {
                 continue;
             }
             boolean former = folder.startsWith(settings.broker() + "-");
-            long gone = live.contains(folder) ? 0 : now() - orphaned.computeIfAbsent(folder, x -> now());
-            if ((former || !live.contains(folder) && gone >= settings.takeOverAfterMillis()) && lock(folder)) {
+            boolean gone = !live.contains(folder)
+                    && now() - orphaned.computeIfAbsent(folder, x -> now()) >= settings.takeOverAfterMillis();
+            if ((former || gone) && lock(folder)) {
                 found.add(folder);
             }
         }

@@ -135,6 +135,16 @@ class ForwarderTest {
     }
 
     @Test
+    void aSendThatFailsHoldsUpNoNodeThatNeedsNone() throws Exception {
+        drop(1);
+        drop(2);
+        present.add(2L);
+        confirming = false;
+        forwarder(0, 0).poll();
+        assertEquals(List.of(FOLDER + "/0/1"), watched.nodes(FOLDER));
+    }
+
+    @Test
     void theFolderOfAFormerStartIsTakenOverAtOnce() throws Exception {
         String former = Outbox.ROOT + "/" + BROKER + "-former";
         get(new Outbox(watched.store, former, 1 << 20, 500)
@@ -240,12 +250,15 @@ class ForwarderTest {
         for (int number = 0; number < Outbox.BLOCK + 1; number++) {
             drop(number);
         }
-        assertEquals(List.of("0", "1"), get(watched.plain.getChildrenFromStore(FOLDER)));
+        // ZooKeeper has nodes for folders, a store in memory has not.
+        put(FOLDER + "/0");
+        put(FOLDER + "/1");
         Forwarder forwarder = forwarder(0, 60_000);
         forwarder.poll();
         forwarder.poll();
         assertEquals(List.of(), watched.nodes(FOLDER));
         assertEquals(0, outbox.bytes());
+        assertEquals(List.of("1"), get(watched.plain.getChildrenFromStore(FOLDER)));
         drop(5);
         assertEquals(List.of(FOLDER + "/1/1001"), watched.nodes(FOLDER));
     }
