@@ -58,6 +58,15 @@ class ForwarderTest {
     }
 
     @Test
+    void eachKindIsTakenOutOrSentByItself() throws Exception {
+        NodePath cursor = new NodePath("t/n/persistent/topic", "sub");
+        get(outbox.add(new Drop(cursor, 5, NamedLedgers.ofCursor(1, new long[] {2, 3}))));
+        present.add(3L);
+        forwarder(0, 0).poll();
+        assertEquals(List.of("buckets:t/n/persistent/topic/sub LEDGER 3"), sent);
+    }
+
+    @Test
     void nothingIsAskedBeforeTheBrokerHadTimeToDelete() throws Exception {
         drop(1);
         Forwarder forwarder = forwarder(200, 60_000);
