@@ -38,7 +38,7 @@ final class MarkSchema implements org.apache.pulsar.client.api.Schema<byte[]> {
         GenericRecordBuilder fields = new GenericRecordBuilder(record)
                 .set("topicName", mark.path().managedLedger())
                 .set("ledgerComponent", mark.kind().component)
-                .set("cursorName", mark.kind() == Kind.DATA ? null : mark.kind().subscription(mark.path()))
+                .set("cursorName", mark.kind().subscription(mark.path()))
                 .set("ledgerType", mark.ledgerType())
                 .set("ledgerId", mark.ledger())
                 .set("offloadContext", mark.copy() == null ? null : context(mark.copy()))
