@@ -148,7 +148,7 @@ class MoveStory:
         def look() -> Look:
             return context.observer.look([NAMESPACE], expected)
 
-        for step in follow(look, every_s=_LOOK_EVERY_S):
+        for step in follow(look, every_s=_LOOK_EVERY_S, health=context.health, unanswered=lambda: as_it_goes.timed_out):
             progress = step.look.progress
             states = ", ".join(f"{state.value} {count}" for state, count in progress.states.items())
             if states != told:
@@ -162,6 +162,11 @@ class MoveStory:
                 self._say(f"not released: {reason}")
             if step.ending is Ending.DRAINED:
                 return
+            if step.ending is Ending.DEADLOCKED:
+                raise ServerError(
+                    f"broker {', '.join(step.deadlocked)} of blue is deadlocked, as released brokers can be where a "
+                    "migrated topic ends (docs/cluster-migration.md, 'A deadlocked broker'); run the demo again"
+                )
             if time.monotonic() > deadline:
                 raise ServerError(f"not drained within {_PATIENCE_S:.0f} s: {states}")
 
