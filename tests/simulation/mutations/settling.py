@@ -138,7 +138,7 @@ HOLES = {
     "nothing is journaled": Hole(_journal, "journal"),
     "the journal is written after the delete": Hole(_late_journal, "journal"),
     "what is to be retried is not sent on": Hole(_replays, "unsettled"),
-    "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED, 110),
+    "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED, 210),
     "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", ("replication",), _FORGED),
     "whatever version is deleted, not that which was read": Hole(_any_version, "journal", ("replication",), _FORGED),
     "an undo drops what is left of a ledger": Hole(
