@@ -15,12 +15,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
 from bookwarden.orphans.cluster import Cluster
 from bookwarden.orphans.guards import GuardLimits, Refusal, check, not_to_be_emptied
 from bookwarden.orphans.plan import PlanManifest
-from bookwarden.orphans.ports import LedgersAsTheyAre, Plans
+from bookwarden.orphans.ports import Plans
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
@@ -243,7 +244,7 @@ class Application(ABC, Generic[PlansT, PlannedT]):
         self,
         store: PlansT,
         marker: Marker,
-        catalog: LedgersAsTheyAre,
+        catalog: LedgerCatalog,
         cluster: Cluster,
         limits: GuardLimits,
         *,

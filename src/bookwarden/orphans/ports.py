@@ -1,11 +1,10 @@
-"""Ports of the orphan scan's operations, provided by `pipelines` and `wiring`."""
+"""The storage of plans, as `pipelines` has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
@@ -52,13 +51,3 @@ class CopyPlanStore(Plans, Protocol):
 
 class PlansOfAll(PlanStore, CopyPlanStore, Protocol):
     """Storage of plans with their ledgers and their offloaded copies."""
-
-
-class LedgersAsTheyAre(Protocol):
-    """BookKeeper's list of ledgers, read only."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call.
-
-        Raises StoreError when the store as a whole does not answer.
-        """
