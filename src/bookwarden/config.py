@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -483,12 +484,35 @@ def _exists(section: str, setting: str) -> bool:
     return field is not None and isinstance(field.default, BaseModel) and setting in type(field.default).model_fields
 
 
+def _describe_problem(name: str, kind: str, text: str) -> str:
+    if kind == "extra_forbidden":
+        return _no_such_setting(name)
+    if kind == "tuple_type":
+        return f'{name} must be a list, such as ["one", "another"]'
+    if kind == "too_short":
+        return f"{name} must not be empty"
+    return f"{name}: {text}"
+
+
+def _no_such_setting(name: str) -> str:
+    known = [
+        f"{section}.{setting}"
+        for section, field in Settings.model_fields.items()
+        if isinstance(field.default, BaseModel)
+        for setting in type(field.default).model_fields
+    ]
+    near = get_close_matches(name, known, 1)
+    return f"there is no setting {name!r}; " + (
+        f"did you mean {near[0]}?" if near else "conf/bookwarden.yaml has them all"
+    )
+
+
 def _nest(overrides: Mapping[str, str]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for name, text in overrides.items():
         section, *rest = name.split(".")
         if not rest or not _exists(section, rest[0]):
-            raise ConfigError(f"there is no setting {name!r}; conf/bookwarden.yaml has them all")
+            raise ConfigError(_no_such_setting(name))
         target = nested.setdefault(section, {})
         for part in rest[:-1]:
             target = target.setdefault(part, {})
@@ -506,5 +530,5 @@ def _describe(error: ValidationError | SettingsError, path: str | Path | None) -
     parts = []
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         location = ".".join(str(part) for part in problem["loc"])
-        parts.append(f"{location}: {problem['msg'].removeprefix('Value error, ')}")
+        parts.append(_describe_problem(location, problem["type"], problem["msg"].removeprefix("Value error, ")))
     return f"settings{where} are not usable: {'; '.join(parts)}"

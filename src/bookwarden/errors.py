@@ -36,6 +36,7 @@
     │   └── StoppedFailingError      a stop was asked for while its batches failed: messages are left
     ├── SharedDoubtError         a sweep that does not wait met a doubt about very many marks
     ├── ServerError              a server of the development cluster did not start, or did not stop
+    ├── FileError                a file, a folder or the output cannot be written or read
     └── MissingExtraError        a library of one of the package's extras is not installed
 
 Foreign errors are translated at the seam where they arise and chained. Each class carries the process exit
@@ -250,6 +251,12 @@ class ServerError(BookwardenError):
     """A server of the development cluster did not start or did not stop."""
 
     exit_code = 12
+
+
+class FileError(BookwardenError):
+    """A file, a folder or the standard output cannot be written or read: a full disk, missing rights, a wrong path."""
+
+    exit_code = 17
 
 
 class MissingExtraError(BookwardenError):

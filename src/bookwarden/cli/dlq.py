@@ -20,7 +20,7 @@ from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, St
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, LetterBounds, ReasonGroup, group_by_reason
-from bookwarden.errors import BookwardenError
+from bookwarden.errors import FileError
 from bookwarden.ledgers.received import Decode, decoded, shortened
 from bookwarden.preflight import require_topics
 from bookwarden.wiring.pulsar import TopicsContext
@@ -221,7 +221,7 @@ def _write_whole(file: Path, lines: Iterable[str]) -> int:
                 count += 1
         part.replace(file)
     except OSError as error:
-        raise BookwardenError(f"{file} cannot be written: {error.strerror}") from error
+        raise FileError(f"{file} cannot be written: {error.strerror}") from error
     return count
 
 

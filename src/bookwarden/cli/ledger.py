@@ -7,20 +7,23 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import click
 
 from bookwarden.cli.references import place_tables, reference_data, reference_pairs
-from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, parse_ledger_id, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
+from bookwarden.config import Settings
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
-from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
+from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.wiring.deletion import verifier_of
+from bookwarden.wiring.journal import journal_reader_of
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -73,7 +76,7 @@ ENTRY_FORMS: Final[Mapping[str, Callable[[Entry], bytes]]] = {"hex": _hex, "raw"
 _everywhere = click.option(
     "--everywhere", is_flag=True, help="Look for it in all of the metadata: every topic, schema and log of every root."
 )
-_LEDGER_ID = click.argument("ledger_id", metavar="ID", type=LEDGER_ID)
+_LEDGER_ID = click.argument("ledger_id", metavar="ID", type=parse_ledger_id)
 _ENTRY_ID = click.IntRange(min=0)
 
 _EXAMPLES = """\b
@@ -105,7 +108,38 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
         found = explain_ledger(ledger_id, verifier_of(metadata, settings))
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)
-    invocation.write(_describe(found))
+        past = _past_of(found.reading, settings, metadata)
+    invocation.write(_describe(found, past))
+
+
+class _Past(NamedTuple):
+    """History of a ledger: ``deletions`` and ``undone`` for programs, ``facts`` for people."""
+
+    deletions: list[dict[str, Any]]
+    undone: dict[str, Any] | None
+    facts: tuple[tuple[str, str], ...]
+
+
+def _past_of(reading: LedgerReading, settings: Settings, metadata: MetadataContext) -> _Past:
+    """Look into the journal for a ledger that is gone, and for the record of an undo of one that is there."""
+    undone = metadata.undone.read_many([reading.ledger_id]).get(reading.ledger_id)
+    if undone is not None and undone.is_of(reading):
+        fact = f"by {undone.undo} at {moment(undone.at_ms)}: the sweep keeps it until `mark ledger {undone.ledger_id}`"
+        return _Past([], {"undo": undone.undo, "at": undone.at_ms}, (("put back", fact),))
+    if not isinstance(reading, AbsentLedger):
+        return _Past([], None, ())
+    try:
+        with contextlib.closing(journal_reader_of(settings.sweep)) as journal:
+            entries = [one.entry for one in SelectedDeletions(journal, Selection(None, frozenset([reading.ledger_id])))]
+    except BookwardenError as error:
+        return _Past([], None, (("deleted", f"not known: {error}"),))
+    facts = tuple(
+        ("deleted", f"by run {one.run} at {moment(one.journaled_at)}, of {one.holder}") for one in entries
+    ) or (("deleted", "by no sweep that this journal knows"),)
+    if entries:
+        facts = (*facts, ("to put it back", f"bookwarden undo --ledger {reading.ledger_id}"))
+    data = [{"run": one.run, "at": one.journaled_at, "holder": one.holder} for one in entries]
+    return _Past(data, None, facts)
 
 
 @ledger.command()
@@ -140,6 +174,8 @@ def read(
     Reading changes nothing: an open ledger is not fenced and stays open. Each entry is checked against its digest;
     a bookie that does not answer is replaced by another that has the entry.
     """
+    if last is not None and first > last:
+        raise click.UsageError(f"--first {first} is behind --last {last}")
     with MetadataContext(invocation.settings) as metadata:
         reader = open_ledger(_stored(metadata, ledger_id), metadata.bookies)
         end = reader.last_confirmed() if last is None else last
@@ -162,7 +198,7 @@ def _stored(metadata: MetadataContext, ledger_id: int) -> StoredLedger:
     return reading
 
 
-def _describe(found: Explanation) -> Document:
+def _describe(found: Explanation, past: _Past) -> Document:
     verdict = [("with a mark of it", found.verdict)]
     if found.reason:
         verdict.append(("because", found.reason))
@@ -170,9 +206,11 @@ def _describe(found: Explanation) -> Document:
     if isinstance(found.reading, StoredLedger):
         parts += [_custom_table(found.reading.metadata), _segments_table(found.reading.metadata)]
         parts.append(Facts(reference_pairs(found), title="References"))
+    if past.facts:
+        parts.append(Facts(past.facts, title="What was done to it"))
     parts += place_tables(found)
     parts.append(Facts(tuple(verdict), title="The sweep"))
-    return Document(_data(found), tuple(parts))
+    return Document({**_data(found), "deletions": past.deletions, "undone": past.undone}, tuple(parts))
 
 
 def _ledger_facts(reading: LedgerReading) -> Facts:
@@ -184,12 +222,13 @@ def _ledger_facts(reading: LedgerReading) -> Facts:
     metadata = reading.metadata
     quorum = f"ensemble {metadata.ensemble_size}, write quorum {metadata.write_quorum}, ack {metadata.ack_quorum}"
     last = metadata.last_entry_id
+    made = ("created", metadata.ctime_ms) if metadata.ctime_ms else ("metadata node made", reading.created_ms)
     return Facts(
         (
             ("state", metadata.state.name.lower().replace("_", " ")),
             ("entries", "not known while it is open" if last is None else f"{last + 1:,}"),
             ("size", "not known while it is open" if last is None else f"{metadata.length:,} bytes"),
-            ("created", moment(metadata.ctime_ms or reading.created_ms)),
+            (made[0], moment(made[1])),
             ("replication", quorum),
             ("digest", metadata.digest_type or "-"),
             ("metadata node", f"{reading.path} (version {reading.version}, format {metadata.format_version})"),

@@ -9,18 +9,26 @@ from typing import Any
 
 import click
 
-from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
+from bookwarden.cli.shell.invocation import (
+    Invocation,
+    parse_ledger_id,
+    parse_topic,
+    pass_invocation,
+    while_migrating_option,
+)
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
 from bookwarden.deletion.phase_one.operation import OperationResult, Plan, require_shown
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
+from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.preflight import require_marking
 from bookwarden.wiring.deletion import PhaseOneContext
 
-_KINDS = {LedgerType.LEDGER: "ledger", LedgerType.OFFLOAD_LEDGER: "offloaded copy"}
+_OFFLOADED = "offloaded copy"
 _COLUMNS = (
     Column("ledger", right=True),
     Column("kind"),
@@ -78,7 +86,7 @@ _force = click.option("--force", is_flag=True, help="Disconnect clients that are
 
 
 @mark.command()
-@click.argument("topic")
+@click.argument("topic", type=parse_topic)
 @click.option("--broker", "mode", flag_value="broker", default=True, help="Ask the topic's broker.  [default]")
 @click.option("--store", "mode", flag_value="store", help="Update the metadata store; for topics no broker owns.")
 @click.option("--force", is_flag=True, help="With --store: also what a subscription has not acknowledged.")
@@ -103,7 +111,7 @@ def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bo
 
 
 @mark.command("topic")
-@click.argument("topic")
+@click.argument("topic", type=parse_topic)
 @_force
 @_dry_run
 @while_migrating_option
@@ -122,7 +130,7 @@ def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool,
 
 
 @mark.command("subscription")
-@click.argument("topic")
+@click.argument("topic", type=parse_topic)
 @click.argument("subscription")
 @_force
 @_dry_run
@@ -141,7 +149,7 @@ def delete_subscription(
 
 
 @mark.command("schema")
-@click.argument("topic")
+@click.argument("topic", type=parse_topic)
 @_dry_run
 @while_migrating_option
 @yes_option
@@ -156,7 +164,7 @@ def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) 
 
 
 @mark.command("ledger")
-@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=LEDGER_ID)
+@click.argument("ledger_ids", metavar="ID...", nargs=-1, required=True, type=parse_ledger_id)
 @click.option(
     "--inside-list",
     is_flag=True,
@@ -184,7 +192,8 @@ def mark_ledger(
         else:
             refuse_holes(marks, context.metadata.catalog, context.metadata.references)
         if dry_run:
-            invocation.write(_ledgers_document(_rows(marks, ()) + _gone(gone), "Dry run: nothing was marked."))
+            note = f"Dry run: {counted(len(marks), 'ledger')} would be marked. Nothing was marked."
+            invocation.write(_ledgers_document(_rows_of_named(marks, context.metadata.references) + _gone(gone), note))
             _end_with(gone)
             return
         require_marking(invocation.settings, context.metadata.admin)
@@ -203,8 +212,20 @@ def mark_ledger(
     _end_with(gone)
 
 
+def _rows_of_named(marks: Sequence[PendingDeletion], references: MetadataReferences) -> list[MarkRow]:
+    """Make the rows of a dry run; the reason says which of them the sweep would keep as they are now."""
+    found = references.read(list({mark.holder() for mark in marks}))
+
+    def reason_of(mark: PendingDeletion) -> str:
+        named = found[mark.holder()]
+        is_named = isinstance(named, LiveReferences) and named.names(mark.ledger_id)
+        return "its holder names it: the sweep would keep it" if is_named else ""
+
+    return [_row(mark, "would mark", reason_of(mark)) for mark in marks]
+
+
 def _gone(ledger_ids: Iterable[int]) -> list[MarkRow]:
-    return [MarkRow(ledger_id, "", "ledger", "gone", "BookKeeper has no metadata of it") for ledger_id in ledger_ids]
+    return [MarkRow(ledger_id, "", "", "gone", "BookKeeper has no metadata of it") for ledger_id in ledger_ids]
 
 
 def _end_with(gone: Sequence[int]) -> None:
@@ -289,7 +310,9 @@ def _rows(planned: Iterable[PendingDeletion], marked: Iterable[MarkedLedger]) ->
 
 
 def _row(found: PendingDeletion, state: str, reason: str) -> MarkRow:
-    return MarkRow(found.ledger_id, str(found.holder()), _KINDS[found.ledger_type], state, reason)
+    holder = found.holder()
+    kind = _OFFLOADED if found.ledger_type is LedgerType.OFFLOAD_LEDGER else holder.ledgers_label
+    return MarkRow(found.ledger_id, str(holder), kind, state, reason)
 
 
 def _cells(rows: Iterable[MarkRow]) -> tuple[tuple[Any, ...], ...]:

@@ -18,8 +18,9 @@ from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note
 from bookwarden.config import Settings
-from bookwarden.errors import BookwardenError, FormatError, NotFoundError, RefusedError
+from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
+from bookwarden.orphans.plan import check_id
 from bookwarden.orphans.report import render_page
 from bookwarden.preflight import require_marking
 from bookwarden.wiring.scan import OrphanApplyContext
@@ -51,6 +52,13 @@ _STAGES = {
 }
 
 
+def _parse_id(text: str) -> str:
+    try:
+        return check_id(text)
+    except FormatError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.group(epilog=_EPILOG)
 def orphans() -> None:
     """Find ledgers that nobody refers to, and reclaim them."""
@@ -59,7 +67,10 @@ def orphans() -> None:
 @orphans.command()
 @click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
 @click.option(
-    "--resume", metavar="SCAN", help="Go on with a scan that was paused or killed, or plan anew from what it read."
+    "--resume",
+    metavar="SCAN",
+    type=_parse_id,
+    help="Go on with a scan that was paused or killed, or plan anew from what it read.",
 )
 @max_reads_option("from the metadata stores in a second, by all processes. Default: the setting.")
 @output_option
@@ -100,7 +111,7 @@ def plan() -> None:
 
 
 @plan.command("show")
-@click.argument("plan_id", metavar="[PLAN]", required=False)
+@click.argument("plan_id", metavar="[PLAN]", required=False, type=_parse_id)
 @output_option
 @click.option(
     "--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Ledgers, and copies, to list."
@@ -126,7 +137,13 @@ def list_plans(invocation: Invocation) -> None:
 
 
 @orphans.command()
-@click.option("--plan", "plan_id", metavar="PLAN", help="The plan to report on; the newest one unless it is named.")
+@click.option(
+    "--plan",
+    "plan_id",
+    metavar="PLAN",
+    type=_parse_id,
+    help="The plan to report on; the newest one unless it is named.",
+)
 @click.option(
     "--html",
     "page",
@@ -144,13 +161,13 @@ def report(invocation: Invocation, plan_id: str | None, page: Path) -> None:
     try:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BookwardenError(f"the report of plan {found.plan_id} cannot be written: {error}") from error
+        raise FileError(f"the report of plan {found.plan_id} cannot be written to {page}: {error.strerror}") from error
     invocation.write(
         Document({"plan_id": found.plan_id, "page": page}, (Note(f"plan {found.plan_id} is reported in {page}"),))
     )
 
 
-@plan.command("list")
+@plan.command("list", hidden=True)
 @pass_invocation
 def list_plans_here(invocation: Invocation) -> None:
     """List the plans, and the scans that have none yet."""
@@ -158,7 +175,7 @@ def list_plans_here(invocation: Invocation) -> None:
 
 
 @orphans.command()
-@click.option("--plan", "plan_id", metavar="PLAN", required=True, help="The plan to apply.")
+@click.option("--plan", "plan_id", metavar="PLAN", required=True, type=_parse_id, help="The plan to apply.")
 @click.option("--execute", is_flag=True, help="Mark the ledgers; without it the command only says which it would.")
 @click.option(
     "--allow-emptied",

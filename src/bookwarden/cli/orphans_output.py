@@ -103,7 +103,9 @@ def describe_applied(result: ApplyResult, copies: ApplyResult | None = None, ref
     if refused:
         parts.append(Note(f"The offloaded copies were not applied: {refused}"))
         data["copies_refused"] = refused
-    text = "The sweep verifies each mark again before it deletes." if result.executed else _NOTHING_CHANGED
+    due = result.marked + (copies.marked if copies else 0)
+    planned = _NOTHING_CHANGED if due else "Nothing was changed, and there is nothing to mark now."
+    text = "The sweep verifies each mark again before it deletes." if result.executed else planned
     parts.append(Note(text))
     return Document(data, tuple(parts))
 

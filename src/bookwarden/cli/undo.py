@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.shell.invocation import LEDGER_ID, Invocation, pass_invocation, while_migrating_option
+from bookwarden.cli.shell.invocation import Invocation, parse_ledger_id, pass_invocation, while_migrating_option
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, Part, Stream, Table, counted, moment
 from bookwarden.cli.shell.questions import confirm, confirm_unproven, yes_option
 from bookwarden.config import SweepSettings
@@ -51,7 +51,7 @@ _NEXT = (
 @click.option("--list", "listing", is_flag=True, help="List the runs in the journal, the latest first.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Runs to list.")
 @click.option("--run", metavar="RUN", help="What this run deleted; RUN is QUERY/BATCH, or QUERY for all its batches.")
-@click.option("--ledger", "ledgers", type=LEDGER_ID, metavar="ID", multiple=True, help="May be repeated.")
+@click.option("--ledger", "ledgers", type=parse_ledger_id, metavar="ID", multiple=True, help="May be repeated.")
 @click.option("--since", type=click.DateTime(_TIMES), metavar="TIME", help="What was deleted from this time on, UTC.")
 @click.option("--discard-partial", is_flag=True, help="Take that of ledgers away again that are lost only in part.")
 @click.option("--dry-run", is_flag=True, help="Only ask the bookies what could be restored.")
@@ -206,8 +206,12 @@ def _unseen(sweep: SweepSettings) -> list[str]:
 
 def _list(invocation: Invocation, limit: int) -> None:
     damage: dict[JournalDamage, None] = {}
+    absent = ""
     with closing(journal_reader_of(invocation.settings.sweep, damage.setdefault)) as reader:
-        runs, hosts = summarize_runs(reader), reader.hosts()
+        try:
+            runs, hosts = summarize_runs(reader), reader.hosts()
+        except NotFoundError as error:
+            runs, hosts, absent = [], [], str(error)
     columns = (
         Column("run"),
         Column("first"),
@@ -221,7 +225,7 @@ def _list(invocation: Invocation, limit: int) -> None:
     parts: list[Part] = [Table(columns, cells, empty="Nothing was deleted.")]
     if len(runs) > limit:
         parts.append(Note(f"{counted(len(runs) - limit, 'earlier run')} not shown: raise --limit."))
-    unseen = _unseen(invocation.settings.sweep)
+    unseen = [*_unseen(invocation.settings.sweep), *([absent] if absent else [])]
     parts += [Note(text) for text in [*map(str, damage), *unseen]]
     data = {"runs": runs[:limit], "runs_in_all": len(runs), "hosts": hosts, "unseen": unseen, "damaged": list(damage)}
     invocation.write(Document(data, tuple(parts)))

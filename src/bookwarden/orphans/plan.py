@@ -167,5 +167,5 @@ def new_id(now_ms: int) -> str:
 def check_id(plan_id: str) -> str:
     """Return the id; FormatError for one that cannot be the name of a folder."""
     if not _ID.fullmatch(plan_id):
-        raise FormatError(f"{plan_id!r} cannot be the id of a plan: `bookwarden orphans plan list` names them")
+        raise FormatError(f"{plan_id!r} cannot be the id of a plan: `bookwarden orphans list` shows them")
     return plan_id

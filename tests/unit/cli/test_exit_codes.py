@@ -13,10 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, TranslatingGroup
+from bookwarden.cli.shell.failures import (
+    CLOSED_OUTPUT_EXIT_CODE,
+    INTERRUPTED_EXIT_CODE,
+    USAGE_EXIT_CODE,
+    TranslatingGroup,
+)
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
-from bookwarden.errors import BookwardenError, ConfigError, StoreAccessError, StoreError
+from bookwarden.errors import BookwardenError, ConfigError, NotFoundError, StoreAccessError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -34,7 +39,9 @@ def classes(root: type[BookwardenError] = BookwardenError) -> Iterator[type[Book
 
 
 def test_the_documented_table_is_that_of_the_error_classes() -> None:
-    expected: dict[int, set[str]] = defaultdict(set, {0: set(), USAGE_EXIT_CODE: set(), INTERRUPTED_EXIT_CODE: set()})
+    expected: dict[int, set[str]] = defaultdict(
+        set, {0: set(), USAGE_EXIT_CODE: set(), INTERRUPTED_EXIT_CODE: set(), CLOSED_OUTPUT_EXIT_CODE: set()}
+    )
     for error in classes():
         if error.__module__ == "bookwarden.errors" and "exit_code" in vars(error):
             expected[error.exit_code].add(error.__name__)
@@ -96,7 +103,7 @@ def test_an_interrupt_has_its_code() -> None:
         (["undo"], USAGE_EXIT_CODE, "--list"),
         (["undo", "--list", "--ledger", "1"], USAGE_EXIT_CODE, "--list"),
         (["undo", "--since", "yesterday"], USAGE_EXIT_CODE, "--since"),
-        (["--set", "sweep.journal=/nonexistent", "undo", "--list"], StoreError.exit_code, "/nonexistent"),
+        (["--set", "sweep.journal=/nonexistent", "undo", "--ledger", "1"], NotFoundError.exit_code, "/nonexistent"),
         (["ledger", "explain", "-1"], USAGE_EXIT_CODE, "-1"),
     ],
 )

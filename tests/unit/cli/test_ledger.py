@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-from bookwarden.cli.ledger import _describe
+from bookwarden.cli.ledger import _describe, _Past
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -141,7 +141,7 @@ def test_explain_says_of_an_unfinished_copy_that_is_left_alone_what_the_sweep_do
     site.register()
     site.ledger("b", 3, state=LedgerState.OPEN, last=None, length=0, **COPY)
     verifier = verifier_with(site.catalog, MetadataReferences([store]), DeletionPolicy(unlisted_grace=0))
-    shown = _describe(explain_ledger(3, verifier))
+    shown = _describe(explain_ledger(3, verifier), _Past([], None, ()))
     assert (shown.data["outcome"], shown.data["present"]) == (Outcome.DELETED, True)
     assert ("bookie clusters", "b (an unfinished copy, /bookies-b/00/0000/L0003)") in shown.parts[0].pairs
 

@@ -40,6 +40,8 @@ WITH_WAY_BACK = {"cluster-migration prepare", "cluster-migration reopen", "booki
 def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     """Yield each command below a group with its words."""
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         if not path and name in ELSEWHERE:
             continue
         found = command.load() if isinstance(command, LateCommand) else command

@@ -37,7 +37,7 @@ from bookwarden.deletion.journal.reading import (
     summarize_runs,
 )
 from bookwarden.deletion.journal.writing import FileJournal, ObjectJournal
-from bookwarden.errors import FormatError, StoreError, StoreUnavailableError
+from bookwarden.errors import FormatError, NotFoundError, StoreError, StoreUnavailableError
 
 ENTRY = JournalEntry(7, "t/ns/persistent/a", "/ledgers/00/0000/L0007", 3, 1_000, b"\x00\xffraw", "query/4", 2_000)
 
@@ -256,7 +256,7 @@ for record in JournalReader(JournalFolder(Path(sys.argv[1]))):
 
 
 def test_a_folder_that_is_not_there_is_an_error_that_names_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"sweep\.journal"):
+    with pytest.raises(NotFoundError, match=r"sweep\.journal"):
         read(tmp_path / "none")
 
 

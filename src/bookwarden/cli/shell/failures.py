@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 from typing import Any
@@ -10,10 +12,13 @@ import click
 
 from bookwarden.cli.shell.extras import missing_extra
 from bookwarden.cli.shell.invocation import Invocation
-from bookwarden.errors import BookwardenError
+from bookwarden.errors import BookwardenError, FileError
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
+#: As of a program that SIGPIPE ends: the reader of the output has closed it.
+CLOSED_OUTPUT_EXIT_CODE = 141
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class TranslatingGroup(click.Group):
@@ -40,6 +45,16 @@ class TranslatingGroup(click.Group):
             return _end(ctx, error, error.format_message(), USAGE_EXIT_CODE)
         except KeyboardInterrupt as error:
             return _end(ctx, error, str(error) or "interrupted", INTERRUPTED_EXIT_CODE)
+        except BrokenPipeError:
+            _leave_output()
+            ctx.exit(CLOSED_OUTPUT_EXIT_CODE)
+        except OSError as error:
+            if error.filename is None and error.errno not in _FULL:
+                raise
+            if error.filename is None:
+                _leave_output()
+                return _end(ctx, error, f"the output cannot be written: {error.strerror}", FileError.exit_code)
+            return _end(ctx, error, f"{error.filename} cannot be used: {error.strerror}", FileError.exit_code)
         except (EOFError, click.Abort) as error:
             return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
         except SystemError as error:
@@ -51,7 +66,7 @@ class TranslatingGroup(click.Group):
 
 def _invocation(ctx: click.Context) -> Invocation:
     found = ctx.obj
-    return found if isinstance(found, Invocation) else Invocation()
+    return found if isinstance(found, Invocation) else Invocation(output=ctx.params.get("output", "text"))
 
 
 def _end(ctx: click.Context, error: BaseException, text: str, exit_code: int) -> None:
@@ -60,3 +75,12 @@ def _end(ctx: click.Context, error: BaseException, text: str, exit_code: int) ->
         traceback.print_exception(error, file=sys.stderr)
     invocation.writer.fail(text, exit_code)
     ctx.exit(exit_code)
+
+
+def _leave_output() -> None:
+    """Write no more to the standard output, also not what is still in its buffer at the end of the process."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        # A test's output has no file.
+        return

@@ -12,13 +12,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bookwarden.errors import FormatError
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 
 if TYPE_CHECKING:
     from bookwarden.cli.shell.output import Document, Stream, Writer
     from bookwarden.config import Settings
 
-LEDGER_ID = click.IntRange(0, MAX_LEDGER_ID)
+
+def parse_ledger_id(text: str) -> int:
+    """Read the id of a ledger off a command line."""
+    if text.isascii() and text.isdecimal() and int(text) <= MAX_LEDGER_ID:
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a ledger id: a number from 0 to {MAX_LEDGER_ID}")
+
+
+def parse_topic(text: str) -> str:
+    """Check the name of a topic on a command line, in any form that `TopicName.parse` takes."""
+    from bookwarden.ledgers.names import TopicName
+
+    try:
+        topic = TopicName.parse(text)
+    except FormatError as error:
+        raise click.BadParameter(str(error)) from error
+    if topic.domain != "persistent":
+        raise click.BadParameter(f"{text}: topics that are not persistent have no ledgers")
+    return text
+
 
 # Libraries whose long log messages only repeat their errors.
 _CHATTY = ("kazoo", "pulsar", "urllib3")

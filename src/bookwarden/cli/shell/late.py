@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.cli.shell.invocation import output_option
 from bookwarden.errors import NotFoundError
 
 #: Of commands that are not of this package.
@@ -40,6 +41,7 @@ class LateCommand(click.Command):
             found = getattr(import_module(module), name)
         if not isinstance(found, click.Command):
             raise TypeError(f"{self._place} is no command")
+        _add_output_option(found)
         return found
 
     def make_context(
@@ -47,3 +49,12 @@ class LateCommand(click.Command):
     ) -> click.Context:
         """Parse the arguments as the command itself does; the context runs the command itself."""
         return self.load().make_context(info_name, args, parent, **extra)
+
+
+def _add_output_option(command: click.Command) -> None:
+    """Have each command take -o, which is a global option too."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _add_output_option(each)
+    elif not isinstance(command, LateCommand) and not any("--output" in one.opts for one in command.params):
+        output_option(command)

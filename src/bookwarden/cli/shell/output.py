@@ -159,6 +159,8 @@ class TextWriter:
             if index:
                 self._console.print()
             self._show(part) if self._console.is_terminal else self._print_plain(part)
+        # An output that is full is to be noticed while the command can still say so.
+        self._console.file.flush()
 
     def write_stream(self, stream: Stream[T]) -> None:
         """Write its table in portions, laid out by the first; one that fits into a portion is written as ever."""

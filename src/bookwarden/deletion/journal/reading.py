@@ -26,7 +26,7 @@ from bookwarden.deletion.journal.entries import (
     decode_record,
 )
 from bookwarden.deletion.journal.writing import SUFFIX, host_in
-from bookwarden.errors import FormatError, StoreError
+from bookwarden.errors import FileError, FormatError, NotFoundError, StoreError
 
 # More than any store accepts as a ledger's metadata, in base64.
 _MAX_LINE: Final = 16 * 1024 * 1024
@@ -82,13 +82,16 @@ class JournalFolder:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """List the files, oldest first; StoreError if there is no such folder."""
+        """List the files, oldest first; NotFoundError if there is no such folder."""
         try:
             return sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
-        except OSError as error:
-            raise StoreError(
-                f"journal {self._folder} cannot be read ({error.strerror}): name the folder with sweep.journal"
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"there is no journal in {self._folder.absolute()}: no sweep with these settings deleted anything on "
+                "this machine; if another did, name its folder with sweep.journal"
             ) from error
+        except OSError as error:
+            raise FileError(f"journal {self._folder} cannot be read: {error.strerror}") from error
 
     def open(self, name: str) -> AbstractContextManager[Lines] | None:
         """Open a file; None if it is gone meanwhile."""

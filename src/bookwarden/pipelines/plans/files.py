@@ -111,7 +111,7 @@ class PlanFiles:
         data = self._load(f"{plan_id}/{_MANIFEST}")
         if data is None:
             raise NotFoundError(
-                f"there is no finished plan {plan_id} in {self.folder.location}: `bookwarden orphans plan list` names "
+                f"there is no finished plan {plan_id} in {self.folder.location}: `bookwarden orphans list` names "
                 "those that there are"
             )
         plan = PlanManifest.decode(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -143,7 +144,7 @@ class PulsarAdmin:
         return {}
 
     def _failure(self, answer: urllib3.BaseHTTPResponse, asked: str) -> BookwardenError:
-        said = f"{asked}: the broker answered {answer.status}: {self._reason(answer)}"
+        said = f"{asked[:_MAX_REASON]}: the broker answered {answer.status}: {self._reason(answer)}"
         if answer.status in (401, 403):
             way = (
                 "no credentials" if self._connection.auth == "none" else f"credentials of kind {self._connection.auth}"
@@ -174,8 +175,14 @@ class PulsarAdmin:
             text = str(value["reason"])
         for secret in self._authorization().values():
             text = text.replace(secret.removeprefix("Bearer "), "***")
-        line = " ".join(text.split())
+        line = _without_page_or_trace(text)
         return line[:_MAX_REASON] or answer.reason or "no reason given"
+
+
+def _without_page_or_trace(text: str) -> str:
+    """Put what a broker answered on one line: of an HTML page its title, of a Java stack trace what is before it."""
+    title = re.search(r"<title>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
+    return " ".join((title[1] if title else re.split(r"\n\s*at ", text)[0]).split())
 
 
 def _checked_address(admin_url: str) -> str:

@@ -1,0 +1,181 @@
+"""What a new user tries in the first hour: mistakes, full disks and closed pipes end with one line and a code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from bookwarden.cli.ledger import _Past, _past_of
+from bookwarden.cli.main import COMMANDS, cli
+from bookwarden.cli.mark import _rows_of_named
+from bookwarden.cli.shell.failures import CLOSED_OUTPUT_EXIT_CODE, USAGE_EXIT_CODE
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.clusters.pulsar.rest.admin import _without_page_or_trace
+from bookwarden.config import load_settings
+from bookwarden.deletion.journal.entries import JournalEntry
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
+from bookwarden.errors import ConfigError, FileError
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
+from bookwarden.ledgers.undone import UndoneLedger
+from bookwarden.metastore.memory import MemoryStore
+from servers.population import ROOT, Population
+
+PROGRAM = [sys.executable, "-m", "bookwarden.cli"]
+
+
+def leaves(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        return [leaf for word, one in command.commands.items() for leaf in leaves(one, f"{name} {word}")]
+    return [(name, command)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
+def test_each_command_takes_the_form_of_its_output_behind_its_name(command: click.Command) -> None:
+    for name, leaf in leaves(command.load(), command.name):
+        options = [option for one in leaf.params for option in one.opts]
+        assert options.count("-o") == options.count("--output") == 1, name
+
+
+def test_a_full_output_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        for form in ("text", "json"):
+            ended = subprocess.run(
+                [*PROGRAM, "-o", form, "orphans", "list"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+            )
+            assert ended.returncode == FileError.exit_code
+            assert ended.stderr.count("\n") == 1, ended.stderr
+            assert "the output cannot be written: No space left on device" in ended.stderr
+
+
+def test_an_output_that_its_reader_has_closed_ends_as_other_programs_do(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([*PROGRAM, "orphans", "list"], stdout=write, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (CLOSED_OUTPUT_EXIT_CODE, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["ledger", "read", "82", "--first", "5", "--last", "3"], "--first 5 is behind --last 3"),
+        (["ledger", "show", "abc"], "'abc' is not a ledger id"),
+        (["ledger", "show", "9223372036854775808"], "is not a ledger id"),
+        (["mark", "topic", "http://foo/bar", "--dry-run"], "unknown domain 'http'"),
+        (["mark", "topic", "", "--dry-run"], "has an empty part"),
+        (["mark", "trim", "non-persistent://a/b/c", "--dry-run"], "have no ledgers"),
+        (["orphans", "plan", "show", "../../etc"], "cannot be the id of a plan"),
+        (["orphans", "scan", "--resume", "../x"], "cannot be the id of a plan"),
+    ],
+)
+def test_wrong_arguments_are_wrong_usage(arguments: list[str], text: str) -> None:
+    ended = CliRunner().invoke(cli, ["-o", "json", *arguments])
+    assert ended.exit_code == USAGE_EXIT_CODE
+    assert text in json.loads(ended.stderr)["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(["nonsense"], "No such command"), (["--set", "x", "init"], "NAME=VALUE")]
+)
+def test_wrong_usage_of_the_program_itself_is_json_too(arguments: list[str], text: str) -> None:
+    ended = CliRunner().invoke(cli, ["-o", "json", *arguments])
+    assert (ended.exit_code, text in json.loads(ended.stderr)["error"]) == (USAGE_EXIT_CODE, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ("pulsar: {service_urll: x}", "there is no setting 'pulsar.service_urll'; did you mean pulsar.service_url?"),
+        ("nothing: {alike: 1}", "there is no setting 'nothing'"),
+        ("metadata_store: {urls: 'zk:host:1'}", "metadata_store.urls must be a list"),
+        ("metadata_store: {urls: []}", "metadata_store.urls must not be empty"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named_in_plain_words(tmp_path: Path, settings: str, text: str) -> None:
+    file = tmp_path / "bookwarden.yaml"
+    file.write_text(settings)
+    ended = CliRunner().invoke(cli, ["--config", str(file), "orphans", "list"])
+    assert (ended.exit_code, text in ended.stderr) == (ConfigError.exit_code, True), ended.stderr
+
+
+def test_without_a_journal_nothing_was_deleted(tmp_path: Path) -> None:
+    arguments = ["--set", f"sweep.journal={tmp_path / 'none'}", "undo", "--list"]
+    ended = CliRunner().invoke(cli, arguments)
+    assert ended.exit_code == 0
+    assert "Nothing was deleted." in ended.stdout
+    assert f"there is no journal in {tmp_path / 'none'}" in ended.stdout.replace("\n", " ")
+    assert json.loads(CliRunner().invoke(cli, ["-o", "json", *arguments]).stdout)["runs"] == []
+
+
+def past_of(reading: LedgerReading, journal: Path, store: MemoryStore) -> _Past:
+    settings = load_settings(None, {"sweep.journal": str(journal)})
+    return _past_of(reading, settings, SimpleNamespace(undone=UndoneLedgers(store)))  # type: ignore[arg-type]  # of it
+
+
+def test_of_a_ledger_that_is_gone_the_journal_says_which_run_deleted_it_and_how_it_comes_back(tmp_path: Path) -> None:
+    gone = AbsentLedger(7)
+    entry = JournalEntry(7, "tenant/ns/persistent/a", "/ledgers/00/0000/L0007", 0, 1, b"raw", "query/3", 1_000)
+    with closing(FileJournal(tmp_path / "journal")) as journal:
+        journal.append([entry])
+    store = MemoryStore()
+    found = past_of(gone, tmp_path / "journal", store)
+    assert found.deletions == [{"run": "query/3", "at": 1_000, "holder": "tenant/ns/persistent/a"}]
+    assert found.facts[0][1].startswith("by run query/3 at 1970-01-01 00:00:01Z")
+    assert found.facts[1][1] == "bookwarden undo --ledger 7"
+    assert past_of(AbsentLedger(8), tmp_path / "journal", store).facts == (
+        ("deleted", "by no sweep that this journal knows"),
+    )
+    (unknown,) = past_of(gone, tmp_path / "none", store).facts
+    assert unknown[1].startswith("not known: there is no journal in")
+
+
+def test_of_a_ledger_that_was_put_back_it_is_said_so(tmp_path: Path) -> None:
+    store = MemoryStore()
+    population = Population(store)
+    population.ledger(7, ManagedLedgerHolder("tenant/ns/persistent/a"))
+    (there,) = BookKeeperCatalog(store, ROOT).read_many([7])
+    assert past_of(there, tmp_path, store).facts == ()
+    UndoneLedgers(store).note_many([UndoneLedger(7, "undo-1", 1_000, None)])
+    found = past_of(there, tmp_path, store)
+    assert found.undone == {"undo": "undo-1", "at": 1_000}
+    assert "the sweep keeps it until `mark ledger 7`" in found.facts[0][1]
+
+
+def test_a_dry_run_of_a_mark_by_id_says_what_the_sweep_would_keep() -> None:
+    store = MemoryStore()
+    population = Population(store)
+    topic, cursor = ManagedLedgerHolder("tenant/ns/persistent/a"), CursorHolder("tenant/ns/persistent/a", "sub")
+    population.ledger(7, topic)
+    population.names(topic, [7])
+    population.ledger(8, cursor)
+    marks = marks_of_ids(BookKeeperCatalog(store, ROOT), [7, 8])
+    rows = _rows_of_named(marks, MetadataReferences([store]))
+    assert [(row.ledger_id, row.kind, row.state, row.reason) for row in rows] == [
+        (7, "data", "would mark", "its holder names it: the sweep would keep it"),
+        (8, "cursor", "would mark", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answered", "line"),
+    [
+        ("Topic is already fenced\n\tat org.apache.A.b(A.java:1)\n\tat org.c", "Topic is already fenced"),
+        ("<html><head><title>Error 414 URI Too Long</title></head><body>...</body></html>", "Error 414 URI Too Long"),
+        ("two\n lines", "two lines"),
+    ],
+)
+def test_pages_and_stack_traces_of_a_broker_are_left_out(answered: str, line: str) -> None:
+    assert _without_page_or_trace(answered) == line
