@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.rest.backlog import EntriesBehind
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
 from bookwarden.pipelines.sweep.stuck import StuckWatch
 
 TOPIC, OTHER = "persistent://t/n/d-partition-0", "persistent://t/n/d-partition-1"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.clusters.pulsar.rest.backlog import EntriesBehind
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError, StoreError

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.pulsar.rest.backlog import EntriesBehind
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
 
 logger = logging.getLogger(__name__)
 

@@ -38,23 +38,25 @@ class WaitingMessages:
         spans = [
             (partition, *self._span(partition)) for topic in topics for partition in list_partitions(self._admin, topic)
         ]
-        for partition, start, end in spans:
-            if start < end:
-                yield from self._between(partition, start, end)
+        for partition, first, last in spans:
+            if first is not None:
+                yield from self._between(partition, first, last)
 
-    def _span(self, partition: str) -> tuple[Position, Position]:
+    def _span(self, partition: str) -> tuple[Position | None, Position]:
+        """Return the first entry behind the subscription's position, None if there is none, and the last one."""
         positions = read_positions(self._admin, partition)
         start = positions.cursors.get(self._subscription)
         if start is None:
             raise NotFoundError(f"{partition} has no subscription {self._subscription!r}; `bookwarden init` creates it")
-        return start, positions.latest
+        return positions.behind(start).first, positions.latest
 
-    def _between(self, partition: str, start: Position, end: Position) -> Iterator[ReceivedMark]:
-        first = Position(start.ledger_id, start.entry_id + 1)
+    def _between(self, partition: str, first: Position, last: Position) -> Iterator[ReceivedMark]:
         with self._entries.open(partition, first, _TIMEOUT_S) as stream:
-            while (entry := stream.next(_QUIET_S)) is not None and entry.position <= end:
-                yield from self._marks(partition, entry)
-                if entry.position == end:
+            while (entry := stream.next(_QUIET_S)) is not None and entry.position <= last:
+                # A broker may begin an entry earlier: it takes the position for one within a batch.
+                if entry.position >= first:
+                    yield from self._marks(partition, entry)
+                if entry.position == last:
                     return
 
     def _marks(self, partition: str, entry: Entry) -> Iterator[ReceivedMark]:

@@ -7,10 +7,11 @@ subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take sev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
+    EntriesBehind,
     Position,
     TopicPositions,
     list_partitions,
@@ -21,13 +22,6 @@ from bookwarden.errors import FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.backlog import PartitionBacklog
 
 _SCAN_TIMEOUT_S = 130.0
-
-
-class EntriesBehind(NamedTuple):
-    """The number of entries behind a subscription's position, and the first of them."""
-
-    entries: int
-    first: Position | None
 
 
 class SubscriptionBacklog:
@@ -42,7 +36,8 @@ class SubscriptionBacklog:
 
     def entries(self, partition: str, subscription: str) -> EntriesBehind:
         """Count the entries behind the subscription's position, in one cheap request."""
-        return _entries_behind(*self._position(partition, subscription))
+        positions, start = self._position(partition, subscription)
+        return positions.behind(start)
 
     def entries_by_partition(self, topics: Iterable[str], subscription: str) -> dict[str, EntriesBehind]:
         """Count them on each partition of the topics."""
@@ -59,7 +54,7 @@ class SubscriptionBacklog:
     def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
         """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
         positions, start = self._position(partition, subscription)
-        entries, first = _entries_behind(positions, start)
+        entries, first = positions.behind(start)
         if first is None:
             return PartitionBacklog(partition, 0, 0, exact=True)
         seen, messages, complete = self._scan(partition, subscription, start, max_entries)
@@ -101,13 +96,3 @@ def _parse(found: Any, path: str) -> tuple[int, int, Position | None]:
     last = found.get("lastMessageId")
     position = Position.parse(":".join(str(last).split(":")[:2])) if last else None
     return int(found["entries"]), int(found["messages"]), position
-
-
-def _entries_behind(positions: TopicPositions, start: Position) -> EntriesBehind:
-    behind, first = 0, None
-    for ledger in positions.ledgers:
-        begin = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
-        if ledger.ledger_id >= start.ledger_id and ledger.entries > begin:
-            behind += ledger.entries - begin
-            first = first or Position(ledger.ledger_id, begin)
-    return EntriesBehind(behind, first)

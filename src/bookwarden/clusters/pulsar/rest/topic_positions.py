@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -47,6 +47,13 @@ class LedgerSpan:
     entries: int
 
 
+class EntriesBehind(NamedTuple):
+    """The number of entries behind a subscription's position, and the first of them."""
+
+    entries: int
+    first: Position | None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPositions:
     """A snapshot of one topic: its ledgers in order, and the mark-delete position of each durable cursor."""
@@ -67,6 +74,16 @@ class TopicPositions:
             if ledger.entries > 0:
                 return Position(ledger.ledger_id, ledger.entries - 1)
         return self.earliest
+
+    def behind(self, start: Position) -> EntriesBehind:
+        """Count the entries behind a position, which may be in a ledger that is not there any more."""
+        behind, first = 0, None
+        for ledger in self.ledgers:
+            begin = start.entry_id + 1 if ledger.ledger_id == start.ledger_id else 0
+            if ledger.ledger_id >= start.ledger_id and ledger.entries > begin:
+                behind += ledger.entries - begin
+                first = first or Position(ledger.ledger_id, begin)
+        return EntriesBehind(behind, first)
 
 
 def topic_path(topic: str) -> str:
