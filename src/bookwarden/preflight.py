@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 
 _PATIENCE_S = 10
+_PAGE: Final = 4_096
 _LOCAL_MASTER: Final = re.compile(r"local(\[[^\]]*\])?")
 
 
@@ -49,10 +51,33 @@ def require_sweeping(settings: Settings, metadata: MetadataContext) -> None:
     deletion = settings.deletion
     require_topics(metadata.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
     _require_service_url(settings)
+    require_stores(metadata)
+
+
+def require_stores(metadata: MetadataContext) -> None:
+    """Raise StoreError where a metadata store is out of reach."""
     # This reads the ledgers root as well, where a wrong URL shows.
     metadata.catalog.read_many([0])
     for store in metadata.stores.values():
         store.sync()
+
+
+def require_folder(setting: str, folder: str) -> None:
+    """Make a folder of the settings, and write into it; ConfigError, which names the setting, where that fails.
+
+    Locations in object stores and other file systems of Spark are left to it.
+    """
+    if "://" in folder:
+        return
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * _PAGE)
+    except OSError as error:
+        raise ConfigError(
+            f"{setting} {Path(folder).absolute()} cannot be written: {error.strerror}; name a folder that this user "
+            "may write to, on a disk with space"
+        ) from error
 
 
 def require_absolute_journal(sweep: SweepSettings, master: str) -> None:

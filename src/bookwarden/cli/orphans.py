@@ -22,7 +22,8 @@ from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundE
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
 from bookwarden.orphans.report import render_page
-from bookwarden.preflight import require_marking
+from bookwarden.preflight import require_folder, require_marking, require_stores
+from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.scan import OrphanApplyContext
 
 if TYPE_CHECKING:
@@ -91,9 +92,24 @@ def scan(
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
     settings = _with_limit(invocation.settings, limit)
     require_spark()
+    require_folder("orphans.folder", settings.orphans.folder)
+    if resume is not None:
+        _require_scan(settings, resume)
+    elif snapshot is None:
+        with MetadataContext(settings) as metadata:
+            require_stores(metadata)
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
+
+
+def _require_scan(settings: Settings, scan_id: str) -> None:
+    from bookwarden.pipelines.scan.folder import scan_ids
+
+    if scan_id not in scan_ids(settings):
+        raise NotFoundError(
+            f"there is no scan {scan_id} in {settings.orphans.folder}: `bookwarden orphans list` has them"
+        )
 
 
 def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:

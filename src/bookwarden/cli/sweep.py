@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from bookwarden.cli.preflight import require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted
+from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted, moment
 from bookwarden.config import Settings
-from bookwarden.errors import BookwardenError
+from bookwarden.errors import BookwardenError, PulsarError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import OutcomeRow
-from bookwarden.ledgers.received import ReceivedMark, decoded
-from bookwarden.preflight import require_sweeping
+from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark, decoded
+from bookwarden.preflight import require_folder, require_sweeping
 from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.roots import roots_proof_of
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.sweep.driver import SweepEnd
 
+logger = logging.getLogger(__name__)
 _CHUNK = 10_000
+# What is due so soon is waited for.
+_SOON_S = 5.0
 _EPILOG = """\b
 Examples:
   bookwarden sweep --dry-run    what would be done, one line for each mark
@@ -49,19 +55,85 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
         require_spark()
         # It may wait for a store or a broker.
         invocation.set_up_logging(logging.WARNING)
+        if not settings.sweep.dry_run:
+            require_folder("sweep.checkpoint", settings.sweep.checkpoint)
+            require_folder("sweep.journal", settings.sweep.journal)
     with MetadataContext(settings) as metadata:
         unless_away(partial(require_sweeping, settings, metadata), waits=not (once or dry_run))
+        waiting = _look(settings, metadata) if once and not dry_run else None
     if dry_run:
         invocation.write_stream(_described(_preview(settings)))
+        return
+    if waiting is not None:
+        invocation.write(_end_document(Counter(), drained=True, waiting=waiting))
         return
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
     end = _sweep(settings, once)
-    summary = _summary(end.counts) or "nothing was due"
-    text = f"Everything that was due is done: {summary}." if end.drained else f"Stopped: {summary}."
-    invocation.write(Document({"drained": end.drained, "counts": dict(end.counts)}, (Note(text),)))
+    waiting = _look_behind(settings) if once and end.drained else None
+    invocation.write(_end_document(end.counts, drained=end.drained, waiting=waiting))
     if once and not end.drained:
         raise BookwardenError("stopped before everything that was due was done: start the sweep again")
+
+
+class _Waiting(NamedTuple):
+    """The marks that wait for their delay; ``first_ms`` is when the first is due, in milliseconds since the epoch."""
+
+    marks: int
+    first_ms: int | None
+
+
+def _look(settings: Settings, metadata: MetadataContext) -> _Waiting | None:
+    """Return what waits, where nothing is due and so no Spark is needed; None where something is, or may be.
+
+    Raises as the sweep where roots and BookKeeper do not belong together.
+    """
+    retry_topic = TopicName.parse(settings.deletion.retry_topic).base
+    with TopicsContext(settings, metadata.admin) as topics:
+        behind = {partition: found.entries for partition, found in topics.entries().items() if found.entries}
+        is_more = any(TopicName.parse(partition).base != retry_topic for partition in behind)
+        if is_more or sum(behind.values()) > _CHUNK or _has_directives(topics):
+            return None
+        due = [_due_ms(received) for received in topics.waiting()]
+    if due and min(due) <= (time.time() + _SOON_S) * 1000:
+        return None
+    for note in roots_proof_of(settings.metadata_store, metadata).require():
+        logger.warning("%s", note)
+    return _Waiting(len(due), min(due, default=None))
+
+
+def _look_behind(settings: Settings) -> _Waiting | None:
+    """Return what waits when all that was due is done; where that cannot be seen any more, the sweep has ended well."""
+    try:
+        with MetadataContext(settings) as metadata:
+            return _look(settings, metadata)
+    except BookwardenError as error:
+        logger.warning("what waits for its delay cannot be seen: %s", error)
+        return None
+
+
+def _has_directives(topics: TopicsContext) -> bool:
+    """Return whether there are switch directives to read; the sweep itself says what is wrong with their topic."""
+    try:
+        return topics.directives() > 0
+    except PulsarError:
+        return True
+
+
+def _due_ms(received: ReceivedMark) -> int:
+    delay = received.properties.get(DELAY_TIME, "")
+    return received.published_at + (int(delay) if delay.isdecimal() else 0)
+
+
+def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | None) -> Document:
+    summary = _summary(counts) or "nothing was due"
+    if waiting is not None and waiting.marks:
+        summary += f"; {counted(waiting.marks, 'mark')} more wait, the first until {moment(waiting.first_ms)}"
+    text = f"Everything that was due is done: {summary}." if drained else f"Stopped: {summary}."
+    data = {"drained": drained, "counts": dict(counts)}
+    if waiting is not None:
+        data |= {"waiting": waiting.marks, "next_due": waiting.first_ms}
+    return Document(data, (Note(text),))
 
 
 def _sweep(settings: Settings, once: bool) -> SweepEnd:

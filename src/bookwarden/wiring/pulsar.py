@@ -80,6 +80,8 @@ class TopicsContext(Resources):
             self.in_flight = partial(count_in_flight, backlog, swept, deletion.subscription)
             #: Counts the broker entries behind the sweep's subscription, by partition of both topics; names the first.
             self.entries = partial(backlog.entries_by_partition, swept, deletion.subscription)
+            #: Counts the switch directives that the sweep has not read; PulsarError where their topic is missing.
+            self.directives = partial(backlog.count, SWITCH_TOPIC, deletion.subscription)
             #: Says why nothing can be read from an entry on.
             self.why_unreadable = entries.why_unreadable
             waiting = WaitingMessages(entries, self.admin, deletion.subscription, deletion.retry_topic)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli import sweep
 from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
@@ -22,13 +27,15 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.admin import _without_page_or_trace
-from bookwarden.config import load_settings
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
+from bookwarden.config import DeletionSettings, load_settings
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
-from bookwarden.errors import ConfigError, FileError
+from bookwarden.errors import ConfigError, FileError, NotFoundError, PulsarError, StoreError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
+from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import ROOT, Population
@@ -179,3 +186,94 @@ def test_a_dry_run_of_a_mark_by_id_says_what_the_sweep_would_keep() -> None:
 )
 def test_pages_and_stack_traces_of_a_broker_are_left_out(answered: str, line: str) -> None:
     assert _without_page_or_trace(answered) == line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        (["sweep", "--once"], "sweep.checkpoint"),
+        (["sweep", "--once"], "sweep.journal"),
+        (["follow", "--once"], "follow.checkpoint"),
+        (["orphans", "scan"], "orphans.folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_ends_a_run_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], setting: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    wrong = tmp_path / "file" / "below"
+    ended = CliRunner().invoke(cli, ["--set", f"{setting}={wrong}", *arguments])
+    assert ended.exit_code == ConfigError.exit_code
+    assert f"{setting} {wrong} cannot be written: Not a directory" in ended.stderr
+
+
+def test_a_scan_that_is_not_there_is_named_before_spark_starts(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["--set", f"orphans.folder={tmp_path}", "orphans", "scan", "--resume", "nope"])
+    assert (ended.exit_code, f"there is no scan nope in {tmp_path}" in ended.stderr) == (NotFoundError.exit_code, True)
+
+
+def test_a_scan_of_a_store_that_is_away_ends_before_spark_starts(tmp_path: Path) -> None:
+    away = ["--set", "metadata_store.urls=['zk:127.0.0.1:1']"]
+    ended = CliRunner().invoke(cli, [*away, "--set", f"orphans.folder={tmp_path}", "orphans", "scan"])
+    assert (ended.exit_code, ended.stderr.count("\n")) == (StoreError.exit_code, 1)
+
+
+class Topics:
+    """Backlogs of the sweep's topics, and the marks on the retry topic by their delay in milliseconds from now."""
+
+    def __init__(self, new: int = 0, directives: int = 0, delays: Sequence[int] = ()) -> None:
+        self._new, self._directives = new, directives
+        self._delays = delays
+
+    def __enter__(self) -> Topics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def entries(self) -> dict[str, EntriesBehind]:
+        deletion = DeletionSettings()
+        numbers = {deletion.topic: self._new, deletion.retry_topic: len(self._delays)}
+        return {f"{topic}-partition-0": EntriesBehind(number, None) for topic, number in numbers.items()}
+
+    def directives(self) -> int:
+        if self._directives < 0:
+            raise PulsarError("no such topic")
+        return self._directives
+
+    def waiting(self) -> Iterator[ReceivedMark]:
+        now_ms = int(time.time() * 1000)
+        for delay in self._delays:
+            yield ReceivedMark("", "", None, b"", {DELAY_TIME: "60000"}, now_ms - 60_000 + delay)
+
+
+@pytest.mark.parametrize(
+    ("topics", "waiting"),
+    [
+        (Topics(), 0),
+        (Topics(delays=[120_000, 90_000]), 2),
+        (Topics(delays=[120_000, -1]), None),
+        (Topics(delays=[120_000, 1_000]), None),
+        (Topics(new=1), None),
+        (Topics(directives=1), None),
+        (Topics(directives=-1), None),
+    ],
+    ids=["nothing", "waiting", "due", "due soon", "new", "directive", "no topic of directives"],
+)
+def test_spark_is_started_where_something_is_due(
+    monkeypatch: pytest.MonkeyPatch, topics: Topics, waiting: int | None
+) -> None:
+    looked: list[bool] = []
+    monkeypatch.setattr(sweep, "TopicsContext", lambda *_: topics)
+    proof = SimpleNamespace(require=lambda: looked.append(True) or [])
+    monkeypatch.setattr(sweep, "roots_proof_of", lambda *_: proof)
+    found = sweep._look(load_settings(), SimpleNamespace(admin=None))  # type: ignore[arg-type]  # of it
+    assert (found.marks if found else None) == waiting
+    # An end without Spark is no less careful about roots that do not belong to the BookKeeper.
+    assert bool(looked) is (waiting is not None)
+    if waiting:
+        assert found is not None
+        text = sweep._end_document(Counter(), drained=True, waiting=found).parts[0].text
+        assert re.search(r"nothing was due; 2 marks more wait, the first until \d{4}-", text)
+        assert found.first_ms == pytest.approx(time.time() * 1000 + 90_000, abs=30_000)

@@ -212,6 +212,7 @@ def test_a_scan_tells_a_schedule_what_it_found(
 
     monkeypatch.setattr(scan_driver, "run_scan", scanned)
     monkeypatch.setattr(orphans, "require_spark", lambda: None)
+    monkeypatch.setattr(orphans, "require_stores", lambda _: None)
     done = run("orphans", "scan", "--max-reads-per-second", "50", "--output", "json")
     assert done.exit_code == code
     assert json.loads(done.stdout)["plan"]["plan_id"] == "p1"
@@ -233,6 +234,7 @@ def test_a_scan_that_fails_or_is_paused_is_told_from_one_that_found_something(
 
     monkeypatch.setattr(scan_driver, "run_scan", failing)
     monkeypatch.setattr(orphans, "require_spark", lambda: None)
+    monkeypatch.setattr(orphans, "require_stores", lambda _: None)
     done = run("orphans", "scan")
     assert (done.exit_code, done.stdout) == (code, "")
     assert text in done.stderr
