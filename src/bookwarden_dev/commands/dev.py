@@ -23,6 +23,7 @@ from bookwarden_dev.devcluster.status import ServerStatus
 
 DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
 _SETTINGS_FILE = "bookwarden.yaml"
+_GRACE_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +145,29 @@ def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> Non
 
 
 def settings_of(cluster: DevCluster) -> dict[str, Any]:
-    """Return bookwarden's settings for this cluster; all its files are in the cluster's home."""
-    state = cluster.home / "sweep"
+    """Return settings of bookwarden for this cluster: all files in its home, and graces short enough for a first look."""
+    home = cluster.home
     return {
         "pulsar": _pulsar_settings(cluster.connection()),
         "metadata_store": {"urls": [cluster.store_url]},
-        "sweep": {name: str(state / name) for name in ("checkpoint", "outcomes", "journal")},
+        "deletion": {
+            "unlisted_grace_seconds": _GRACE_SECONDS,
+            "two_phase_deletion_reconsume_later_in_seconds": _GRACE_SECONDS,
+        },
+        "sweep": {name: str(home / "sweep" / name) for name in ("checkpoint", "outcomes", "journal")},
+        "follow": {
+            "checkpoint": str(home / "follow" / "checkpoint"),
+            "outcomes": str(home / "follow" / "outcomes"),
+            "grace_seconds": _GRACE_SECONDS,
+        },
+        "orphans": {
+            "folder": str(home / "orphans"),
+            "min_age_days": 0,
+            "longest_compaction_hours": 0,
+            "seen_apart_hours": 0,
+            "max_share": 1,
+        },
+        "cluster_migration": {"journal": str(home / "cluster-migration")},
     }
 
 
@@ -164,7 +182,10 @@ def _write_settings(cluster: DevCluster) -> None:
     temporary = path.with_suffix(".new")
     # It may hold a token.
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write("# Written by `bookwarden dev up`: the development cluster in this folder.\n")
+        file.write(
+            "# Written by `bookwarden dev up`: the development cluster in this folder.\n"
+            "# Its graces and ages are for a first look: elsewhere keep the defaults of conf/bookwarden.yaml.\n"
+        )
         yaml.safe_dump(settings_of(cluster), file, sort_keys=False)
     os.replace(temporary, path)
 
