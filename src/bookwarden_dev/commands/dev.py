@@ -145,7 +145,7 @@ def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> Non
 
 
 def settings_of(cluster: DevCluster) -> dict[str, Any]:
-    """Return settings of bookwarden for this cluster: all files in its home, and graces short enough for a first look."""
+    """Return settings for this cluster: all files in its home, and graces that are short enough for a first look."""
     home = cluster.home
     return {
         "pulsar": _pulsar_settings(cluster.connection()),
