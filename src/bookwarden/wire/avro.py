@@ -132,7 +132,7 @@ def read_avro(payload: bytes, schema: ParsedSchema) -> Any:
         record = fastavro.schemaless_reader(source, schema.definition, None)
     except _UNDECODABLE as error:
         raise MalformedMarkError(
-            f"payload of {len(payload)} bytes does not fit the writer's Avro schema: {type(error).__name__} {error}"
+            f"payload of {len(payload)} bytes is no pending deletion: it does not fit the writer's Avro schema"
         ) from error
     if source.tell() != len(payload):
         raise MalformedMarkError(f"payload has {len(payload) - source.tell()} bytes behind the Avro record")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +13,7 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.report import render_page
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
+from bookwarden.orphans.report.page import _growth
 from bookwarden.orphans.summary import (
     Cell,
     Findings,
@@ -171,6 +173,15 @@ def test_growth_is_drawn_once_there_is_an_earlier_scan() -> None:
     assert title in page.texts
     assert page.has("5 orphans of 100 ledgers, 2.0 GiB of 10.0 GiB")
     assert [tag for tag, _ in page.tags].count("circle") == 2
+    assert page.has("orphans.seen_apart_hours")
+
+
+@pytest.mark.parametrize(("hours", "has_time"), [(7, True), (24 * 7, False)])
+def test_the_axis_of_growth_has_times_within_few_days(hours: int, has_time: bool) -> None:
+    before = replace(GrowthPoint("plan-6", NOW, 100, 10 * GIB, 5, 2 * GIB), created_ms=NOW - hours * 3_600_000)
+    labels = [figure.label for _, figure in _growth([before, replace(before, created_ms=NOW)])]
+    assert all((":" in label) is has_time for label in labels), labels
+    assert len(set(labels)) == 2
 
 
 def test_the_longest_bar_fills_the_width_and_the_smallest_can_be_seen() -> None:

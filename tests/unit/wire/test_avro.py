@@ -329,3 +329,9 @@ def test_a_mark_that_is_stamped_or_encoded_keeps_every_field() -> None:
     assert CODEC.decode(CODEC.encode(replace(plain, ledger_type=LedgerType.LEDGER))) == replace(
         plain, ledger_type=LedgerType.LEDGER
     )
+
+
+def test_of_bytes_that_fit_no_schema_no_library_speaks() -> None:
+    with pytest.raises(MalformedMarkError) as caught:
+        CODEC.decode(b"hello")
+    assert str(caught.value) == "payload of 5 bytes is no pending deletion: it does not fit the writer's Avro schema"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SHOWN_BARS: Final = 15
 _SHOWN_PLACES: Final = 3
+_FEW_DAYS_MS: Final = 3 * 86_400_000
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 _MEANING: Final = {
     LedgerClass.REFERENCED: "something in the metadata names it",
@@ -146,12 +147,13 @@ def _ages(counts: Iterable[Count]) -> list[Figure]:
     ]
 
 
-def _growth(points: Iterable[GrowthPoint]) -> list[tuple[float, Figure]]:
+def _growth(points: Sequence[GrowthPoint]) -> list[tuple[float, Figure]]:
+    within_days = points[-1].created_ms - points[0].created_ms < _FEW_DAYS_MS if points else False
     return [
         (
             float(point.created_ms),
             Figure(
-                _day(point.created_ms),
+                _tick_of(point.created_ms, within_days=within_days),
                 point.orphan_bytes,
                 size_text(point.orphan_bytes),
                 f"{_moment(point.created_ms)}: {point.orphans:,} orphans of {point.ledgers:,} ledgers, "
@@ -187,5 +189,6 @@ def _moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _day(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%m-%d")
+def _tick_of(milliseconds: int, *, within_days: bool) -> str:
+    """Return the day, or day and time where all points are of few days."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%m-%d %H:%M" if within_days else "%m-%d")
