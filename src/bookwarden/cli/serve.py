@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 
 import click
 
@@ -37,24 +38,35 @@ def serve(invocation: Invocation) -> None:
             "BOOKWARDEN_SERVE__TOKEN"
         )
     invocation.set_up_logging(logging.INFO)
+    if not (invocation.verbose or invocation.debug):
+        # A session with a store for each request is no news.
+        logging.getLogger("bookwarden.metastore").setLevel(logging.WARNING)
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(invocation.settings, token),
-            host=settings.host,
-            port=settings.port,
             ssl_certfile=settings.tls_certificate_file,
             ssl_keyfile=settings.tls_private_key_file,
             log_config=None,
             timeout_graceful_shutdown=_STOPPING_SECONDS,
         )
     )
+    listening = _listen(settings)
     try:
-        server.run()
-    except SystemExit as error:
-        # Its own end when the address is taken.
-        raise ServerError(f"nothing listens on {settings.host}, port {settings.port}: see the line before") from error
+        server.run([listening])
     except OSError as error:
         raise ConfigError(f"serve.tls_certificate_file and its key cannot be used: {error}") from error
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    """Take the address; ServerError where another process has it, or this machine does not."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise ServerError(
+            f"{settings.host} port {settings.port} cannot be listened on: {error.strerror}; choose serve.host and "
+            "serve.port"
+        ) from error
 
 
 def _token(settings: ServeSettings) -> str | None:

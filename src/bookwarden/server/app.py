@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 from bookwarden import errors
 from bookwarden.config import Settings
@@ -49,6 +52,8 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     app.include_router(bookie_clusters_router(settings))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
     app.add_exception_handler(errors.BookwardenError, _failed)
+    app.add_exception_handler(HTTPException, _not_served)
+    app.add_exception_handler(RequestValidationError, _misshapen)
     # The last added is the first asked.
     app.middleware("http")(_require_json)
     if token is not None:
@@ -78,6 +83,21 @@ async def _failed(_: Request, error: Exception) -> Response:
         _LOG.error("%s", error)
     # As Pulsar's own REST names it.
     return JSONResponse({"reason": str(error)}, status)
+
+
+async def _not_served(_: Request, error: Exception) -> Response:
+    """Answer where there is no such path or method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse({"reason": str(error.detail)}, error.status_code, error.headers)
+
+
+async def _misshapen(_: Request, error: Exception) -> Response:
+    """Answer a request with fields that are missing, unknown or of another type; ``detail`` is as FastAPI has it."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+    return JSONResponse({"reason": "; ".join(faults), "detail": jsonable_encoder(error.errors())}, 422)
 
 
 async def _require_json(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from click.testing import CliRunner
 from fastapi import FastAPI
 
 from bookwarden.cli.main import cli
-from bookwarden.config import load_settings
+from bookwarden.cli.serve import _listen
+from bookwarden.config import ServeSettings, load_settings
+from bookwarden.errors import ServerError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.server.app import make_app
 from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
@@ -295,3 +298,23 @@ def test_what_only_asks_opens_nothing_that_writes(monkeypatch: pytest.MonkeyPatc
         assert written == [], path
     assert len(answers) >= 8
     assert {pattern: answer for pattern, answer in answers.items() if answer[0] != 200} == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "reason"),
+    [
+        ("GET", "/nothing", None, 404, "Not Found"),
+        ("DELETE", "/metrics", None, 405, "Method Not Allowed"),
+        ("POST", "/admin/v2/bookie-clusters/switch", {"target": 3}, 422, "body.target: "),
+    ],
+)
+def test_each_refused_request_has_a_reason(method: str, path: str, body: Any, status: int, reason: str) -> None:
+    found, answer = Site(registry_of()).ask(method, path, body, **{"content-type": "application/json"})
+    assert (found, reason in answer["reason"]) == (status, True), answer
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ServerError, match=f"127.0.0.1 port {port} cannot be listened on: Address already in use"):
+            _listen(ServeSettings(port=port))
