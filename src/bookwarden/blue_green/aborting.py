@@ -9,17 +9,17 @@ make it again, from its first message on, and read the whole topic a second time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.broker_health import cure_of
-from bookwarden.blue_green.observing import Expected, Look, Observer
-from bookwarden.blue_green.ports import MigrationAdmin
+from bookwarden.blue_green.observing import Look, Observer
 from bookwarden.blue_green.record import ABORTED, SUBSCRIBED_AGAIN, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import TopicState
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import Expected, TopicState
+from bookwarden.blue_green.watching import cure_of
 from bookwarden.errors import BookwardenError, PulsarError, PulsarTimeoutError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.redirects import ClusterFlag
@@ -43,23 +43,14 @@ class Aborted:
 class Aborting:
     """Takes flags off, ends fences, and makes drained subscriptions again; may be killed at any moment and run again.
 
-    URLs and marks stay as they are. ``read_deadlocked`` asks blue's brokers: a broker that is deadlocked is asked for
-    nothing else.
+    URLs and marks stay as they are. A broker that is deadlocked is asked for nothing else.
     """
 
-    def __init__(
-        self,
-        cluster: Callable[[], str],
-        admin: MigrationAdmin,
-        observer: Observer,
-        record: MigrationRecord,
-        read_deadlocked: Callable[[], Sequence[str]] = lambda: (),
-    ) -> None:
-        self._cluster = cluster
-        self._admin = admin
+    def __init__(self, blue: ClusterSide, observer: Observer, record: MigrationRecord) -> None:
+        self._blue = blue
+        self._admin = blue.admin
         self._observer = observer
         self._record = record
-        self._read_deadlocked = read_deadlocked
 
     def abort(self, namespaces: Sequence[str]) -> Aborted:
         """Take the flags of these namespaces off, and the cluster's if it is set; read each back."""
@@ -67,7 +58,7 @@ class Aborting:
         taken = [name for name in namespaces if self._abort_one(name)]
         expected = self._record.expected(namespaces)
         # Before the look, whose requests a broker in that state may not answer, nor any later one then.
-        brokers = self._read_deadlocked()
+        brokers = self._blue.deadlocked_brokers()
         look = self._observer.look(namespaces, expected)
         lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
         names = tuple(seen.topic for seen in lacking)
@@ -140,7 +131,7 @@ class Aborting:
         return done, troubles
 
     def _abort_cluster(self) -> bool:
-        cluster = self._cluster()
+        cluster = self._blue.cluster
         flag = self._admin.read_flag(cluster)
         if flag is None or not flag.migrated:
             return False

@@ -12,14 +12,15 @@ from functools import partial
 from typing import Final
 
 from bookwarden.blue_green.observing import Observer
-from bookwarden.blue_green.ports import MigrationAdmin, Nodes, Removals
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.record import FINISHED, REMOVING, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, namespace_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.states import CLIENTS_LEFT, UNNEEDED, TopicState, is_marked_by_migration
 from bookwarden.blue_green.verifying import Verified
+from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.errors import BookwardenError, NotFoundError, RefusedError
-from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
+from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 
 _CLIENTS_LEFT: Final = frozenset(state.value for state in CLIENTS_LEFT)
@@ -61,23 +62,21 @@ class Finishing:
 
     def __init__(
         self,
+        blue: ClusterSide,
+        green: ClusterSide,
         observer: Observer,
-        nodes: Nodes,
-        admin: MigrationAdmin,
-        green: MigrationAdmin,
-        removals: Removals,
+        removal: Removal,
         record: MigrationRecord,
         say: Callable[[str], None] = lambda _line: None,
-        read_ledgers: Callable[[Sequence[int]], Sequence[LedgerReading]] = lambda _ledger_ids: (),
     ) -> None:
+        self._blue = blue
+        self._admin = blue.admin
+        self._nodes = blue.nodes
+        self._green = green.admin
         self._observer = observer
-        self._nodes = nodes
-        self._admin = admin
-        self._green = green
-        self._removals = removals
+        self._removal = removal
         self._record = record
         self._say = say
-        self._read_ledgers = read_ledgers
 
     def plan(self, namespaces: Sequence[str], verified: Verified, accepted: Collection[str] = ()) -> FinishPlan:
         """Plan by what was verified; changes nothing. ``accepted`` are cases accepted by name."""
@@ -122,9 +121,8 @@ class Finishing:
     def _sizes(self, verified: Verified) -> dict[str, int]:
         """Return the bytes of each topic on blue, of ledgers that its node has no size of by their own metadata."""
         unsized = sorted({ledger_id for one in verified.topics for ledger_id in one.unsized})
-        lengths = {
-            one.ledger_id: one.metadata.length for one in self._read_ledgers(unsized) if isinstance(one, StoredLedger)
-        }
+        read = self._blue.read_ledgers(unsized)
+        lengths = {one.ledger_id: one.metadata.length for one in read if isinstance(one, StoredLedger)}
         return {
             one.topic: one.bytes_on_blue + sum(lengths.get(each, 0) for each in one.unsized) for one in verified.topics
         }
@@ -162,7 +160,7 @@ class Finishing:
         left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]
         if left:
             return Removed(one.topic, 0, False, f"{left[0].topic} is {left[0].state.value} now: nothing was done")
-        plan = self._removals.plan_topic(one.topic, force=True, check=partial(self._require_marked, partitions))
+        plan = self._removal.plan_topic(one.topic, force=True, check=partial(self._require_marked, partitions))
         self._record.append(REMOVING, namespace=namespace_of(one.topic), topic=one.topic, marks=len(plan.marks))
         result = plan.carry_out()
         return Removed(one.topic, len(plan.marks), result.done, result.problem)
@@ -181,7 +179,7 @@ class Finishing:
 
     def _planned(self, one: Removable) -> Removed:
         try:
-            return Removed(one.topic, len(self._removals.plan_topic(one.topic, force=True).marks), False)
+            return Removed(one.topic, len(self._removal.plan_topic(one.topic, force=True).marks), False)
         except NotFoundError:
             return Removed(one.topic, 0, True)
         except BookwardenError as error:

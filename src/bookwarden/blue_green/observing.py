@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bookwarden.blue_green.ports import MigrationAdmin, Nodes, TopicNodesRead
+from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
-from bookwarden.blue_green.states import CursorSeen, Progress, TopicSeen, TopicState, unread_entries
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import CursorSeen, Expected, Progress, TopicSeen, TopicState, unread_entries
+from bookwarden.clusters.pulsar.metadata.migrations import TopicNodes
 from bookwarden.errors import (
     BookwardenError,
     FormatError,
@@ -57,36 +59,17 @@ class Look:
         return Progress(self.at_ms, states, sum(seen.unread for seen in self.topics))
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A topic as it was when its migration began: what green must have, and blue may lose."""
-
-    topic: str
-    subscriptions: tuple[str, ...] = ()
-    had_producer: bool = False
-    read_by: tuple[str, ...] = ()  #: Subscriptions that had a consumer.
-    entries: int | None = None  #: When it was marked; None where that is not known.
-
-
 class Observer:
     """Looks at the topics of namespaces on blue; changes nothing, and loads no topic.
 
-    ``loaded_topics`` asks every registered broker for the topics that it has. ``expected`` are the topics that were
-    there when the migration began, by name: of these the gone ones are known.
+    ``expected`` are the topics that were there when the migration began, by name: of these the gone ones are known.
+    The record has blue's name while no broker tells it.
     """
 
-    def __init__(
-        self,
-        cluster: Callable[[], str],
-        nodes: Nodes,
-        admin: MigrationAdmin,
-        loaded_topics: Callable[[], Collection[str]],
-        green: MigrationAdmin | None = None,
-    ) -> None:
-        self._cluster = cluster
-        self._nodes = nodes
-        self._admin = admin
-        self._loaded_topics = loaded_topics
+    def __init__(self, blue: ClusterSide, record: MigrationRecord, green: ClusterSide | None = None) -> None:
+        self._blue = blue
+        self._nodes = blue.nodes
+        self._record = record
         self._green = green
         self._brokers: Mapping[str, int] | None = None
         self._found_on_green: set[tuple[str, str]] = set()
@@ -97,6 +80,11 @@ class Observer:
     def found_on_green(self) -> frozenset[tuple[str, str]]:
         """The clients that green was seen to have: topic and subscription, "" for the producers."""
         return frozenset(self._found_on_green)
+
+    @property
+    def cluster(self) -> str:
+        """Blue's name."""
+        return self._record.cluster(lambda: self._blue.cluster)
 
     def flagged_namespaces(self) -> Sequence[str]:
         """List the namespaces that are migrated themselves."""
@@ -138,7 +126,7 @@ class Observer:
             return [seen for seen, left in zip(had, lacking, strict=True) if left]
 
     def _flagged(self, namespaces: Collection[str]) -> dict[str, bool]:
-        everywhere = self._nodes.is_cluster_flagged(self._cluster())
+        everywhere = self._nodes.is_cluster_flagged(self.cluster)
         return {name: everywhere or self._nodes.is_flagged(name) for name in namespaces}
 
     def _restarted(self) -> tuple[str, ...]:
@@ -150,7 +138,7 @@ class Observer:
 
     def _loaded(self, troubles: list[str]) -> Collection[str] | None:
         try:
-            return self._loaded_topics()
+            return self._blue.loaded_topics()
         except SilentBrokerError as error:
             troubles.append(f"a broker does not say which topics it has: {error}")
             return _PartlyLoaded(error.topics)
@@ -160,7 +148,7 @@ class Observer:
 
     def _see_all(
         self,
-        read: Iterable[tuple[str, TopicNodesRead]],
+        read: Iterable[tuple[str, TopicNodes]],
         flagged: Mapping[str, bool],
         loaded: Collection[str] | None,
         expected: Mapping[str, Expected],
@@ -168,7 +156,7 @@ class Observer:
         named = [(TopicName.of_managed_ledger(nodes.managed_ledger), name, nodes) for name, nodes in read]
         ours = [(str(topic), name, nodes) for topic, name, nodes in named if not is_brokers_own(topic)]
 
-        def see(one: tuple[str, str, TopicNodesRead]) -> TopicSeen:
+        def see(one: tuple[str, str, TopicNodes]) -> TopicSeen:
             topic, namespace, nodes = one
             is_loaded = _is_loaded(topic, loaded)
             return self._see(topic, nodes, flagged[namespace], is_loaded, expected.get(topic))
@@ -177,7 +165,7 @@ class Observer:
             return list(pool.map(see, ours))
 
     def _see(
-        self, topic: str, nodes: TopicNodesRead, flagged: bool, loaded: bool | None, expected: Expected | None
+        self, topic: str, nodes: TopicNodes, flagged: bool, loaded: bool | None, expected: Expected | None
     ) -> TopicSeen:
         info = nodes.info
         cursors = {decode_local_name(name): cursor for name, cursor in nodes.cursors.items()}
@@ -206,7 +194,7 @@ class Observer:
         if asked_at is not None and time.monotonic() - asked_at < _ASKED_AGAIN_AFTER_S:
             return None, f"{topic}: its broker gave no answer in time, and is asked for its stats again after a minute"
         try:
-            found = self._admin.stats(topic)
+            found = self._blue.admin.stats(topic)
         except NotFoundError:
             return None, ""
         except PulsarTimeoutError as error:
@@ -223,7 +211,7 @@ class Observer:
         if self._green is None or not left:
             return []
         try:
-            stats = self._green.stats(topic)
+            stats = self._green.admin.stats(topic)
         except BookwardenError:
             return left
         subscriptions = stats.get("subscriptions") or {}

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.states import Expected
 from bookwarden.durable import sync
 from bookwarden.errors import FormatError, PulsarError
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookwarden.blue_green.observing import Expected, Observer
-from bookwarden.blue_green.ports import MigrationAdmin
+from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import RELEASING, MigrationRecord
 from bookwarden.blue_green.scope import holds_messages, namespace_of
-from bookwarden.blue_green.states import CLIENTS_LEFT, TopicSeen, TopicState
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import CLIENTS_LEFT, Expected, TopicSeen, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, PulsarTimeoutError, RefusedError, StoreError
 
 # Each look asks every broker for all that it has loaded.
@@ -55,9 +55,9 @@ class ReleaseResult:
 class Releasing:
     """Unloads topics of blue that are marked, and have nothing left to read."""
 
-    def __init__(self, observer: Observer, admin: MigrationAdmin, record: MigrationRecord) -> None:
+    def __init__(self, blue: ClusterSide, observer: Observer, record: MigrationRecord) -> None:
         self._observer = observer
-        self._admin = admin
+        self._admin = blue.admin
         self._record = record
 
     def plan(self, namespaces: Sequence[str], expected: Mapping[str, Expected]) -> Held:

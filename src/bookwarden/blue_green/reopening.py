@@ -8,36 +8,22 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from bookwarden.blue_green.ports import MigrationAdmin, Nodes
 from bookwarden.blue_green.record import REOPENED, REOPENING, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.states import is_marked_by_migration
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
-from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo, Position
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.redirects import MIGRATED_PROPERTY
+from bookwarden.wire.managed_ledger import decode_managed_ledger, without_termination
 
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.5
-
-
-class TerminatedNodes(Protocol):
-    """Nodes of topics, with their versions; each call may raise StoreError."""
-
-    def read(self, managed_ledger: str) -> tuple[bytes, int] | None:
-        """Return the raw value of a topic's node and its version; None if there is none."""
-
-    def write(self, managed_ledger: str, value: bytes, version: int) -> None:
-        """Replace it if it has this version."""
-
-    def reopened(self, value: bytes) -> bytes:
-        """Return the value as one of a topic that accepts messages."""
-
-    def decode(self, value: bytes) -> ManagedLedgerInfo:
-        """Decode a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +43,11 @@ class Reopening:
     """Reopens topics of blue, and puts back what it changed while nothing else has changed it since."""
 
     def __init__(
-        self,
-        cluster: Callable[[], str],
-        nodes: Nodes,
-        terminated: TerminatedNodes,
-        admin: MigrationAdmin,
-        loaded_topics: Callable[[], Collection[str]],
-        record: MigrationRecord,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
+        self, blue: ClusterSide, record: MigrationRecord, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._cluster = cluster
-        self._nodes = nodes
-        self._terminated = terminated
-        self._admin = admin
-        self._loaded_topics = loaded_topics
+        self._blue = blue
+        self._nodes = blue.nodes
+        self._admin = blue.admin
         self._record = record
         self._sleep = sleep
 
@@ -101,7 +77,7 @@ class Reopening:
                 # Perhaps by an earlier run that was killed before it had done the rest.
                 return self._completed(name, "accepts messages already", False)
             self._admin.unload(topic)
-            if topic not in self._loaded_topics() and self._change(name, *raw):
+            if topic not in self._blue.loaded_topics() and self._change(name, *raw):
                 return self._completed(name, "reopened", True)
             self._sleep(_PAUSE_S)
         raise RefusedError(
@@ -120,7 +96,7 @@ class Reopening:
         found = self._restorable(topic)
         if found is None:
             return Reopened(topic, False, "is as it was before it was reopened")
-        self._terminated.write(*found)
+        self._nodes.replace_value(*found)
         return Reopened(topic, True, "put back: it accepts no message")
 
     def _restorable(self, topic: str) -> tuple[str, bytes, int] | None:
@@ -130,10 +106,10 @@ class Reopening:
         if event is None:
             raise NotFoundError(f"no reopening of {topic} is recorded in this folder")
         before, after = (base64.b64decode(event[key]) for key in ("before", "after"))
-        now = self._terminated.read(name.managed_ledger)
+        now = self._nodes.read_value(name.managed_ledger)
         if now is not None and now[0] == before:
             return None
-        if str(name) in self._loaded_topics():
+        if str(name) in self._blue.loaded_topics():
             raise RefusedError(f"a broker has {topic} loaded, and so it is in use: it stays open")
         if now is None or now[0] != after:
             raise RefusedError(
@@ -143,7 +119,7 @@ class Reopening:
         return name.managed_ledger, before, now[1]
 
     def _completed(self, name: TopicName, said: str, done: bool) -> Reopened:
-        if str(name) in self._loaded_topics():
+        if str(name) in self._blue.loaded_topics():
             self._admin.unload(str(name))
         made = self._missing(name)
         for subscription in made:
@@ -167,7 +143,7 @@ class Reopening:
     def _end_of(self, name: TopicName) -> Position:
         """Return the last entry that the topic had when it was marked: all before it was read."""
         event = self._record.reopening(str(name))
-        info = None if event is None else self._terminated.decode(base64.b64decode(event["before"]))
+        info = None if event is None else decode_managed_ledger(base64.b64decode(event["before"]))
         if info is None or info.terminated is None:
             raise NotFoundError(
                 f"no reopening of {name} is recorded in this folder: its subscriptions are not made again"
@@ -177,12 +153,12 @@ class Reopening:
     def _check(self, name: TopicName) -> tuple[bytes, int] | None:
         """Return the node to be changed and its version, None where nothing has to be; raise where it must not be."""
         namespace = namespace_of(str(name))
-        if self._nodes.is_cluster_flagged(self._cluster()) or self._nodes.is_flagged(namespace):
+        if self._nodes.is_cluster_flagged(self._blue.cluster) or self._nodes.is_flagged(namespace):
             raise RefusedError(f"{namespace} is flagged, and would mark {name} again: `cluster-migration abort` first")
-        read = self._terminated.read(name.managed_ledger)
+        read = self._nodes.read_value(name.managed_ledger)
         if read is None:
             raise NotFoundError(f"blue has no topic {name}: for a partitioned one name each partition")
-        info = self._terminated.decode(read[0])
+        info = decode_managed_ledger(read[0])
         if info.terminated is None:
             return None
         if not is_marked_by_migration(info):
@@ -190,14 +166,14 @@ class Reopening:
         return read
 
     def _change(self, name: TopicName, before: bytes, version: int) -> bool:
-        after = self._terminated.reopened(before)
+        after = without_termination(before, MIGRATED_PROPERTY)
         texts = {key: base64.b64encode(value).decode() for key, value in (("before", before), ("after", after))}
         self._record.append(REOPENING, topic=str(name), namespace=namespace_of(str(name)), version=version, **texts)
         try:
-            self._terminated.write(name.managed_ledger, after, version)
+            self._nodes.replace_value(name.managed_ledger, after, version)
         except LostRaceError:
             return False
         except OutcomeUnknownError:
-            read = self._terminated.read(name.managed_ledger)
+            read = self._nodes.read_value(name.managed_ledger)
             return read is not None and read[0] == after
         return True

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import Expected, Look, Observer
-from bookwarden.blue_green.ports import MigrationAdmin
-from bookwarden.blue_green.readiness.findings import Judged, Override
+from bookwarden.blue_green.observing import Look, Observer
+from bookwarden.blue_green.readiness.findings import CheckResult, Override
 from bookwarden.blue_green.readiness.topics import readers_text
 from bookwarden.blue_green.record import ABORTED, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription
-from bookwarden.blue_green.states import TopicState, entries_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import Expected, TopicState, entries_of
 from bookwarden.errors import BookwardenError, PulsarError, RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -58,19 +58,16 @@ class Starting:
 
     def __init__(
         self,
-        cluster: Callable[[], str],
-        admin: MigrationAdmin,
+        blue: ClusterSide,
         observer: Observer,
-        loaded_topics: Callable[[], Collection[str]],
         record: MigrationRecord,
         urls: RedirectUrls,
         resources: GreenResources,
         say: Say = lambda _line: None,
     ) -> None:
-        self._cluster = cluster
-        self._admin = admin
+        self._blue = blue
+        self._admin = blue.admin
         self._observer = observer
-        self._loaded_topics = loaded_topics
         self._record = record
         self._urls = urls
         self._resources = resources
@@ -91,7 +88,7 @@ class Starting:
 
     def set_urls(self) -> None:
         """Set the URLs without the flag, and read both back; RefusedError if the whole cluster is migrated already."""
-        cluster = self._cluster()
+        cluster = self._blue.cluster
         if cluster not in self._admin.clusters():
             raise RefusedError(f"blue has no cluster {cluster!r}: the broker would make one, and migrate nothing")
         wanted = ClusterFlag(False, self._urls)
@@ -129,7 +126,7 @@ class Starting:
             if not is_ready(namespace):
                 return Started(namespace, len(self._topics(namespace)), 0, refused=True)
             expected = self._complete(namespace)
-            self._record.starting(namespace, expected, accepted, self._cluster())
+            self._record.starting(namespace, expected, accepted, self._blue.cluster)
             self._admin.set_migrated(namespace, True)
         if not self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")
@@ -146,7 +143,7 @@ class Starting:
         topics = self._topics(namespace)
         self._say(f"{namespace}: loading {len(topics)} topics")
         found = self._stats_of_all(topics)
-        loaded = self._loaded_topics()
+        loaded = self._blue.loaded_topics()
         missing = [topic for topic in topics if topic not in loaded]
         if missing:
             raise RefusedError(
@@ -200,8 +197,8 @@ class Starting:
 
 
 def without_moved(
-    findings: Iterable[Judged], expected: Mapping[str, Expected], read_by_readers: Collection[str] = ()
-) -> list[Judged]:
+    findings: Iterable[CheckResult], expected: Mapping[str, Expected], read_by_readers: Collection[str] = ()
+) -> list[CheckResult]:
     """Leave out data of topics without a subscription that had some when an earlier start found them.
 
     Blue deletes a subscription of a marked topic once it was drained: what it held was read. Topics that readers read

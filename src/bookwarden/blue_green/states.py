@@ -200,3 +200,14 @@ class Progress:
     def done(self) -> int:
         """Topics that have nothing left on blue."""
         return sum(count for state, count in self.states.items() if state in DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A topic as it was when its migration began: what green must have, and blue may lose."""
+
+    topic: str
+    subscriptions: tuple[str, ...] = ()
+    had_producer: bool = False
+    read_by: tuple[str, ...] = ()  #: Subscriptions that had a consumer.
+    entries: int | None = None  #: When it was marked; None where that is not known.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from bookwarden.blue_green.observing import Expected, Look, Observer
-from bookwarden.blue_green.ports import MigrationAdmin, Nodes
+from bookwarden.blue_green.green_resources import GreenResources
+from bookwarden.blue_green.observing import Look, Observer
 from bookwarden.blue_green.readiness.findings import Override
+from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.scope import is_subscription
-from bookwarden.blue_green.states import UNNEEDED, TopicSeen, entries_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import UNNEEDED, Expected, TopicSeen, entries_of
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
@@ -67,34 +69,36 @@ class OnGreen:
     entries: int | None = None
 
 
-def verify(
+def verify_migration(
+    blue: ClusterSide,
+    green: ClusterSide,
     observer: Observer,
-    green: Nodes,
-    green_admin: MigrationAdmin,
+    record: MigrationRecord,
     namespaces: Sequence[str],
-    expected: Mapping[str, Expected],
     accepted: Collection[str] = (),
-    late: Sequence[tuple[str, str, int]] = (),
-    late_in: Callable[[Look], Sequence[tuple[str, str, int]]] = lambda _look: (),
 ) -> Verified:
-    """Look at both sides; ``accepted`` are cases that were accepted by name.
-
-    ``late_in`` returns the subscriptions that came too late and are not recorded yet.
+    """Look at both sides; ``accepted`` are cases that were accepted by name. Changes nothing.
 
     Raises StoreError or FormatError where a side cannot be read.
     """
+    expected = record.expected(namespaces)
     look = observer.look(namespaces, expected)
-    look = replace(look, late=(*late, *late_in(look)))
-    found = {topic: names for name in namespaces for topic, names in _subscriptions_by_topic(green, name)}
+    # Some of them may not be recorded yet.
+    look = replace(look, late=(*record.late(namespaces), *GreenResources(blue, green, record).late_in(look)))
+    found = {
+        str(TopicName.of_managed_ledger(one.managed_ledger)): frozenset(map(decode_local_name, one.cursors))
+        for name in namespaces
+        for one in green.nodes.topics(name)
+    }
     wanted = [seen.topic for seen in look.topics if seen.topic in found]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="green") as pool:
-        counts = dict(zip(wanted, pool.map(partial(_entries, green_admin), wanted), strict=True))
+        counts = dict(zip(wanted, pool.map(partial(_entries, green), wanted), strict=True))
     return judge(look, {topic: OnGreen(names, counts.get(topic)) for topic, names in found.items()}, expected, accepted)
 
 
-def _entries(green: MigrationAdmin, topic: str) -> int | None:
+def _entries(green: ClusterSide, topic: str) -> int | None:
     try:
-        return green.entries(topic)
+        return green.admin.entries(topic)
     except BookwardenError:
         return None
 
@@ -179,8 +183,3 @@ def _unprovable(seen: TopicSeen, expected: Expected | None, accepted: Collection
     if seen.compacted and Override.COMPACTED_TOPICS.value not in accepted:
         found.append("its compacted view is on blue alone (--accept compacted-topics)")
     return found
-
-
-def _subscriptions_by_topic(nodes: Nodes, namespace: str) -> Iterable[tuple[str, frozenset[str]]]:
-    for one in nodes.topics(namespace):
-        yield str(TopicName.of_managed_ledger(one.managed_ledger)), frozenset(map(decode_local_name, one.cursors))

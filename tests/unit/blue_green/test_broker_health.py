@@ -6,10 +6,9 @@ import itertools
 
 import pytest
 
-from bookwarden.blue_green.broker_health import BrokerHealth
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.blue_green.watching import Ending, Step, follow
+from bookwarden.blue_green.watching import BrokerHealth, Ending, Step, follow
 from bookwarden.errors import DeadlockedBrokerError, StoreError
 from unit.blue_green.test_states import IDLE, MARKED, TOPIC
 
@@ -23,7 +22,7 @@ class Brokers:
         self.deadlocked = deadlocked
         self.asked = 0
 
-    def __call__(self) -> tuple[str, ...]:
+    def deadlocked_brokers(self) -> tuple[str, ...]:
         self.asked += 1
         return self.deadlocked
 
@@ -80,10 +79,11 @@ def test_what_is_done_is_no_reason_to_ask() -> None:
 
 
 def test_a_store_that_does_not_answer_is_no_deadlock() -> None:
-    def down() -> tuple[str, ...]:
-        raise StoreError("no answer")
+    class Down(Brokers):
+        def deadlocked_brokers(self) -> tuple[str, ...]:
+            raise StoreError("no answer")
 
-    assert BrokerHealth(down).after(look(draining(5)), (TOPIC,), 0) == ()
+    assert BrokerHealth(Down()).after(look(draining(5)), (TOPIC,), 0) == ()
 
 
 def test_a_command_refuses_a_deadlocked_broker_with_what_to_do() -> None:

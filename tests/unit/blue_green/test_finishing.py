@@ -67,7 +67,7 @@ def blue(tmp_path: Path) -> ScriptedBlue:
 
 
 def finishing(blue: ScriptedBlue, phase: Phase, record: MigrationRecord | None = None) -> Finishing:
-    return Finishing(blue.observer, blue.nodes, blue, blue, phase.removal(), record or blue.record)
+    return Finishing(blue, blue, blue.observer, phase.removal(), record or blue.record)
 
 
 def test_a_drained_topic_is_marked_and_removed(blue: ScriptedBlue) -> None:
@@ -93,8 +93,8 @@ def test_the_plan_has_the_bytes_of_a_last_ledger_that_only_its_metadata_tells(bl
         return [StoredLedger(ledger_ids[0], "", 0, 0, b"", metadata), AbsentLedger(ledger_ids[1])]
 
     verified = Verified((TopicVerified(TOPIC, "DRAINED", 13, 13, 0, 20, bytes_on_blue=50, unsized=(6, 7)),))
-    ours = Finishing(blue.observer, blue.nodes, blue, blue, Phase(blue).removal(), blue.record, read_ledgers=read)
-    assert [one.size for one in ours.plan([], verified).removable] == [950]
+    blue.read_ledgers = read
+    assert [one.size for one in finishing(blue, Phase(blue)).plan([], verified).removable] == [950]
 
 
 def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: ScriptedBlue) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green import following, green_resources
+from bookwarden.blue_green import green_resources
 from bookwarden.blue_green import record as record_module
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
-from bookwarden.blue_green.observing import Expected, Look
+from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.record import ABORTED, FINISHED, FOLLOWED, MigrationRecord
-from bookwarden.blue_green.states import CursorSeen, TopicSeen
+from bookwarden.blue_green.states import CursorSeen, Expected, TopicSeen
 from bookwarden.errors import NotFoundError, PulsarError, StoreError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 from bookwarden.ledgers.names import TopicName
@@ -123,8 +123,7 @@ class Blue:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of one item, the time that the record and the follower see, in ms."""
     now = [1_000_000]
-    for module in (following, green_resources):
-        monkeypatch.setattr(module, "now_ms", lambda: now[0])
+    monkeypatch.setattr(green_resources, "now_ms", lambda: now[0])
     monkeypatch.setattr(record_module, "time", SimpleNamespace(time=lambda: now[0] / 1000))
     return now
 
@@ -139,8 +138,11 @@ def record(tmp_path: Path) -> MigrationRecord:
 def resources(
     record: MigrationRecord, green: Any, blue: Any = None, policy: LatePolicy = LatePolicy.REPORT
 ) -> GreenResources:
-    blue = blue or Blue()
-    return GreenResources(blue, blue, green, green, green, green, record, policy)
+    return GreenResources(side(blue or Blue()), side(green), record, policy)
+
+
+def side(double: Any) -> Any:
+    return SimpleNamespace(admin=double, nodes=double, writer=double)
 
 
 def look(*names: str, topic: str = TOPIC, info: ManagedLedgerInfo | None = MARKED) -> Look:

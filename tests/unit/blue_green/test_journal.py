@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bookwarden.blue_green.preparing.journal import BEGUN, DONE, TAKEN_BACK, PreparationJournal
-from bookwarden.blue_green.preparing.operation import Cluster, Preparation
-from bookwarden.blue_green.preparing.steps import Action, Plan, Side, Step
+from bookwarden.blue_green.preparing.operation import Preparation
+from bookwarden.blue_green.preparing.plan import Action, Plan, Side, Step
 from bookwarden.blue_green.sides.values import SideSeen
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
@@ -82,11 +83,15 @@ class Recorded:
 
 
 def preparation(tmp_path: Path, green: Recorded, blue: Recorded) -> Preparation:
-    made = {
-        Side.GREEN: Cluster("green", green, green),
-        Side.BLUE: Cluster("blue", blue, blue),
-    }
-    return Preparation(ready, made, PreparationJournal(tmp_path))
+    return Preparation(observing(written("green", green), written("blue", blue)), [], PreparationJournal(tmp_path))
+
+
+def written(name: str, cluster: Recorded, writer: Recorded | None = None) -> Any:
+    return SimpleNamespace(cluster=name, admin=cluster, writer=writer or cluster)
+
+
+def observing(green: Any, blue: Any) -> Any:
+    return SimpleNamespace(green=green, blue=blue, observe=lambda _namespaces: ready())
 
 
 def test_what_needs_a_step_that_failed_is_left_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -141,8 +146,8 @@ def test_what_another_broker_does_not_know_yet_is_waited_for(tmp_path: Path) -> 
             return super().policies(namespace)
 
     late = Late(policies("green"))
-    sides = {Side.GREEN: Cluster("green", late, green), Side.BLUE: Cluster("blue", late, green)}
-    operation = Preparation(ready, sides, PreparationJournal(tmp_path), slept.append)
+    sides = observing(written("green", late, green), written("blue", late, green))
+    operation = Preparation(sides, [], PreparationJournal(tmp_path), slept.append)
     step = Step(Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME)
     assert operation.execute(Plan((step,))).done == (step,)
     assert len(slept) == 2
@@ -171,9 +176,7 @@ def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:
             return super().__getattr__(name)
 
     looking = Looking({})
-    operation = Preparation(
-        ready, {Side.GREEN: Cluster("green", green, looking), Side.BLUE: Cluster("blue", green, green)}, journal
-    )
+    operation = Preparation(observing(written("green", green, looking), written("blue", green)), [], journal)
     operation.execute(Plan((Step(Side.GREEN, Action.TENANT, "t", value={}),)))
     assert noted == [1]
 

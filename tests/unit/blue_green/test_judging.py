@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.readiness.findings import ACCEPTED, Judged, Override, Severity, blocking
-from bookwarden.blue_green.readiness.judging import CHECKS, judge
+from bookwarden.blue_green.readiness.checks import CHECKS, evaluate
+from bookwarden.blue_green.readiness.findings import ACCEPTED, CheckResult, Override, Severity, blocking
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
     LookupSeen,
@@ -18,6 +17,7 @@ from bookwarden.blue_green.sides.values import (
     SubscriptionSeen,
 )
 from bookwarden.blue_green.starting import without_moved
+from bookwarden.blue_green.states import Expected
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -46,12 +46,12 @@ APP = SubscriptionSeen("app", consumers=1)
 
 def faults(seen: Observations) -> list[tuple[int, Severity | None, Override | None]]:
     """List what is not well; green's address for TLS, which nobody uses, never is."""
-    found = [(one.number, one.severity, one.override) for one in judge(seen) if one.severity is not None]
+    found = [(one.number, one.severity, one.override) for one in evaluate(seen) if one.severity is not None]
     return [one for one in found if one != (4, W, None)]
 
 
-def test_nothing_stands_in_the_way_where_both_are_alike() -> None:
-    findings = judge(ready())
+def test_nothing_blocks_where_both_are_alike() -> None:
+    findings = evaluate(ready())
     assert faults(ready()) == []
     assert {one.number for one in findings} == set(range(1, 25))
     assert blocking(findings) == []
@@ -232,14 +232,14 @@ def test_each_fault_is_found_by_its_check(
 
 
 def test_without_brokers_nothing_is_well() -> None:
-    well = {one.number for one in judge(NO_BROKER) if one.severity is None}
+    well = {one.number for one in evaluate(NO_BROKER) if one.severity is None}
     assert well.isdisjoint({1, 2, 19})
-    assert blocking(judge(NO_BROKER))
+    assert blocking(evaluate(NO_BROKER))
 
 
 def test_what_is_accepted_by_name_is_a_warning_and_nothing_else_is() -> None:
     seen = with_topic(subscriptions=(), size=5, client_versions=frozenset({"2.10.6"}))
-    findings = judge(seen)
+    findings = evaluate(seen)
     assert {one.override for one in blocking(findings)} == {Override.READERS, Override.OLD_CLIENTS}
     left = blocking(findings, {Override.READERS})
     assert [one.override for one in left] == [Override.OLD_CLIENTS]
@@ -260,7 +260,7 @@ def test_replication_between_clusters_of_one_name_is_none() -> None:
 
 def test_a_second_start_names_only_the_topics_that_did_not_move() -> None:
     moved, read, alone = (f"persistent://{NAME}/{name}" for name in ("moved", "read", "alone"))
-    line = Judged(13, "x", L, "all", "", NAME, (moved, read, alone), Override.READERS)
+    line = CheckResult(13, "x", L, "all", "", NAME, (moved, read, alone), Override.READERS)
     expected = {name: Expected(name, ("app",), entries=5) for name in (moved, read)}
     (left,) = without_moved([line], expected, {read})
     assert left.evidence == (read, alone)

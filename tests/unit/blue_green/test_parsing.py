@@ -10,8 +10,8 @@ import pytest
 
 from bookwarden.blue_green.sides.observing import SideObserver, parse_history, parse_topic
 from bookwarden.blue_green.sides.policies import retains
-from bookwarden.blue_green.sides.ports import BrokerAnswer
 from bookwarden.blue_green.sides.values import RemoteSeen, SubscriptionSeen
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.errors import FormatError
 
 STATS: dict[str, Any] = {
@@ -67,10 +67,10 @@ TOPICS, STORED = (
     "org.apache.pulsar.broker.service." + name
     for name in ("SystemTopicBasedTopicPoliciesService", "MetadataStoreTopicPoliciesService")
 )
-BROKER = ("b", "4.2.4", {"topicPoliciesServiceClassName": STORED}, None, None)
+BROKER = RegisteredBroker("b", "4.2.4", {"topicPoliciesServiceClassName": STORED})
 
 
-def seen_policies(*brokers: BrokerAnswer, events: bool = False, error: str = "") -> tuple[Any, tuple[str, ...]]:
+def seen_policies(*brokers: RegisteredBroker, events: bool = False, error: str = "") -> tuple[Any, tuple[str, ...]]:
     """Say where the policies of topics were read from, and what was told of them."""
 
     def stored(_: str) -> Mapping[str, Mapping[str, Any]]:
@@ -79,15 +79,16 @@ def seen_policies(*brokers: BrokerAnswer, events: bool = False, error: str = "")
         return {"stored": {}}
 
     sources: Any = SimpleNamespace(
-        admin=None, brokers=lambda: brokers, topic_policies=lambda _: {"events": {}}, stored_policies=stored
+        admin=None, brokers=lambda: list(brokers), topic_policies=lambda _: {"events": {}}, stored_policies=stored
     )
     found, troubles = SideObserver(sources)._topic_policies("t/n", events=events)
     return next(iter(found), None), troubles
 
 
 def test_policies_of_topics_are_read_from_where_the_brokers_have_them() -> None:
-    told, silent = ("a", "4.2.4", {"topicPoliciesServiceClassName": TOPICS}, None, None), ("c", None, None, "?", None)
-    older = ("d", "4.0.8", {"x": "y"}, None, None)
+    told = RegisteredBroker("a", "4.2.4", {"topicPoliciesServiceClassName": TOPICS})
+    silent = RegisteredBroker("c", None, None, "?")
+    older = RegisteredBroker("d", "4.0.8", {"x": "y"})
     assert seen_policies(BROKER, events=True) == ("events", ())
     assert seen_policies(BROKER) == ("stored", ())
     assert seen_policies(told, BROKER) == ("stored", ())
@@ -97,9 +98,9 @@ def test_policies_of_topics_are_read_from_where_the_brokers_have_them() -> None:
 
 def test_policies_of_topics_that_cannot_be_known_are_told() -> None:
     assert seen_policies(BROKER, error="field x") == (None, ("t/n: field x",))
-    found, (trouble,) = seen_policies((*BROKER[:4], "zk:other:2181"))
+    found, (trouble,) = seen_policies(BROKER._replace(other_configuration="zk:other:2181"))
     assert (found, "zk:other:2181" in trouble) == ("stored", True)
-    found, (trouble,) = seen_policies(("b", None, {"topicPoliciesServiceClassName": "their.Own"}, None, None))
+    found, (trouble,) = seen_policies(RegisteredBroker("b", None, {"topicPoliciesServiceClassName": "their.Own"}))
     assert (found, "their.Own" in trouble) == (None, True)
 
 

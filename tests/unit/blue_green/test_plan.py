@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bookwarden.blue_green.preparing.plan import plan
-from bookwarden.blue_green.preparing.steps import Action, Side
+from bookwarden.blue_green.preparing.plan import Action, Side, plan
 from bookwarden.blue_green.sides.values import BrokerSeen, Observations, SchemaSeen, SubscriptionSeen
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MADE, MigrationRecord
+from bookwarden.blue_green.states import Expected
 from bookwarden.errors import FormatError, PulsarError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from bookwarden.blue_green.aborting import Aborting
-from bookwarden.blue_green.observing import Expected, Observer
 from bookwarden.blue_green.releasing import Held, ReleaseResult, Releasing, ReleasingAsItGoes, held_in
-from bookwarden.blue_green.states import CursorSeen, TopicSeen
+from bookwarden.blue_green.states import CursorSeen, Expected, TopicSeen
 from bookwarden.errors import PulsarError, PulsarTimeoutError, SilentBrokerError, StoreError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
@@ -51,7 +50,7 @@ def test_what_is_loaded_and_drained_can_be_released_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("backlog", [{"msgBacklog": 4}, {}], ids=["behind", "not known"])
 def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, backlog: dict[str, Any]) -> None:
-    releasing = Releasing(blue.observer, blue, blue.record)
+    releasing = Releasing(blue, blue.observer, blue.record)
     blue.told[TOPIC] = {"subscriptions": {"reader-1": {"durable": False, **backlog}}}
     assert "reader-1" in releasing.release_all([TOPIC]).refused[TOPIC]
     assert blue.unloaded == []
@@ -64,7 +63,7 @@ def test_a_reader_that_no_node_tells_of_keeps_its_topic(blue: ScriptedBlue, back
 
 def test_compaction_that_is_behind_does_not_keep_its_topic(blue: ScriptedBlue) -> None:
     blue.told[TOPIC] = {"subscriptions": {"__compaction": {"durable": True, "msgBacklog": 188}}}
-    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC]) == ReleaseResult()
+    assert Releasing(blue, blue.observer, blue.record).release_all([TOPIC]) == ReleaseResult()
     assert blue.unloaded == [TOPIC]
 
 
@@ -84,7 +83,7 @@ def test_a_broker_that_does_not_answer_for_a_topic_is_not_asked_again_at_each_lo
     looks = [blue.observer.look([NAMESPACE]) for _ in range(2)]
     assert [look.unanswered for look in looks] == [(TOPIC,), (TOPIC,)]
     assert all("gave no answer in time" in look.troubles[0] for look in looks)
-    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC]).refused
+    refused = Releasing(blue, blue.observer, blue.record).release_all([TOPIC]).refused
     assert "gave no answer in time" in refused[TOPIC]
     assert asked == [TOPIC]
 
@@ -95,7 +94,8 @@ def test_a_topic_is_known_to_be_loaded_though_another_broker_is_silent(blue: Scr
     def ask() -> frozenset[str]:
         raise SilentBrokerError("b-2 does not answer", frozenset({other}))
 
-    observer = Observer(lambda: "blue", blue.nodes, blue, ask)
+    blue.loaded_topics = ask
+    observer = blue.observer
     (seen,) = observer.look([NAMESPACE]).topics
     assert seen.loaded is None
     path = f"/managed-ledgers/{TopicName.parse(other).managed_ledger}"
@@ -116,8 +116,8 @@ def test_an_abort_unloads_what_may_be_fenced_once_the_flag_is_off(
     blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app",), had_producer=True)])
     flags: list[bool] = []
     blue.on_unload = lambda _topic: flags.append(blue.nodes.is_flagged(NAMESPACE))
-    observer = Observer(lambda: "blue", blue.nodes, blue, lambda: blue.loaded, green)
-    done = Aborting(lambda: "blue", blue, observer, blue.record).abort([NAMESPACE])
+    observer = blue.observer_with(green)
+    done = Aborting(blue, observer, blue.record).abort([NAMESPACE])
     lacking = () if publishers else (TOPIC,)
     assert (done.on_no_side, done.unloaded, done.troubles) == (lacking, lacking, ())
     # With the flag on, nobody could load it again.
@@ -133,8 +133,8 @@ def test_what_an_abort_could_not_unload_is_told(blue: ScriptedBlue, tmp_path: Pa
     blue.told[TOPIC] = {"subscriptions": {}}
     blue.on_unload = broken
     blue.record.starting(NAMESPACE, [Expected(TOPIC, had_producer=True)])
-    observer = Observer(lambda: "blue", blue.nodes, blue, lambda: blue.loaded, green)
-    done = Aborting(lambda: "blue", blue, observer, blue.record).abort([NAMESPACE])
+    observer = blue.observer_with(green)
+    done = Aborting(blue, observer, blue.record).abort([NAMESPACE])
     assert (done.taken_off, done.unloaded) == ((NAMESPACE,), ())
     assert "may be fenced" in done.troubles[0]
 
@@ -143,7 +143,7 @@ def test_a_topic_that_is_not_read_is_not_released(blue: ScriptedBlue) -> None:
     path = f"/managed-ledgers/shop/live/persistent/{TOPIC.rpartition('/')[2]}/app"
     blue.store.create(path, cursor(5, 3))
     blue.told[TOPIC] = {"subscriptions": {"app": {"msgBacklog": 9, "consumers": []}}}
-    refused = Releasing(blue.observer, blue, blue.record).release_all([TOPIC]).refused
+    refused = Releasing(blue, blue.observer, blue.record).release_all([TOPIC]).refused
     assert "9 entries unread" in refused[TOPIC]
     assert blue.unloaded == []
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_released_now_keeps_no_other_topic(blue: ScriptedBlue, er
             raise error
 
     blue.on_unload = broken
-    assert Releasing(blue.observer, blue, blue.record).release_all([TOPIC, other]).refused == {TOPIC: "no answer"}
+    assert Releasing(blue, blue.observer, blue.record).release_all([TOPIC, other]).refused == {TOPIC: "no answer"}
     assert blue.unloaded[-1] == other
 
 
@@ -176,7 +176,7 @@ def test_an_unload_without_an_answer_ends_the_release_and_is_named(blue: Scripte
             raise PulsarTimeoutError("no answer in time")
 
     blue.on_unload = silent
-    result = Releasing(blue.observer, blue, blue.record).release_all(topics)
+    result = Releasing(blue, blue.observer, blue.record).release_all(topics)
     assert result == ReleaseResult({}, topics[1], tuple(topics[2:]))
     assert blue.unloaded == topics[:2]
 
@@ -198,13 +198,15 @@ def test_an_abort_asks_nothing_more_of_a_deadlocked_broker(blue: ScriptedBlue, t
     green.told[TOPIC] = {}
     blue.told[TOPIC] = {"subscriptions": {}}
     blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app",), had_producer=True)])
-    observer = Observer(lambda: "blue", blue.nodes, blue, lambda: blue.loaded, green)
-    bad = Aborting(lambda: "blue", blue, observer, blue.record, lambda: ("broker-1:8080",)).abort([NAMESPACE])
+    observer = blue.observer_with(green)
+    blue.deadlocked = ("broker-1:8080",)
+    bad = Aborting(blue, observer, blue.record).abort([NAMESPACE])
     assert (bad.taken_off, bad.on_no_side, bad.unloaded, bad.made_again) == ((NAMESPACE,), (TOPIC,), (), ())
     assert "broker-1:8080 of blue is deadlocked" in bad.troubles[0]
     assert (blue.unloaded, blue.created) == ([], [])
     # Once it was killed and started.
-    good = Aborting(lambda: "blue", blue, observer, blue.record).abort([NAMESPACE])
+    blue.deadlocked = ()
+    good = Aborting(blue, observer, blue.record).abort([NAMESPACE])
     assert (good.taken_off, good.unloaded, good.made_again, good.troubles) == ((), (TOPIC,), (f"app of {TOPIC}",), ())
 
 
@@ -213,7 +215,7 @@ def test_an_abort_makes_drained_subscriptions_again_at_their_end_and_once(blue: 
     path = f"/managed-ledgers/{TopicName.parse(TOPIC).managed_ledger}"
     blue.store.create(f"{path}/kept", cursor(5, 3))
     blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "kept"))])
-    aborting = Aborting(lambda: "blue", blue, blue.observer, blue.record)
+    aborting = Aborting(blue, blue.observer, blue.record)
 
     def broken(*_: object) -> None:
         raise PulsarError("no answer")
@@ -288,8 +290,8 @@ def test_brokers_are_asked_what_they_have_loaded_once_for_fifty_topics(blue: Scr
         asked.append(1)
         return blue.loaded
 
-    observer = Observer(lambda: "blue", blue.nodes, blue, loaded)
-    assert Releasing(observer, blue, blue.record).release_all(topics) == ReleaseResult()
+    blue.loaded_topics = loaded
+    assert Releasing(blue, blue.observer, blue.record).release_all(topics) == ReleaseResult()
     assert (blue.unloaded, len(asked)) == (topics, 2)
 
 
@@ -297,6 +299,7 @@ def test_a_store_that_does_not_answer_is_for_another_time(blue: ScriptedBlue) ->
     def down() -> set[str]:
         raise StoreError("no answer")
 
-    refused = Releasing(Observer(lambda: "blue", blue.nodes, blue, down), blue, blue.record).release_all([TOPIC])
+    blue.loaded_topics = down
+    refused = Releasing(blue, blue.observer, blue.record).release_all([TOPIC])
     assert refused == ReleaseResult({TOPIC: f"{TOPIC}: no answer"})
     assert blue.unloaded == []

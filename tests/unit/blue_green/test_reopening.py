@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.blue_green.aborting import Aborting
-from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.states import TopicState
+from bookwarden.blue_green.states import Expected, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
@@ -53,7 +52,7 @@ def test_it_is_refused_while_its_clients_load_it_again_each_time(blue: ScriptedB
 def test_whoever_loaded_it_in_the_moment_of_the_change_is_unloaded(blue: ScriptedBlue) -> None:
     blue.put_topic(node())
     answers = [set[str](), {TOPIC}]
-    blue.reopening._loaded_topics = lambda: answers.pop(0)
+    blue.loaded_topics = lambda: answers.pop(0)
     assert blue.reopening.reopen(TOPIC).done
     assert blue.unloaded == [TOPIC, TOPIC]
 
@@ -113,7 +112,7 @@ def test_an_abort_takes_the_flag_off_and_tells_what_was_marked(blue: ScriptedBlu
     blue.flag()
     assert blue.observer.look([NAMESPACE]).topics[0].state is TopicState.STRANDED
     assert blue.observer.flagged_namespaces() == [NAMESPACE]
-    aborting = Aborting(lambda: "blue", blue, blue.observer, blue.record)
+    aborting = Aborting(blue, blue.observer, blue.record)
     done = aborting.abort([NAMESPACE])
     assert done.taken_off == (NAMESPACE,)
     (seen,) = done.look.topics

@@ -72,10 +72,8 @@ def blue(tmp_path: Path) -> Blue:
 
 def starting_of(blue: Blue, resources: Resources) -> Starting:
     return Starting(
-        lambda: "blue",
         blue,
         blue.observer,
-        lambda: blue.loaded,
         blue.record,
         RedirectUrls("pulsar://green:6650"),
         cast(GreenResources, resources),

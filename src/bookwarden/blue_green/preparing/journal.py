@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.blue_green.preparing.steps import Action, Side, Step
+from bookwarden.blue_green.preparing.plan import Action, Side, Step
 from bookwarden.durable import sync
 from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
 

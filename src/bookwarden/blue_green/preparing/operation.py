@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bookwarden.blue_green.preparing.journal import BEGUN, DONE, FAILED, TAKEN_BACK, PreparationJournal
-from bookwarden.blue_green.preparing.plan import plan
-from bookwarden.blue_green.preparing.ports import Making, Reading
-from bookwarden.blue_green.preparing.steps import REPLACING, Action, Plan, Side, Step
+from bookwarden.blue_green.preparing.plan import REPLACING, Action, Plan, Side, Step, plan
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.sides.observing import PreflightObserver
 from bookwarden.blue_green.sides.policies import namespace_settings
 from bookwarden.blue_green.sides.values import Observations
+from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
 from bookwarden.errors import BookwardenError, LostRaceError, NotFoundError, PulsarUnavailableError
 
 Tell = Callable[[Step], None]
 _PAUSES_S: Final = (0.1, 0.5, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A cluster that is written to."""
-
-    name: str
-    reading: Reading
-    making: Making
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +36,23 @@ class Done:
 
 
 class Preparation:
-    """The preparation of both clusters; may be run any number of times, and killed at any moment."""
+    """The preparation of both clusters for the move of these namespaces; may be run again, and killed at any moment."""
 
     def __init__(
         self,
-        observe: Callable[[], Observations],
-        clusters: Mapping[Side, Cluster],
+        observer: PreflightObserver,
+        namespaces: Sequence[str],
         journal: PreparationJournal,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._observe = observe
-        self._clusters = clusters
+        self._observer = observer
+        self._namespaces = namespaces
         self._journal = journal
         self._sleep = sleep
 
-    def making(self, side: Side) -> Making:
-        """Return what writes to one side."""
-        return self._clusters[side].making
-
     def plan(self) -> Plan:
         """Plan what is missing now; changes nothing but that topics are loaded."""
-        return self.plan_from(self._observe())
+        return self.plan_from(self._observer.observe(self._namespaces))
 
     def plan_from(self, seen: Observations) -> Plan:
         """Plan what is missing by what was observed just now."""
@@ -132,15 +120,15 @@ class Preparation:
 
     def _take_now(self, step: Step) -> None:
         self._verify(step)
-        _carry_out(self._clusters[step.side].making, step)
+        _carry_out(self._side_of(step).writer, step)
 
     def _give_back(self, step: Step) -> None:
-        making = self._clusters[step.side].making
+        writer = self._side_of(step).writer
         if step.action is Action.TOPIC_POLICY:
             if step.before is None:
-                making.remove_topic_policy(step.target, step.key)
+                writer.remove_topic_policy(step.target, step.key)
             else:
-                making.set_topic_policy(step.target, step.key, step.before)
+                writer.set_topic_policy(step.target, step.key, step.before)
             return
         current = self._policy(step)
         if current == step.before:
@@ -148,23 +136,26 @@ class Preparation:
         if current != step.value:
             raise LostRaceError(f"{step} was changed by somebody since: set it as it is to be")
         if step.before is None:
-            making.remove_policy(step.target, step.key)
+            writer.remove_policy(step.target, step.key)
         else:
-            making.set_policy(step.target, step.key, step.before)
+            writer.set_policy(step.target, step.key, step.before)
 
     def _verify(self, step: Step) -> None:
         if step.action not in REPLACING:
             return
         if step.action is Action.TENANT_CLUSTERS:
-            current: Any = dict(self._clusters[step.side].reading.tenant(step.target))
+            current: Any = dict(self._side_of(step).admin.tenant(step.target))
         else:
             current = self._policy(step)
         if current not in (step.before, step.value):
             raise LostRaceError(f"{step} was changed by somebody since it was planned: prepare again")
 
     def _policy(self, step: Step) -> Any:
-        cluster = self._clusters[step.side]
-        return namespace_settings(cluster.reading.policies(step.target), cluster.name).get(step.key)
+        side = self._side_of(step)
+        return namespace_settings(side.admin.policies(step.target), side.cluster).get(step.key)
+
+    def _side_of(self, step: Step) -> ClusterSide:
+        return self._observer.blue if step.side is Side.BLUE else self._observer.green
 
 
 def _is_hold(step: Step) -> bool:
@@ -188,33 +179,33 @@ def _needs(step: Step, other: Step) -> bool:
     )
 
 
-def _carry_out(making: Making, step: Step) -> None:
+def _carry_out(writer: ClusterMaking, step: Step) -> None:
     value = step.value
     match step.action:
         case Action.TENANT:
-            making.create_tenant(step.target, value)
+            writer.create_tenant(step.target, value)
         case Action.TENANT_CLUSTERS:
-            making.change_tenant(step.target, value)
+            writer.change_tenant(step.target, value)
         case Action.NAMESPACE:
-            making.create_namespace(step.target, value)
+            writer.create_namespace(step.target, value)
         case Action.POLICY:
-            making.set_policy(step.target, step.key, value)
+            writer.set_policy(step.target, step.key, value)
         case Action.TOPIC:
-            making.create_topic(step.target, value)
+            writer.create_topic(step.target, value)
         case Action.PARTITIONS:
-            making.add_partitions(step.target, value)
+            writer.add_partitions(step.target, value)
         case Action.SCHEMA:
-            making.add_schema(step.target, value["type"], value["schema"], value["properties"])
+            writer.add_schema(step.target, value["type"], value["schema"], value["properties"])
         case Action.TOPIC_POLICY:
-            making.set_topic_policy(step.target, step.key, value)
+            writer.set_topic_policy(step.target, step.key, value)
         case Action.SUBSCRIPTION:
-            making.subscribe(step.target, step.key, value["properties"], replicated=value["replicated"])
+            writer.subscribe(step.target, step.key, value["properties"], replicated=value["replicated"])
         case Action.GRANT:
-            _grant(making, step)
+            _grant(writer, step)
 
 
-def _grant(making: Making, step: Step) -> None:
+def _grant(writer: ClusterMaking, step: Step) -> None:
     if step.value["kind"] == "subscription":
-        making.grant_subscription(step.namespace, step.key, step.value["roles"])
+        writer.grant_subscription(step.namespace, step.key, step.value["roles"])
     else:
-        making.grant(step.namespace, step.value["kind"], step.target, step.key, step.value["actions"])
+        writer.grant(step.namespace, step.value["kind"], step.target, step.key, step.value["actions"])

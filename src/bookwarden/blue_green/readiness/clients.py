@@ -1,4 +1,4 @@
-"""Checks of clients: transactions, and versions that do not follow a redirect."""
+"""Checks of clients: transactions, versions that do not follow a redirect, and the addresses that they are sent to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections import defaultdict
 from enum import Enum
 from typing import Final
+from urllib.parse import urlsplit
 
-from bookwarden.blue_green.readiness.findings import Override
-from bookwarden.blue_green.readiness.lines import Lines, loses, or_good, warns
+from bookwarden.blue_green.readiness.findings import Override, Results, good, loses, or_good, warns
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, Observations
+from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, LookupSeen, Observations
 from bookwarden.findings import some
 
 
@@ -48,10 +48,10 @@ def follows(version: str) -> Follows:
     return Follows.UNKNOWN
 
 
-def transactions(seen: Observations) -> Lines:
+def transactions(seen: Observations) -> Results:
     """Check that nobody uses transactions: what blue commits is not visible on green."""
 
-    def found() -> Lines:
+    def found() -> Results:
         if seen.blue.transaction_trouble:
             yield loses(
                 f"transactions under way are not known: {seen.blue.transaction_trouble}",
@@ -74,7 +74,7 @@ def transactions(seen: Observations) -> Lines:
     yield from or_good(found(), "no transaction is open, and none was seen")
 
 
-def _open(seen: Observations) -> Lines:
+def _open(seen: Observations) -> Results:
     """Judge open transactions: those of the scope, those that may come to it, and those of other namespaces."""
     ours: list[str] = []
     elsewhere: list[str] = []
@@ -96,10 +96,10 @@ def _open(seen: Observations) -> Lines:
         )
 
 
-def versions(seen: Observations) -> Lines:
+def versions(seen: Observations) -> Results:
     """Check that each client that is connected will follow; those that come later are not seen."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, _ in seen.pairs():
             by_answer: dict[Follows, list[str]] = defaultdict(list)
             for topic in sorted(ours.topics.values(), key=lambda one: one.name):
@@ -132,3 +132,92 @@ def versions(seen: Observations) -> Lines:
 
     count = sum(len(one.client_versions) for ours, _ in seen.pairs() for one in ours.topics.values())
     yield from or_good(found(), "all clients that are connected follow" if count else "no client is connected")
+
+
+_SET: Final = "set cluster_migration.green.clients"
+
+
+def addresses(seen: Observations) -> Results:
+    """Check that both addresses are set, lead to green's brokers, and not back to blue's."""
+    told = seen.urls
+    for name, url, scheme in (
+        ("broker_service_url", told.broker_service_url, "pulsar"),
+        ("broker_service_url_tls", told.broker_service_url_tls, "pulsar+ssl"),
+    ):
+        if not url:
+            yield loses(
+                f"{name} is not set: brokers take that, clients would be sent nowhere, for as long as they run",
+                f"{_SET}.{name}; Java clients of 3.0 fail without the one for TLS even if they use none: any will do",
+            )
+        elif not _is_address(url, scheme):
+            yield loses(f"{name} {url!r} is no address like {scheme}://host:port", f"{_SET}.{name}")
+    for lookup in seen.lookups:
+        yield from _judge(seen, lookup)
+    if told.broker_service_url and not seen.lookups:
+        yield loses("no topic was looked up through the addresses", "find out why, and try again")
+    for url, listed in seen.web_brokers.items():
+        yield from _judge_web(seen, url, listed)
+
+
+def _judge(seen: Observations, lookup: LookupSeen) -> Results:
+    green, blue = _addresses(seen, "green"), _addresses(seen, "blue")
+    owner = lookup.owner or lookup.url
+    if lookup.trouble and not _is_used(seen, lookup.url):
+        yield warns(
+            f"{lookup.url} does not answer: {lookup.trouble}",
+            "nothing: blue's brokers have no address of this kind, so that no client uses it",
+        )
+    elif lookup.trouble:
+        yield loses(
+            f"{lookup.url} does not answer a client: {lookup.trouble}",
+            f"{_SET} to what clients reach; running clients keep a wrong address for ever",
+        )
+    elif _place(owner) in blue:
+        yield loses(f"{lookup.url} leads to {owner}, a broker of blue", f"{_SET} to green's addresses")
+    elif _place(owner) not in green:
+        yield loses(
+            f"{lookup.url} leads to {owner}, which is no broker of green ({', '.join(sorted(green)) or 'none told'})",
+            f"{_SET} to green's addresses; with a proxy, let it serve green",
+        )
+    else:
+        yield good(f"{lookup.url} answered for {lookup.topic}: {owner}, version {lookup.server}")
+
+
+def _is_used(seen: Observations, url: str) -> bool:
+    """Return whether clients may have come to blue by an address of this kind, plain or with TLS."""
+    scheme = urlsplit(url).scheme
+    offered = [urlsplit(address).scheme for one in seen.blue.brokers for address in one.addresses]
+    return not offered or scheme in offered
+
+
+def _judge_web(seen: Observations, url: str, listed: frozenset[str] | str) -> Results:
+    if isinstance(listed, str):
+        yield warns(f"{url} does not answer: {listed}", "clients that look up by http are sent there")
+    elif not listed.isdisjoint({one.name for one in seen.blue.brokers}):
+        yield loses(f"{url} is blue's own", f"{_SET} to green's addresses")
+    elif listed.isdisjoint({one.name for one in seen.green.brokers}):
+        yield loses(f"{url} is of a cluster with other brokers than green", f"{_SET} to green's addresses")
+    else:
+        yield good(f"{url} is green's")
+
+
+def _addresses(seen: Observations, which: str) -> set[str]:
+    side = seen.green if which == "green" else seen.blue
+    return {_place(address) for one in side.brokers for address in one.addresses}
+
+
+def _place(url: str) -> str:
+    return urlsplit(url).netloc.lower()
+
+
+def _is_address(url: str, scheme: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == scheme and all(_has_port(place) for place in parts.netloc.split(","))
+    except ValueError:
+        return False
+
+
+def _has_port(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    return bool(host) and port.isdigit()

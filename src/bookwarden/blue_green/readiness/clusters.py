@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bookwarden.blue_green.readiness.lines import Lines, good, loses, or_good, stalls, warns
+from bookwarden.blue_green.readiness.findings import Results, good, loses, or_good, stalls, warns
 from bookwarden.blue_green.sides.values import Observations, SideSeen
 from bookwarden.findings import some
 
@@ -24,7 +24,7 @@ _JUST_STARTED_S: Final = 600
 _PREPARE: Final = "`bookwarden cluster-migration prepare`"
 
 
-def versions(seen: Observations) -> Lines:
+def versions(seen: Observations) -> Results:
     """Check that blue's brokers are new enough to be migrated."""
     brokers = seen.blue.brokers
     if not brokers:
@@ -42,7 +42,7 @@ def versions(seen: Observations) -> Lines:
         yield good(f"{len(brokers)} of blue, of version {', '.join(sorted({one.version or '' for one in brokers}))}")
 
 
-def intervals(seen: Observations) -> Lines:
+def intervals(seen: Observations) -> Results:
     """Check that every broker of blue looks for topics to migrate, all of them equally often."""
     told = seen.blue.settings(INTERVAL)
     if not told:
@@ -75,7 +75,7 @@ def intervals(seen: Observations) -> Lines:
         yield good(f"all brokers of blue look every {min(values)} s")
 
 
-def _redirecting_threads(seen: Observations) -> Lines:
+def _redirecting_threads(seen: Observations) -> Results:
     """Judge whether brokers can redirect all clients at once: each takes a thread, which waits for another of them."""
     clients = sum(
         topic.producers + sum(one.consumers for one in topic.subscriptions)
@@ -103,7 +103,7 @@ def _threads_for(clients: int) -> int:
     return min(1024, max(64, 1 << clients.bit_length()))
 
 
-def names(seen: Observations) -> Lines:
+def names(seen: Observations) -> Results:
     """Check that blue's name is that of its brokers, and is registered; brokers take any other without a word."""
     name = seen.blue.cluster
     others = sorted({told for told in seen.blue.settings("clusterName").values() if told} - {name})
@@ -121,10 +121,10 @@ def names(seen: Observations) -> Lines:
         yield good(f"blue is {name}, green is {seen.green.cluster}")
 
 
-def flags(seen: Observations) -> Lines:
+def flags(seen: Observations) -> Results:
     """Check that green is not migrated itself, and of blue not everything at once."""
 
-    def found() -> Lines:
+    def found() -> Results:
         green = seen.green.flag
         if green is not None and green.migrated:
             yield loses(
@@ -156,7 +156,7 @@ def flags(seen: Observations) -> Lines:
     yield from or_good(found(), "neither cluster is migrated, nor a namespace of the scope")
 
 
-def balancing(seen: Observations) -> Lines:
+def balancing(seen: Observations) -> Results:
     """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded anew
     never comes back.
     """
@@ -185,7 +185,7 @@ def balancing(seen: Observations) -> Lines:
         yield good("blue's load balancer moves and splits nothing; restart none of its brokers")
 
 
-def _just_started(seen: Observations) -> Lines:
+def _just_started(seen: Observations) -> Results:
     since = {one.name: (seen.at_ms - one.registered_ms) / 1000 for one in seen.blue.brokers if one.registered_ms}
     young = [f"{name} {seconds / 60:.0f} min ago" for name, seconds in since.items() if seconds < _JUST_STARTED_S]
     if young:

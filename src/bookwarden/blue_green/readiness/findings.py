@@ -1,8 +1,8 @@
-"""Findings of a pre-flight: the check, how bad it is, where, and whether an operator may accept it."""
+"""Results of the checks of a pre-flight: how bad each is, where, and whether an operator may accept it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
@@ -47,8 +47,8 @@ ACCEPTED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One line of a pre-flight; ``severity`` is None where all is well."""
+class CheckResult:
+    """One line of a pre-flight; the table of all checks gives it the number and the name of its check."""
 
     number: int  #: Of the check, from 1.
     check: str  #: Its name.
@@ -60,25 +60,25 @@ class Judged:
     override: Override | None = None  #: By which it may be accepted.
 
     @property
-    def stands_in_the_way(self) -> bool:
-        """True for what nobody should begin with."""
+    def blocks(self) -> bool:
+        """True where the migration should not begin."""
         return self.severity in (Severity.LOSES, Severity.FAILS)
 
     def is_accepted(self, accepted: Collection[Override]) -> bool:
-        """Return whether it stands in the way and is among the cases accepted by name."""
-        return self.stands_in_the_way and self.override is not None and self.override in accepted
+        """Return whether it blocks and is among the cases accepted by name."""
+        return self.blocks and self.override is not None and self.override in accepted
 
     def verdict(self, accepted: Collection[Override] = ()) -> Verdict:
         """Return the verdict, in the words of every check of bookwarden."""
         if self.severity is None:
             return Verdict.OK
-        return Verdict.FAILS if self.stands_in_the_way and not self.is_accepted(accepted) else Verdict.WARNING
+        return Verdict.FAILS if self.blocks and not self.is_accepted(accepted) else Verdict.WARNING
 
     def as_finding(self, accepted: Collection[Override] = ()) -> Finding:
         """Return it as a line of a table."""
         where = f"{self.namespace}: " if self.namespace else ""
         advice = self.advice
-        if self.stands_in_the_way and self.override is not None:
+        if self.blocks and self.override is not None:
             said = "accepted by name" if self.is_accepted(accepted) else f"or --accept {self.override.value}"
             advice = f"{advice}; {said}" if advice else said
         return Finding(f"{self.number} {self.check}", self.verdict(accepted), f"{where}{self.seen}", advice)
@@ -93,6 +93,39 @@ class Judged:
         return found
 
 
-def blocking(findings: Iterable[Judged], accepted: Collection[Override] = ()) -> list[Judged]:
-    """List what stands in the way and was not accepted by name."""
-    return [one for one in findings if one.stands_in_the_way and not one.is_accepted(accepted)]
+def blocking(findings: Iterable[CheckResult], accepted: Collection[Override] = ()) -> list[CheckResult]:
+    """List what blocks and was not accepted by name."""
+    return [one for one in findings if one.blocks and not one.is_accepted(accepted)]
+
+
+Results = Iterator[CheckResult]
+
+
+def good(seen: str, namespace: str = "") -> CheckResult:
+    """Make a line on which all is well."""
+    return CheckResult(0, "", None, seen, namespace=namespace)
+
+
+def loses(
+    seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = (), override: Override | None = None
+) -> CheckResult:
+    """Make a line of what would lose or double messages."""
+    return CheckResult(0, "", Severity.LOSES, seen, advice, namespace, tuple(evidence), override)
+
+
+def stalls(
+    seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = (), override: Override | None = None
+) -> CheckResult:
+    """Make a line of what would fail, or never end."""
+    return CheckResult(0, "", Severity.FAILS, seen, advice, namespace, tuple(evidence), override)
+
+
+def warns(seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = ()) -> CheckResult:
+    """Make a line that an operator should know of before."""
+    return CheckResult(0, "", Severity.WARNING, seen, advice, namespace, tuple(evidence))
+
+
+def or_good(found: Iterable[CheckResult], seen: str) -> Results:
+    """Return the lines, or one that all is well if there are none."""
+    lines = list(found)
+    yield from lines or [good(seen)]

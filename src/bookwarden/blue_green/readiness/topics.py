@@ -1,30 +1,30 @@
-"""Checks of topics: on green in the same shape, with their schemas, loaded on blue, and read by what moves along."""
+"""Checks of topics and subscriptions: on green as on blue, loaded, read by what moves along, and drained in the end."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
-from bookwarden.blue_green.readiness.findings import Override
-from bookwarden.blue_green.readiness.lines import Lines, loses, or_good, stalls, warns
-from bookwarden.blue_green.sides.values import COMPACTION, NamespaceSeen, Observations, TopicSeen
+from bookwarden.blue_green.readiness.findings import Override, Results, loses, or_good, stalls, warns
+from bookwarden.blue_green.sides.values import COMPACTION, NamespaceSeen, Observations, SubscriptionSeen, TopicSeen
 from bookwarden.findings import some
 from bookwarden.ledgers.names import TopicName
 
 _PREPARE: Final = "`bookwarden cluster-migration prepare --execute`"
 
 
-def shapes(seen: Observations) -> Lines:
+def shapes(seen: Observations) -> Results:
     """Check that green has each topic, with as many partitions."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, theirs in seen.contents():
             yield from _shapes(ours, theirs)
 
     yield from or_good(found(), "green has all topics, with as many partitions")
 
 
-def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
     for side, namespace in (("blue", ours), ("green", theirs)):
         twins = [topic for topic in namespace.partitioned if topic in namespace.topics]
         if twins:
@@ -82,10 +82,10 @@ def single_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
     return [name for name in namespace.topics if name != topic and str(TopicName.parse(name).base) == topic]
 
 
-def schemas(seen: Observations) -> Lines:
+def schemas(seen: Observations) -> Results:
     """Check that green has each version of each schema, in the same order."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, theirs in seen.contents():
             for trouble in (*ours.schema_troubles, *theirs.schema_troubles):
                 yield stalls(f"schemas are not known: {trouble}", "try again; check our role", ours.name)
@@ -94,7 +94,7 @@ def schemas(seen: Observations) -> Lines:
     yield from or_good(found(), "green has the same versions of all schemas")
 
 
-def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
+def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
     missing, other = [], []
     for topic, versions in sorted(ours.schemas.items()):
         wanted = [one.identity for one in versions]
@@ -118,10 +118,10 @@ def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Lines:
         )
 
 
-def loaded(seen: Observations) -> Lines:
+def loaded(seen: Observations) -> Results:
     """Check that each topic of blue is loaded: the statistics that were asked for load it; others never migrate."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, _ in seen.pairs():
             silent = [f"{one.name}: {one.trouble}" for one in ours.topics.values() if one.trouble]
             if silent:
@@ -136,10 +136,10 @@ def loaded(seen: Observations) -> Lines:
     yield from or_good(found(), f"all {count} topics and partitions of blue are loaded")
 
 
-def unread(seen: Observations) -> Lines:
+def unread(seen: Observations) -> Results:
     """Check for data that no durable subscription holds, and for compacted topics: nothing of it goes to green."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, _ in seen.pairs():
             alone = [one.name for one in ours.topics.values() if _is_alone(one)]
             read = [one.name for one in ours.topics.values() if any(not each.durable for each in one.subscriptions)]
@@ -193,10 +193,10 @@ def _is_compacted(topic: TopicSeen) -> bool:
     return any(one.name == COMPACTION for one in topic.subscriptions) or COMPACTION in topic.cursors
 
 
-def oddities(seen: Observations) -> Lines:
+def oddities(seen: Observations) -> Results:
     """Check for what a migration would trip over: terminated topics, missing partitions, deleted namespaces."""
 
-    def found() -> Lines:
+    def found() -> Results:
         for ours, _ in seen.pairs():
             topics = ours.topics.values()
             for text, advice, names in (
@@ -225,3 +225,143 @@ def _terminated(namespace: NamespaceSeen) -> list[str]:
 
 def _absent(namespace: NamespaceSeen) -> list[str]:
     return sorted(part for topic in namespace.partitioned for part in absent_partitions(namespace, topic))
+
+
+def on_green(seen: Observations) -> Results:
+    """Check that green has each durable subscription, from its first message on, with the same properties."""
+
+    def found() -> Results:
+        for ours, theirs in seen.contents():
+            lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if not _is_idle(one)]
+            if lacking:
+                yield loses(
+                    f"green lacks {some(lacking)}: what is sent there first would not reach them",
+                    _PREPARE,
+                    ours.name,
+                    lacking,
+                )
+            yield from _differences(ours, theirs)
+
+    yield from or_good(found(), "green has all durable subscriptions")
+
+
+def _differences(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+    other, late = [], []
+    for topic in ours.topics.values():
+        there = theirs.topics.get(topic.name)
+        by_name = {} if there is None else {one.name: one for one in there.subscriptions}
+        for one in topic.copied:
+            green = by_name.get(one.name)
+            if green is not None and dict(green.properties) != dict(one.properties):
+                other.append(_said(topic, one))
+            if green is not None and there is not None and green.backlog < there.entries_received:
+                late.append(f"{_said(topic, one)} ({there.entries_received - green.backlog} acknowledged)")
+    if other:
+        yield warns(
+            f"other properties on green: {some(other)}", "change them there if they are not meant", ours.name, other
+        )
+    if late:
+        yield warns(
+            f"not at the earliest on green: {some(late)}",
+            "nothing if applications use them there already",
+            ours.name,
+            late,
+        )
+
+
+def idle(seen: Observations) -> Results:
+    """Check that green has what nobody reads at the moment: blue deletes those, and with them what was sent since."""
+
+    def found() -> Results:
+        for ours, theirs in seen.contents():
+            lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if _is_idle(one)]
+            if lacking:
+                yield loses(
+                    f"without consumer and without backlog, and not on green: {some(lacking)}",
+                    _PREPARE,
+                    ours.name,
+                    lacking,
+                )
+
+    yield from or_good(found(), "green has all subscriptions that nobody reads")
+
+
+def left_behind(seen: Observations) -> Results:
+    """Check that somebody drains each backlog: what is left stays on blue, and its topic with it."""
+
+    def found() -> Results:
+        for ours, _ in seen.pairs():
+            stuck = [
+                f"{_said(topic, one)} ({one.backlog} entries)"
+                for topic, one in _copied(ours)
+                if one.backlog and not one.consumers
+            ]
+            if stuck:
+                yield stalls(
+                    f"backlog without a consumer: {some(stuck)}",
+                    "start the consumers, or skip the backlog",
+                    ours.name,
+                    stuck,
+                    Override.IDLE_SUBSCRIPTIONS,
+                )
+            delayed = [f"{_said(topic, one)} ({one.delayed})" for topic, one in _copied(ours) if one.delayed]
+            if delayed:
+                yield warns(
+                    f"messages that are due later: {some(delayed)}",
+                    "nothing: blue keeps their consumers until the last one is due",
+                    ours.name,
+                    delayed,
+                )
+
+    yield from or_good(found(), "each backlog has a consumer")
+
+
+def remotes(seen: Observations) -> Results:
+    """Check that what is replicated to other clusters has arrived: producers are cut off until it has."""
+
+    def found() -> Results:
+        for ours, _ in seen.pairs():
+            behind = [
+                f"{topic.name} to {one.cluster} ({one.backlog} entries{'' if one.connected else ', not connected'})"
+                for topic in ours.topics.values()
+                for one in topic.remotes
+                if one.backlog or not one.connected
+            ]
+            if behind:
+                yield stalls(
+                    f"replication is behind: {some(behind)}; producers would be cut off until it is not",
+                    "wait for it; bring the remote cluster back",
+                    ours.name,
+                    behind,
+                )
+            others = sorted(ours.clusters - {seen.blue.cluster, seen.green.cluster})
+            if others:
+                yield warns(
+                    f"replicated to {some(others)}",
+                    f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
+                    "goes; nobody may send there from then on until the statistics of its topics show "
+                    f"{seen.green.cluster} as connected: what is replicated before is lost",
+                    ours.name,
+                    others,
+                )
+
+    yield from or_good(found(), "no replication is behind")
+
+
+def _copied(namespace: NamespaceSeen) -> Iterator[tuple[TopicSeen, SubscriptionSeen]]:
+    return ((topic, one) for topic in namespace.topics.values() for one in topic.copied)
+
+
+def _missing(ours: NamespaceSeen, theirs: NamespaceSeen) -> Iterator[tuple[TopicSeen, SubscriptionSeen]]:
+    for topic, one in _copied(ours):
+        there = theirs.topics.get(topic.name)
+        if there is None or one.name not in {each.name for each in there.subscriptions}:
+            yield topic, one
+
+
+def _is_idle(subscription: SubscriptionSeen) -> bool:
+    return not subscription.consumers and not subscription.backlog
+
+
+def _said(topic: TopicSeen, subscription: SubscriptionSeen) -> str:
+    return f"{subscription.name} of {topic.name}"

@@ -1,26 +1,34 @@
-"""One cluster of a migration, observed: what the pre-flight judges and what `prepare` plans from."""
+"""Both clusters of a migration, observed: what the pre-flight judges and what `prepare` plans from."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own
+from bookwarden.blue_green.scope import TRANSACTION_SNAPSHOT, is_brokers_own, namespace_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.sides.policies import RETENTION, retains, topic_settings
-from bookwarden.blue_green.sides.ports import BrokerAnswer, ClusterAdmin, SideSources
 from bookwarden.blue_green.sides.values import (
     BrokerSeen,
+    LookupSeen,
     NamespaceSeen,
+    Observations,
     RemoteSeen,
     SchemaSeen,
     SideSeen,
     SubscriptionSeen,
     TopicSeen,
 )
+from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
+from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.redirects import RedirectUrls
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,9 +40,12 @@ _POLICIES_SERVICE: Final = "topicPoliciesServiceClassName"
 _TOPIC_SERVICE: Final = "org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService"
 _STORING_SERVICE: Final = "org.apache.pulsar.broker.service.MetadataStoreTopicPoliciesService"
 _BROKERS_OWN: Final = "pulsar"
+# In the one namespace that every cluster has; the topic is not created by being looked up.
+_SYSTEM: Final = "pulsar/system"
+_LOOKED_UP: Final = f"persistent://{_SYSTEM}/bookwarden-lookup"
 
 
-def all_namespaces(admin: ClusterAdmin) -> list[str]:
+def all_namespaces(admin: ClusterMigrationAdmin) -> list[str]:
     """List the namespaces of a cluster that applications may use: all but those of tenant ``pulsar``.
 
     Those of the first version (``tenant/cluster/namespace``) are left out: they cannot be flagged.
@@ -43,25 +54,95 @@ def all_namespaces(admin: ClusterAdmin) -> list[str]:
     return sorted(name for name in found if name.count("/") == 1)
 
 
-def still_moving(admin: ClusterAdmin, namespaces: Iterable[str]) -> list[str]:
+def still_moving(admin: ClusterMigrationAdmin, namespaces: Iterable[str]) -> list[str]:
     """List those of these namespaces of blue that are flagged and still have topics of applications."""
     return [name for name in namespaces if _is_flagged(admin, name) and not all(map(_is_system, admin.topics(name)))]
 
 
-def _is_flagged(admin: ClusterAdmin, name: str) -> bool:
+def _is_flagged(admin: ClusterMigrationAdmin, name: str) -> bool:
     try:
         return bool(admin.policies(name).get("migrated"))
     except NotFoundError:
         return False
 
 
+class PreflightObserver:
+    """Observes blue and green for the pre-flight and the preparation; ``deletion_topics`` are bookwarden's own."""
+
+    def __init__(
+        self, blue: ClusterSide, green: ClusterSide, urls: RedirectUrls, deletion_topics: Iterable[str]
+    ) -> None:
+        self.blue, self.green = blue, green
+        self._urls = urls
+        self._kept_out = frozenset({_SYSTEM, *map(namespace_of, deletion_topics)})
+
+    def namespaces(self) -> list[str]:
+        """List the namespaces of blue that can be moved: not those of brokers, nor those of bookwarden's topics."""
+        return [name for name in all_namespaces(self.blue.admin) if name not in self._kept_out]
+
+    def observe(self, namespaces: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> Observations:
+        """Observe both clusters with these namespaces; each topic of them is loaded. Raises BookwardenError.
+
+        ``tell`` is called with a namespace before it is read.
+        """
+        blue, green = SideObserver(self.blue), SideObserver(self.green)
+        of_blue, of_green = blue.observe(namespaces, tell), green.observe(namespaces)
+        # Addresses of this kind may be those of the brokers' own machines.
+        is_one = of_blue.clusters == of_green.clusters
+        shared = blue.configurations() & green.configurations() if is_one else ()
+        disks, disk_trouble = self._disks()
+        return Observations(
+            scope=tuple(namespaces),
+            blue=of_blue,
+            green=of_green,
+            urls=self._urls,
+            at_ms=int(time.time() * 1000),
+            lookups=tuple(map(self._look_up, self._hosts())),
+            web_brokers={url: self._web_brokers(url) for url in self._web_urls()},
+            disks=disks,
+            disk_trouble=disk_trouble,
+            kept_out=self._kept_out,
+            shared_configuration=min(shared, default=""),
+        )
+
+    def _hosts(self) -> list[str]:
+        """List the broker addresses for clients, one for each host that they name."""
+        found = []
+        for url in (self._urls.broker_service_url, self._urls.broker_service_url_tls):
+            scheme, _, hosts = url.partition("://")
+            found += [f"{scheme}://{host}" for host in urlsplit(f"//{hosts}").netloc.split(",") if host]
+        return found
+
+    def _look_up(self, url: str) -> LookupSeen:
+        try:
+            owner, server = self.green.look_up(url, _LOOKED_UP)
+        except BookwardenError as error:
+            return LookupSeen(url, _LOOKED_UP, trouble=str(error))
+        return LookupSeen(url, _LOOKED_UP, owner, server)
+
+    def _disks(self) -> tuple[Mapping[str, DiskSpace], str]:
+        try:
+            return self.green.disk_space(), ""
+        except BookwardenError as error:
+            return {}, str(error)
+
+    def _web_urls(self) -> list[str]:
+        return [url for url in (self._urls.web_service_url, self._urls.web_service_url_tls) if url]
+
+    def _web_brokers(self, url: str) -> frozenset[str] | str:
+        try:
+            return self.green.web_brokers(url)
+        except BookwardenError as error:
+            return str(error)
+
+
 class SideObserver:
     """Observes one cluster; asks about several topics at once."""
 
-    def __init__(self, sources: SideSources) -> None:
-        self._sources = sources
-        self._admin = sources.admin
-        self._answers: list[BrokerAnswer] | None = None
+    def __init__(self, side: ClusterSide) -> None:
+        self._side = side
+        self._admin = side.admin
+        self._answers: list[RegisteredBroker] | None = None
 
     def observe(self, scope: Sequence[str], tell: Callable[[str], None] = lambda _name: None) -> SideSeen:
         """Observe the cluster and these of its namespaces; each topic of them is loaded.
@@ -70,7 +151,7 @@ class SideObserver:
         at all; what is not told of a single topic or broker is in the result.
         """
         everywhere = all_namespaces(self._admin)
-        cluster = self._sources.cluster()
+        cluster = self._side.cluster
         open_transactions, trouble = self._transactions()
         namespaces = {}
         for name in scope:
@@ -95,28 +176,32 @@ class SideObserver:
     def configurations(self) -> frozenset[str]:
         """List the configuration stores of the brokers, as their settings name them."""
         found = set()
-        for _, _, settings, _, other in self._asked_brokers():
-            told = other or (settings or {}).get("metadataStoreUrl")
+        for broker in self._asked_brokers():
+            told = broker.other_configuration or (broker.settings or {}).get("metadataStoreUrl")
             if told:
                 found.add(told)
         return frozenset(found)
 
     def _brokers(self) -> tuple[BrokerSeen, ...]:
-        addresses, registered = self._sources.addresses(), self._sources.registered()
+        addresses, registered = self._side.addresses(), self._side.nodes.brokers()
         return tuple(
-            BrokerSeen(name, version, settings, trouble, addresses.get(name, ()), registered.get(name))
-            for name, version, settings, trouble, _ in self._asked_brokers()
+            BrokerSeen(
+                *(one.name, one.version, one.settings, one.trouble),
+                addresses=addresses.get(one.name, ()),
+                registered_ms=registered.get(one.name),
+            )
+            for one in self._asked_brokers()
         )
 
-    def _asked_brokers(self) -> list[BrokerAnswer]:
+    def _asked_brokers(self) -> list[RegisteredBroker]:
         """Ask each broker once."""
         if self._answers is None:
-            self._answers = list(self._sources.brokers())
+            self._answers = self._side.brokers()
         return self._answers
 
     def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
         try:
-            return self._sources.open_transactions(), ""
+            return self._side.contents.open_transactions(), ""
         except BookwardenError as error:
             return {}, str(error)
 
@@ -134,7 +219,7 @@ class SideObserver:
             return None
         topics = self._admin.topics(name)
         partitioned = [topic for topic in self._admin.partitioned_topics(name) if not _is_system(topic)]
-        partitioned += self._sources.non_persistent(name)
+        partitioned += self._side.contents.non_persistent(name)
         own = [topic for topic in topics if not _is_system(topic)]
         whole = sorted({*partitioned, *(str(TopicName.parse(topic).base) for topic in own)})
         schemas, schema_troubles = self._schemas(whole)
@@ -173,7 +258,7 @@ class SideObserver:
         if not topic.copied or not topic.size:
             return False
         own = topic_settings(topic_policies.get(str(TopicName.parse(topic.name).base), {})).get(RETENTION)
-        brokers = [settings for _, _, settings, *_ in self._asked_brokers()]
+        brokers = [broker.settings for broker in self._asked_brokers()]
         return not is_known or retains(own or policies.get("retention_policies"), brokers)
 
     def _history(self, topic: TopicSeen) -> tuple[int, int]:
@@ -188,7 +273,7 @@ class SideObserver:
         found: dict[str, tuple[SchemaSeen, ...]] = {}
         troubles = []
         for topic, (versions, trouble) in zip(
-            topics, _each(lambda topic: _asked(self._sources.schemas, topic), topics), strict=True
+            topics, _each(lambda topic: _asked(self._side.contents.schemas, topic), topics), strict=True
         ):
             if versions is None:
                 troubles.append(f"{topic}: {trouble}")
@@ -201,9 +286,9 @@ class SideObserver:
     ) -> tuple[Mapping[str, Mapping[str, Any]], tuple[str, ...]]:
         """Read them from where the brokers have them: the system topic, or without one perhaps the metadata store."""
         if events:
-            found, trouble = _asked(self._sources.topic_policies, namespace)
+            found, trouble = _asked(self._side.topic_policies, namespace)
             return (found, ()) if found is not None else ({}, (trouble,))
-        told = [settings for _, _, settings, *_ in self._asked_brokers()]
+        told = [broker.settings for broker in self._asked_brokers()]
         services = {one.get(_POLICIES_SERVICE) or _TOPIC_SERVICE for one in told if one is not None}
         unknown = services - {_TOPIC_SERVICE, _STORING_SERVICE}
         if unknown:
@@ -211,9 +296,10 @@ class SideObserver:
         # A broker that does not tell may keep them in the store.
         if None not in told and _STORING_SERVICE not in services:
             return {}, ()
-        found, trouble = _asked(self._sources.stored_policies, namespace)
+        found, trouble = _asked(self._side.stored_policies, namespace)
         troubles = [] if found is not None else [f"{namespace}: {trouble}"]
-        elsewhere = next((other for *_, other in self._asked_brokers() if other), None)
+        others = [broker.other_configuration for broker in self._asked_brokers()]
+        elsewhere = next(filter(None, others), None)
         if elsewhere:
             troubles.append(f"{namespace}: those for all clusters are in {elsewhere}, which is not read")
         return found or {}, tuple(troubles)

@@ -1,4 +1,4 @@
-"""`bookwarden cluster-migration watch`: a migration under way, until everything is drained."""
+"""`bookwarden cluster-migration watch` and `release`: a migration under way, until everything is drained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,14 +20,22 @@ from rich.text import Text
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.record import CONNECTED
-from bookwarden.blue_green.releasing import ReleasingAsItGoes
+from bookwarden.blue_green.releasing import Held, ReleaseResult, Releasing, ReleasingAsItGoes
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import DONE, TopicSeen
-from bookwarden.blue_green.watching import Ending, Step, follow
-from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, FLAG_OFF, LATE, LEFT, UNDER_WAY
-from bookwarden.cli.cluster_migration.scope import late_option, named_or_begun, namespaces_argument
+from bookwarden.blue_green.watching import BrokerHealth, Ending, Step, cure_of, follow
+from bookwarden.cli.cluster_migration.options import (
+    DEADLOCKED,
+    FLAG_OFF,
+    LATE,
+    LEFT,
+    UNDER_WAY,
+    late_option,
+    named_or_begun,
+    namespaces_argument,
+)
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import counted, plain, printable
+from bookwarden.cli.shell.output import Document, Note, Part, counted, plain, printable
 from bookwarden.cli.shell.steps import StepLines
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
@@ -88,7 +96,7 @@ release_option: Final = click.option(
 @pass_invocation
 def watch(
     invocation: Invocation,
-    namespaces: tuple[str, ...],
+    namespaces: list[str],
     timeout: float | None,
     every: float,
     releases: bool,
@@ -105,10 +113,19 @@ def watch(
     """
     if dry_run and (releases or late_policy is LatePolicy.RESET):
         raise click.UsageError("--dry-run only watches: leave out --release, and --late-subscriptions reset")
-    with BlueGreenContext(invocation.settings) as context:
-        names = named_or_begun(context, namespaces)
-        resources = None if dry_run else context.green_resources(late_policy, invocation.say)
-        code = watch_to_the_end(invocation, context, names, resources, every=every, timeout=timeout, releases=releases)
+    with (
+        BlueGreenContext(invocation.settings) as context,
+        closing(GreenResources(context.blue, context.green, context.record, late_policy, invocation.say)) as resources,
+    ):
+        code = watch_to_the_end(
+            invocation,
+            context,
+            named_or_begun(context, namespaces),
+            None if dry_run else resources,
+            every=every,
+            timeout=timeout,
+            releases=releases,
+        )
     click.get_current_context().exit(code)
 
 
@@ -127,13 +144,14 @@ def watch_to_the_end(
     ``resources`` make on green what blue has got since; without them nothing is made.
     With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
-    as_it_goes = ReleasingAsItGoes(context.releasing)
+    as_it_goes = ReleasingAsItGoes(Releasing(context.blue, context.observer, context.record))
+    health = BrokerHealth(context.blue)
     deadline = None if timeout is None else time.monotonic() + timeout
     with _telling(invocation) as tell:
         if resources is not None:
             resources.follow(namespaces)
         looks = _Looks(context, namespaces, resources)
-        for step in follow(looks, every_s=every, health=context.health, unanswered=lambda: as_it_goes.timed_out):
+        for step in follow(looks, every_s=every, health=health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:
                 # No look comes after the last one.
@@ -271,3 +289,53 @@ def _sentence(step: Step) -> str:
         parts.append(f"about {step.seconds_left:,.0f} s left")
     states = [f"{state.value} {count}" for state, count in progress.states.items() if state not in DONE]
     return "; ".join([", ".join(parts), *([", ".join(states)] if states else [])])
+
+
+_RELEASE_EPILOG = """\b
+Exit codes: 0 all that is drained is planned or released; 25 some topics have to drain first;
+28 a broker of blue is deadlocked, and has to be killed."""
+
+
+@click.command(epilog=_RELEASE_EPILOG)
+@namespaces_argument
+@click.option("--execute", is_flag=True, help="Unload the topics; without it, only list them.")
+@output_option
+@pass_invocation
+def release(invocation: Invocation, namespaces: list[str], execute: bool) -> None:
+    """Unload topics with nothing left to read: all go to green.
+
+    A broker may hold a topic fenced after it was marked, so that its producers are on neither side. And as long as it
+    has a drained topic loaded, a consumer that is created again with blue's URL, from the earliest message on, reads
+    all of it again. A topic that still has something to read is named, and has to drain first: no client could read it
+    otherwise.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        names = named_or_begun(context, namespaces)
+        releasing = Releasing(context.blue, context.observer, context.record)
+        held = releasing.plan(names, context.record.expected(names))
+        result = releasing.release_all((*held.free, *held.drained)) if execute else ReleaseResult()
+        deadlocked = context.blue.deadlocked_brokers() if result.timed_out else ()
+    invocation.write(_describe_release(held, result, deadlocked, executed=execute))
+    left = held.draining or result.refused or result.timed_out
+    click.get_current_context().exit(DEADLOCKED if deadlocked else UNDER_WAY if left else 0)
+
+
+def _describe_release(held: Held, result: ReleaseResult, deadlocked: tuple[str, ...], *, executed: bool) -> Document:
+    said = "released" if executed else "would be released"
+    refused, kept = result.refused, {*result.refused, result.timed_out, *result.not_tried}
+    free, drained = ([topic for topic in topics if topic not in kept] for topics in (held.free, held.drained))
+    parts: list[Part] = [Note(f"{said}, green has not seen all its clients: {topic}") for topic in free]
+    parts += [Note(f"{said}: {topic}") for topic in drained]
+    parts += [Note(f"not released: {reason}") for reason in refused.values()]
+    if result.timed_out:
+        behind = f"; {counted(len(result.not_tried), 'topic')} behind it not tried" if result.not_tried else ""
+        parts.append(
+            Note(f"not released: the broker of {result.timed_out} gave no answer in time{behind}: run it again")
+        )
+    parts += [Note(cure_of(deadlocked))] if deadlocked else []
+    parts += [Note(f"has to drain first: {topic}") for topic in held.draining]
+    number = counted(len(held.free) + len(held.draining), "topic")
+    parts.append(Note(f"{number} of which green has not seen every client that blue had."))
+    data = {"executed": executed, "free": free, "drained": drained, "draining": held.draining, "refused": refused}
+    data |= {"timed_out": result.timed_out, "not_tried": result.not_tried, "deadlocked": deadlocked}
+    return Document(data, tuple(parts))
