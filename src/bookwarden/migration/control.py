@@ -1,33 +1,119 @@
-"""A migration observed, prepared, begun and followed, by the source, its brokers and the target."""
+"""A source surveyed and observed, and its migration begun and followed, by the source, its brokers and the target."""
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.following.participants import Participant, read_participants
-from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen
-from bookwarden.migration.survey import Survey, survey
+from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
+from bookwarden.migration.walking import TreeWalk
 from bookwarden.migration.watching import Copied, Look
+
+# Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
+SAMPLE_SIZE: Final = 1_000
+
+_KEPT_PATHS: Final = 3
+
+
+class SizedNode(NamedTuple):
+    """A node's path and the bytes of its value."""
+
+    path: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSeen:
-    """A registered broker; ``settings`` is None, and ``trouble`` says why, where it did not tell them.
+class Survey:
+    """The nodes of a source."""
 
-    ``other_configuration`` is the URL of its configuration store if that is another one than its metadata store.
-    """
+    nodes: int  #: Number of persistent nodes.
+    size: int  #: Bytes of values and paths of the persistent nodes.
+    ephemeral: int  #: Number of ephemeral nodes.
+    largest: SizedNode | None  #: The persistent node with the largest value; None without nodes.
+    #: The first paths of each session's ephemeral nodes, in order; None: the store tells no session.
+    sessions: Mapping[int | None, tuple[str, ...]]
+    #: Paths of some persistent nodes, all if they are few, each chosen with the same probability.
+    sample: tuple[str, ...]
 
-    name: str
-    version: str | None = None
-    settings: Mapping[str, str] | None = None
-    trouble: str | None = None
-    other_configuration: str | None = None
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether the sample has all nodes."""
+        return len(self.sample) == self.nodes
+
+
+def survey(
+    source: MetadataStore,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+    sample_size: int = SAMPLE_SIZE,
+) -> Survey:
+    """Read all of a source; ``progress`` is called with the number of nodes read so far."""
+    tally = _Tally(progress, sample_size)
+    TreeWalk([source], tally.add).run()
+    return tally.survey()
+
+
+class _Tally:
+    """Gathers what the threads of a walk find."""
+
+    def __init__(self, progress: Callable[[int], object], sample_size: int) -> None:
+        self._progress = progress
+        self._sample_size = sample_size
+        self._lock = threading.Lock()
+        self._random = random.Random()
+        self._nodes = self._size = self._ephemeral = 0
+        self._largest: SizedNode | None = None
+        self._sessions: dict[int | None, list[str]] = {}
+        # The paths with the largest random numbers: a heap, the smallest first.
+        self._sample: list[tuple[float, str]] = []
+
+    def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
+        """Count the nodes of some paths."""
+        with self._lock:
+            for path, node in zip(paths, nodes[0], strict=True):
+                if node is None:
+                    continue
+                if node.ephemeral:
+                    self._add_ephemeral(path, node)
+                else:
+                    self._add_persistent(path, len(node.value))
+            self._progress(self._nodes + self._ephemeral)
+
+    def survey(self) -> Survey:
+        """Sum up."""
+        sessions = {session: tuple(paths) for session, paths in self._sessions.items()}
+        sample = tuple(sorted(path for _, path in self._sample))
+        return Survey(self._nodes, self._size, self._ephemeral, self._largest, sessions, sample)
+
+    def _add_ephemeral(self, path: str, node: Versioned) -> None:
+        self._ephemeral += 1
+        kept = self._sessions.setdefault(node.session, [])
+        kept.append(path)
+        kept.sort()
+        del kept[_KEPT_PATHS:]
+
+    def _add_persistent(self, path: str, size: int) -> None:
+        self._nodes += 1
+        self._size += size + len(path)
+        if self._largest is None or size > self._largest.size:
+            self._largest = SizedNode(path, size)
+        drawn = self._random.random()
+        if len(self._sample) < self._sample_size:
+            heapq.heappush(self._sample, (drawn, path))
+        elif drawn > self._sample[0][0]:
+            heapq.heapreplace(self._sample, (drawn, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +149,7 @@ class Observations(Configured):
     #: Sessions with ephemeral nodes that have not registered, with some paths of those.
     not_taking_part: Mapping[int | None, tuple[str, ...]]
     survey: Survey  #: Of the source.
-    brokers: tuple[BrokerSeen, ...]  #: All that are registered.
+    brokers: tuple[RegisteredBroker, ...]  #: All that are registered.
     admin_trouble: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
     admin_brokers: tuple[str, ...]  #: The brokers of its cluster, as it lists them.
     has_numbered_ledgers: bool  #: Whether the source's counter has given ids to ledgers.
@@ -77,27 +163,13 @@ class Observations(Configured):
 _TARGET_AVOIDED_S: Final = 60.0
 
 
-class MigratingBroker(Protocol):
-    """The broker that is asked about migrations; each call may raise BookwardenError."""
-
-    def status(self) -> object:
-        """Ask for the phase, as this broker sees it."""
-
-    def brokers(self) -> Sequence[str]:
-        """List the brokers of its cluster."""
-
-    def start(self, target_url: str) -> None:
-        """Make it begin; the flag must be known to be absent."""
-
-
 class MigrationControl:
     """A source, its brokers, and the target; reads only, but for `start`.
 
     ``source`` is the raw one: the store that follows a migration would redirect reads; ``surveyed`` is the same, its
     reads limited for the survey. ``keeps_ledgers`` says that it has BookKeeper's metadata too, ``is_zookeeper`` that
-    brokers move such a store. ``read_brokers`` asks each registered broker, with the fields of BrokerSeen;
-    ``read_registered`` reads the registry of bookie clusters, with the fields
-    of RegisteredClusters.
+    brokers move such a store. ``broker`` is asked about migrations, and ``connection`` has the credentials for all.
+    ``read_registered`` reads the registry of bookie clusters, with the fields of RegisteredClusters.
     """
 
     def __init__(
@@ -105,8 +177,8 @@ class MigrationControl:
         configured: Configured,
         source: MetadataStore,
         surveyed: MetadataStore,
-        broker: MigratingBroker,
-        read_brokers: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]],
+        broker: MigrationAdmin,
+        connection: PulsarConnection,
         open_target: Callable[[str], MetadataStore],
         read_registered: Callable[[], tuple[tuple[str, ...], str, bool, str]],
         *,
@@ -118,7 +190,7 @@ class MigrationControl:
         self._configured = configured
         self._source = source
         self._surveyed = surveyed
-        self._read_brokers = read_brokers
+        self._connection = connection
         self._open_target = open_target
         self._read_registered = read_registered
         self._is_zookeeper = is_zookeeper
@@ -176,7 +248,7 @@ class MigrationControl:
             participants={one.name: one.whose for one in registered},
             not_taking_part=self._not_taking_part(found, registered),
             survey=found,
-            brokers=tuple(BrokerSeen(*broker) for broker in self._read_brokers()),
+            brokers=tuple(read_registered_brokers(self._source, self._connection)),
             admin_trouble=_trouble_of(self.broker.status),
             admin_brokers=self._admin_brokers(),
             has_numbered_ledgers=bool(numbered) and self._source.get(f"{numbered}/idgen") is not None,

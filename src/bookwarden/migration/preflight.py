@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.control import BrokerSeen, Observations
-from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
+from bookwarden.migration.control import Observations
+from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
 _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS
 # Measured of a broker of 4.2.4 (docs/metadata-migration.md, "size"): 20,250 nodes in 1.9 s.
@@ -117,7 +118,7 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
         yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
 
 
-def _faults_of(broker: BrokerSeen, seen: Observations) -> Iterator[Found]:
+def _faults_of(broker: RegisteredBroker, seen: Observations) -> Iterator[Found]:
     settings = broker.settings or {}
     if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
         yield fails(

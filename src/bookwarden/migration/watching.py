@@ -1,15 +1,22 @@
-"""A migration under way, as seen by an operator who waits for its end."""
+"""A migration under way, as seen by an operator who waits for its end; and the phases of the stores, by their flags."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS
+from bookwarden.errors import FormatError, StoreError
+from bookwarden.metastore.following.flag import read_flag
+from bookwarden.metastore.interface import MetadataStore
 
+# The speed that PIP-454 promises, and its coordinator's wait for participants, after which it copies anyway.
+PROPOSED_SECONDS: Final = 30.0
+PROPOSED_BYTES: Final = 500_000_000
+PARTICIPANTS_LIMIT_SECONDS: Final = 60.0
 # A coordinator that is alive makes progress sooner.
 _STALL_SECONDS: Final = 30.0
 
@@ -147,3 +154,27 @@ def _ending(look: Look, before: Look | None) -> Ending | None:
 
 def _named(participants: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({whose})" if whose else name for name, whose in sorted(participants.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class StorePhase:
+    """Phase of one metadata store, by its flag; ``problem`` is the reason if it is not known."""
+
+    store: str
+    phase: str
+    target: str | None = None
+    problem: str = ""
+
+
+def read_phases(stores: Mapping[str, Callable[[], MetadataStore]]) -> tuple[StorePhase, ...]:
+    """Read the flag of each store by URL; they are opened for that."""
+    return tuple(_phase_of(url, opened) for url, opened in stores.items())
+
+
+def _phase_of(url: str, opened: Callable[[], MetadataStore]) -> StorePhase:
+    try:
+        with closing(opened()) as store:
+            flag = read_flag(store)
+    except (StoreError, FormatError) as error:
+        return StorePhase(url, "unknown", problem=str(error))
+    return StorePhase(url, "NOT_STARTED") if flag is None else StorePhase(url, flag.phase, flag.target_url)

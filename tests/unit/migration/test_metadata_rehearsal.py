@@ -16,10 +16,8 @@ from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.migration.comparison import DifferenceClass
-from bookwarden.migration.rehearsal.copying import Copy, NotCopied, SizedNode
-from bookwarden.migration.rehearsal.marker import MARKER, Hold, find_marker
-from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
-from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
+from bookwarden.migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
+from bookwarden.migration.rehearsal.scratch import MARKER, Hold, claim, clean, clean_own, find_marker
 from servers.metadata_tree import CURSORS, LARGEST, LEDGERS, fill, paths_of, persistent
 from servers.waiting import eventually
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.control import BrokerSeen, Observations, RegisteredClusters
+from bookwarden.migration.control import Observations, RegisteredClusters, SizedNode, Survey
 from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
-from bookwarden.migration.survey import SizedNode, Survey
 
 OK, WARNING, FAILS = Verdict.OK, Verdict.WARNING, Verdict.FAILS
-BROKER = BrokerSeen("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})
+BROKER = RegisteredBroker("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})
 SURVEY = Survey(1_000, 1_000_000, 3, SizedNode("/large", 900), {1: ("/loadbalance/brokers/b1:8080",)}, ("/a",))
 GOOD = Observations(
     source_url="zk:zk1:2181",
@@ -41,13 +41,13 @@ GOOD = Observations(
 )
 
 
-def broker(**changes: Any) -> tuple[BrokerSeen, ...]:
+def broker(**changes: Any) -> tuple[RegisteredBroker, ...]:
     settings = {**(BROKER.settings or {}), **changes.pop("settings", {})}
-    return (dataclasses.replace(BROKER, settings=settings, **changes),)
+    return (BROKER._replace(settings=settings, **changes),)
 
 
-def silent(**changes: Any) -> tuple[BrokerSeen, ...]:
-    return (BrokerSeen("b1:8080", settings=None, trouble="no answer", **changes),)
+def silent(version: str | None = None) -> tuple[RegisteredBroker, ...]:
+    return (RegisteredBroker("b1:8080", version, trouble="no answer"),)
 
 
 def test_a_cluster_that_is_ready_has_no_warning() -> None:

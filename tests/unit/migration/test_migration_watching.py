@@ -10,7 +10,7 @@ import pytest
 
 from bookwarden.cli.migration.watch import _Counting
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.survey import Survey, survey
+from bookwarden.migration.control import Survey, survey
 from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
 
 BEGAN = 1_000_000

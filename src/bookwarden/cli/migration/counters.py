@@ -8,14 +8,12 @@ from typing import Final
 import click
 
 from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.migration.status import source_option
+from bookwarden.cli.migration.options import COUNTERS_BEHIND, source_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.errors import StoreError
 from bookwarden.migration.counters import Counter
 from bookwarden.wiring.migration import CountersContext
-
-COUNTERS_BEHIND: Final = 26
 
 _EPILOG = """\b
 Exit codes: 0 the target counts on from where the source was; 26 it does not yet.

@@ -7,20 +7,17 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.migration.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.migration.options import DIFFERENCES_FOUND
+from bookwarden.cli.migration.verify import describe_difference
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.migration.comparison import row_of
-from bookwarden.migration.rehearsal.operation import (
-    PARTICIPANTS_LIMIT_SECONDS,
-    PROPOSED_BYTES,
-    PROPOSED_SECONDS,
-    RehearsalReport,
-)
+from bookwarden.migration.rehearsal.operation import RehearsalReport
 from bookwarden.migration.rehearsal.scratch import claim, clean_own
 from bookwarden.migration.rehearsal.scratch import clean as clean_up
-from bookwarden.wiring.rehearsal import RehearsalContext
+from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
+from bookwarden.wiring.migration import RehearsalContext
 
 _MEGABYTE: Final = 1_000_000
 
