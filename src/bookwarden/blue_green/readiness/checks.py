@@ -6,16 +6,15 @@ under its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from bookwarden.blue_green.readiness import clients, clusters, namespaces, topics
-from bookwarden.blue_green.readiness.findings import CheckResult, Results
+from bookwarden.blue_green.readiness.findings import Check, CheckResult
 from bookwarden.blue_green.sides.values import Observations
 
 #: By name, in the order of their numbers.
-CHECKS: Final[dict[str, Callable[[Observations], Results]]] = {
+CHECKS: Final[dict[str, Check]] = {
     "broker versions": clusters.versions,
     "check interval": clusters.intervals,
     "cluster names": clusters.names,

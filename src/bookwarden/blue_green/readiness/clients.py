@@ -48,30 +48,27 @@ def follows(version: str) -> Follows:
     return Follows.UNKNOWN
 
 
+@or_good("no transaction is open, and none was seen")
 def transactions(seen: Observations) -> Results:
     """Check that nobody uses transactions: what blue commits is not visible on green."""
-
-    def found() -> Results:
-        if seen.blue.transaction_trouble:
+    if seen.blue.transaction_trouble:
+        yield loses(
+            f"transactions under way are not known: {seen.blue.transaction_trouble}",
+            "let our role read them (superuser), and make sure that there are none",
+            override=Override.TRANSACTIONS,
+        )
+    yield from _open(seen)
+    for ours, _ in seen.pairs():
+        used = sorted(one.name for one in ours.topics.values() if one.transactions)
+        used += sorted(name for name in ours.system_topics if name.endswith(PENDING_ACKNOWLEDGEMENTS))
+        if used or ours.transaction_bytes:
             yield loses(
-                f"transactions under way are not known: {seen.blue.transaction_trouble}",
-                "let our role read them (superuser), and make sure that there are none",
-                override=Override.TRANSACTIONS,
+                f"transactions were used on {some(used)}" if used else "transactions were used in it",
+                "stop these applications before the flag, and start them with green's address",
+                ours.name,
+                used,
+                Override.TRANSACTIONS,
             )
-        yield from _open(seen)
-        for ours, _ in seen.pairs():
-            used = sorted(one.name for one in ours.topics.values() if one.transactions)
-            used += sorted(name for name in ours.system_topics if name.endswith(PENDING_ACKNOWLEDGEMENTS))
-            if used or ours.transaction_bytes:
-                yield loses(
-                    f"transactions were used on {some(used)}" if used else "transactions were used in it",
-                    "stop these applications before the flag, and start them with green's address",
-                    ours.name,
-                    used,
-                    Override.TRANSACTIONS,
-                )
-
-    yield from or_good(found(), "no transaction is open, and none was seen")
 
 
 def _open(seen: Observations) -> Results:
@@ -96,42 +93,43 @@ def _open(seen: Observations) -> Results:
         )
 
 
+def _all_follow(seen: Observations) -> str:
+    connected = any(one.client_versions for ours, _ in seen.pairs() for one in ours.topics.values())
+    return "all clients that are connected follow" if connected else "no client is connected"
+
+
+@or_good(_all_follow)
 def versions(seen: Observations) -> Results:
     """Check that each client that is connected will follow; those that come later are not seen."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            by_answer: dict[Follows, list[str]] = defaultdict(list)
-            for topic in sorted(ours.topics.values(), key=lambda one: one.name):
-                for version in sorted(topic.client_versions):
-                    by_answer[follows(version)].append(f"{version or 'no version'} on {topic.name}")
-            for answer, said in ((Follows.NO, "do not follow"), (Follows.UNKNOWN, "may not follow")):
-                if by_answer[answer]:
-                    yield loses(
-                        f"clients that {said}: {some(by_answer[answer])}",
-                        _UPGRADE,
-                        ours.name,
-                        by_answer[answer],
-                        Override.OLD_CLIENTS,
-                    )
-            if by_answer[Follows.MAY_HANG]:
-                yield warns(
-                    f"clients in C++ (Python, Node.js), which may stand still: {some(by_answer[Follows.MAY_HANG])}",
-                    "give no Python client a Python logger before the move: its process aborts when it is redirected; "
-                    "be ready to restart their processes where `watch` says CONSUMERS LEFT or PRODUCERS LEFT",
+    for ours, _ in seen.pairs():
+        by_answer: dict[Follows, list[str]] = defaultdict(list)
+        for topic in sorted(ours.topics.values(), key=lambda one: one.name):
+            for version in sorted(topic.client_versions):
+                by_answer[follows(version)].append(f"{version or 'no version'} on {topic.name}")
+        for answer, said in ((Follows.NO, "do not follow"), (Follows.UNKNOWN, "may not follow")):
+            if by_answer[answer]:
+                yield loses(
+                    f"clients that {said}: {some(by_answer[answer])}",
+                    _UPGRADE,
                     ours.name,
-                    by_answer[Follows.MAY_HANG],
+                    by_answer[answer],
+                    Override.OLD_CLIENTS,
                 )
-            if by_answer[Follows.IF_TESTED] and len(seen.green.brokers) > 1:
-                yield warns(
-                    f"not sure with several brokers on green: {some(by_answer[Follows.IF_TESTED])}",
-                    "try this version with a topic of its own, or upgrade it to Java 3.2",
-                    ours.name,
-                    by_answer[Follows.IF_TESTED],
-                )
-
-    count = sum(len(one.client_versions) for ours, _ in seen.pairs() for one in ours.topics.values())
-    yield from or_good(found(), "all clients that are connected follow" if count else "no client is connected")
+        if by_answer[Follows.MAY_HANG]:
+            yield warns(
+                f"clients in C++ (Python, Node.js), which may stand still: {some(by_answer[Follows.MAY_HANG])}",
+                "give no Python client a Python logger before the move: its process aborts when it is redirected; "
+                "be ready to restart their processes where `watch` says CONSUMERS LEFT or PRODUCERS LEFT",
+                ours.name,
+                by_answer[Follows.MAY_HANG],
+            )
+        if by_answer[Follows.IF_TESTED] and len(seen.green.brokers) > 1:
+            yield warns(
+                f"not sure with several brokers on green: {some(by_answer[Follows.IF_TESTED])}",
+                "try this version with a topic of its own, or upgrade it to Java 3.2",
+                ours.name,
+                by_answer[Follows.IF_TESTED],
+            )
 
 
 _SET: Final = "set cluster_migration.green.clients"

@@ -121,39 +121,36 @@ def names(seen: Observations) -> Results:
         yield good(f"blue is {name}, green is {seen.green.cluster}")
 
 
+@or_good("neither cluster is migrated, nor a namespace of the scope")
 def flags(seen: Observations) -> Results:
     """Check that green is not migrated itself, and of blue not everything at once."""
-
-    def found() -> Results:
-        green = seen.green.flag
-        if green is not None and green.migrated:
-            yield loses(
-                f"green is migrated itself, to {green.urls.broker_service_url or green.urls.broker_service_url_tls}",
-                "take its flag off, on green: `pulsar-admin clusters update-cluster-migration --migrated false`",
-            )
-        onward = [name for name in seen.scope if name in seen.green.flagged]
-        if onward:
-            yield loses(
-                f"migrated on green itself: {some(onward)}",
-                "take the flag of these namespaces off on green",
-                evidence=onward,
-            )
-        elif seen.green.flagged:
-            yield warns(
-                f"namespaces of green are migrated: {some(list(seen.green.flagged))}",
-                "they are not of this migration; know where they go",
-                evidence=seen.green.flagged,
-            )
-        if seen.blue.flag is not None and seen.blue.flag.migrated:
-            yield stalls(
-                "the whole of blue is flagged as migrated: no topic of it that is not loaded can be loaded any more",
-                "take the cluster's flag off, and move namespaces",
-            )
-        for name in seen.scope:
-            if name in seen.blue.flagged:
-                yield warns("its flag is on already", "follow it: `cluster-migration watch`", name)
-
-    yield from or_good(found(), "neither cluster is migrated, nor a namespace of the scope")
+    green = seen.green.flag
+    if green is not None and green.migrated:
+        yield loses(
+            f"green is migrated itself, to {green.urls.broker_service_url or green.urls.broker_service_url_tls}",
+            "take its flag off, on green: `pulsar-admin clusters update-cluster-migration --migrated false`",
+        )
+    onward = [name for name in seen.scope if name in seen.green.flagged]
+    if onward:
+        yield loses(
+            f"migrated on green itself: {some(onward)}",
+            "take the flag of these namespaces off on green",
+            evidence=onward,
+        )
+    elif seen.green.flagged:
+        yield warns(
+            f"namespaces of green are migrated: {some(list(seen.green.flagged))}",
+            "they are not of this migration; know where they go",
+            evidence=seen.green.flagged,
+        )
+    if seen.blue.flag is not None and seen.blue.flag.migrated:
+        yield stalls(
+            "the whole of blue is flagged as migrated: no topic of it that is not loaded can be loaded any more",
+            "take the cluster's flag off, and move namespaces",
+        )
+    for name in seen.scope:
+        if name in seen.blue.flagged:
+            yield warns("its flag is on already", "follow it: `cluster-migration watch`", name)
 
 
 def balancing(seen: Observations) -> Results:

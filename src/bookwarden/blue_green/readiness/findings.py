@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import wraps
 from typing import Any, Final
 
+from bookwarden.blue_green.sides.values import Observations
 from bookwarden.findings import Finding, Verdict
 
 
@@ -99,6 +101,7 @@ def blocking(findings: Iterable[CheckResult], accepted: Collection[Override] = (
 
 
 Results = Iterator[CheckResult]
+Check = Callable[[Observations], Results]
 
 
 def good(seen: str, namespace: str = "") -> CheckResult:
@@ -125,7 +128,15 @@ def warns(seen: str, advice: str, namespace: str = "", evidence: Iterable[str] =
     return CheckResult(0, "", Severity.WARNING, seen, advice, namespace, tuple(evidence))
 
 
-def or_good(found: Iterable[CheckResult], seen: str) -> Results:
-    """Return the lines, or one that all is well if there are none."""
-    lines = list(found)
-    yield from lines or [good(seen)]
+def or_good(seen: str | Callable[[Observations], str]) -> Callable[[Check], Check]:
+    """Add to a check the line that all is well where it yields no other; ``seen`` is its text, or makes it."""
+
+    def with_good(check: Check) -> Check:
+        @wraps(check)
+        def checked(observed: Observations) -> Results:
+            found = list(check(observed))
+            yield from found or [good(seen if isinstance(seen, str) else seen(observed))]
+
+        return checked
+
+    return with_good

@@ -32,26 +32,23 @@ _DELETING: Final = "brokerDeleteInactiveTopicsEnabled"
 _CREATING: Final = "allowAutoTopicCreation"
 
 
+@or_good(lambda seen: f"green has all {len(seen.scope)} of the scope, with their tenants")
 def present(seen: Observations) -> Results:
     """Check that green has tenant and namespace, and may have them."""
-
-    def found() -> Results:
-        for name in seen.scope:
-            if name not in seen.blue.namespaces:
-                yield stalls("blue has no such namespace", "name one that it has", name)
-                continue
-            yield from _in_tenant(seen, name)
-            green = seen.green.namespaces.get(name)
-            if green is None:
-                yield stalls("green has no such namespace: clients would close for good", _PREPARE, name)
-            elif seen.green.cluster not in green.clusters:
-                yield stalls(
-                    f"on green its clusters are {some(sorted(green.clusters)) or 'none'}, and not green itself",
-                    f"`pulsar-admin namespaces set-clusters --clusters {seen.green.cluster} {name}` on green",
-                    name,
-                )
-
-    yield from or_good(found(), f"green has all {len(seen.scope)} of the scope, with their tenants")
+    for name in seen.scope:
+        if name not in seen.blue.namespaces:
+            yield stalls("blue has no such namespace", "name one that it has", name)
+            continue
+        yield from _in_tenant(seen, name)
+        green = seen.green.namespaces.get(name)
+        if green is None:
+            yield stalls("green has no such namespace: clients would close for good", _PREPARE, name)
+        elif seen.green.cluster not in green.clusters:
+            yield stalls(
+                f"on green its clusters are {some(sorted(green.clusters)) or 'none'}, and not green itself",
+                f"`pulsar-admin namespaces set-clusters --clusters {seen.green.cluster} {name}` on green",
+                name,
+            )
 
 
 def _in_tenant(seen: Observations, name: str) -> Results:
@@ -63,41 +60,38 @@ def _in_tenant(seen: Observations, name: str) -> Results:
         yield stalls(f"tenant {tenant} is not allowed in {seen.green.cluster}, on green", _PREPARE, name)
 
 
+@or_good("nothing is replicated between both")
 def replication(seen: Observations) -> Results:
     """Check that nothing is replicated between blue and green: green would get each message twice."""
     blue, green = seen.blue.cluster, seen.green.cluster
-
-    def found() -> Results:
-        if seen.shared_configuration:
+    if seen.shared_configuration:
+        yield loses(
+            f"both clusters use the configuration store {seen.shared_configuration}, and with it the same "
+            "policies: none of them are right for both",
+            "give green a configuration store of its own",
+        )
+    if blue == green:
+        return
+    for ours, theirs in seen.pairs():
+        ways = [f"{blue} to {green}"] if green in ours.clusters else []
+        ways += [f"{green} to {blue}"] if theirs is not None and blue in theirs.clusters else []
+        if ways:
             yield loses(
-                f"both clusters use the configuration store {seen.shared_configuration}, and with it the same "
-                "policies: none of them are right for both",
-                "give green a configuration store of its own",
+                f"replicated from {' and '.join(ways)}: green would get every message twice",
+                f"take {blue} out of the namespace's clusters on green, and {green} on blue: "
+                "`pulsar-admin namespaces set-clusters`",
+                ours.name,
+                override=Override.TWO_WAY_REPLICATION,
             )
-        if blue == green:
-            return
-        for ours, theirs in seen.pairs():
-            ways = [f"{blue} to {green}"] if green in ours.clusters else []
-            ways += [f"{green} to {blue}"] if theirs is not None and blue in theirs.clusters else []
-            if ways:
-                yield loses(
-                    f"replicated from {' and '.join(ways)}: green would get every message twice",
-                    f"take {blue} out of the namespace's clusters on green, and {green} on blue: "
-                    "`pulsar-admin namespaces set-clusters`",
-                    ours.name,
-                    override=Override.TWO_WAY_REPLICATION,
-                )
-            topics = _replicated_topics(ours, green) + _replicated_topics(theirs, blue)
-            if topics:
-                yield loses(
-                    f"topics with replication of their own between both: {some(topics)}",
-                    "`pulsar-admin topicPolicies set-replication-clusters` without the other one",
-                    ours.name,
-                    topics,
-                    Override.TWO_WAY_REPLICATION,
-                )
-
-    yield from or_good(found(), "nothing is replicated between both")
+        topics = _replicated_topics(ours, green) + _replicated_topics(theirs, blue)
+        if topics:
+            yield loses(
+                f"topics with replication of their own between both: {some(topics)}",
+                "`pulsar-admin topicPolicies set-replication-clusters` without the other one",
+                ours.name,
+                topics,
+                Override.TWO_WAY_REPLICATION,
+            )
 
 
 def _replicated_topics(seen: NamespaceSeen | None, other: str) -> list[str]:
@@ -105,34 +99,31 @@ def _replicated_topics(seen: NamespaceSeen | None, other: str) -> list[str]:
     return sorted(topic for topic, own in policies.items() if other in (topic_settings(own).get(REPLICATION) or ()))
 
 
+@or_good("policies and rights, as far as they are copied, are the same on both")
 def alike(seen: Observations) -> Results:
     """Check that policies and rights are the same on both, but for lists of clusters."""
-
-    def found() -> Results:
-        for ours, theirs in seen.pairs():
-            for trouble in (*ours.policy_troubles, *(theirs.policy_troubles if theirs else ())):
-                yield stalls(f"policies of topics are not known: {trouble}", "try again; check our role", ours.name)
-            if theirs is None:
-                continue
-            other = differing(
-                namespace_settings(ours.policies, seen.blue.cluster),
-                namespace_settings(theirs.policies, seen.green.cluster),
-            )
-            if other:
-                yield warns(f"policies differ: {some(other)}", _AS_WANTED, ours.name, other)
-            lacking = [
-                f"{one.role} on {one.where or ours.name}"
-                for one in grants(ours.policies)
-                if one not in set(grants(theirs.policies))
-            ]
-            if lacking:
-                yield warns(f"rights that green lacks: {some(lacking)}", _AS_WANTED, ours.name, lacking)
-            yield from _of_topics(seen, ours, theirs)
-            kept = not_copied(ours.policies)
-            if kept:
-                yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
-
-    yield from or_good(found(), "policies and rights, as far as they are copied, are the same on both")
+    for ours, theirs in seen.pairs():
+        for trouble in (*ours.policy_troubles, *(theirs.policy_troubles if theirs else ())):
+            yield stalls(f"policies of topics are not known: {trouble}", "try again; check our role", ours.name)
+        if theirs is None:
+            continue
+        other = differing(
+            namespace_settings(ours.policies, seen.blue.cluster),
+            namespace_settings(theirs.policies, seen.green.cluster),
+        )
+        if other:
+            yield warns(f"policies differ: {some(other)}", _AS_WANTED, ours.name, other)
+        lacking = [
+            f"{one.role} on {one.where or ours.name}"
+            for one in grants(ours.policies)
+            if one not in set(grants(theirs.policies))
+        ]
+        if lacking:
+            yield warns(f"rights that green lacks: {some(lacking)}", _AS_WANTED, ours.name, lacking)
+        yield from _of_topics(seen, ours, theirs)
+        kept = not_copied(ours.policies)
+        if kept:
+            yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
 
 
 def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
@@ -151,19 +142,16 @@ def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -
 _AS_WANTED: Final = f"what green lacks: {_PREPARE}; what it has otherwise is left: change it there if it is not meant"
 
 
+@or_good("neither cluster deletes inactive topics of the scope")
 def held(seen: Observations) -> Results:
     """Check that neither cluster deletes inactive topics: blue what was moved, green what nobody uses yet."""
-
-    def found() -> Results:
-        for ours, theirs in seen.pairs():
-            yield from _deleting(seen.blue, ours, "blue deletes topics as soon as they are empty: no way back")
-            if theirs is not None:
-                yield from _deleting(
-                    seen.green, theirs, "green deletes topics without a subscription before their clients come"
-                )
-                yield from _expiring(seen.green, theirs)
-
-    yield from or_good(found(), "neither cluster deletes inactive topics of the scope")
+    for ours, theirs in seen.pairs():
+        yield from _deleting(seen.blue, ours, "blue deletes topics as soon as they are empty: no way back")
+        if theirs is not None:
+            yield from _deleting(
+                seen.green, theirs, "green deletes topics without a subscription before their clients come"
+            )
+            yield from _expiring(seen.green, theirs)
 
 
 def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Results:
@@ -191,19 +179,16 @@ def _deleting(side: SideSeen, namespace: NamespaceSeen, seen: str) -> Results:
         yield loses(f"{seen}: by policies of their own {some(topics)}", _PREPARE, namespace.name, topics)
 
 
+@or_good("no topic is created on blue by asking for it")
 def growing(seen: Observations) -> Results:
     """Check that no topic is created on blue from now on by whoever asks for one."""
-
-    def found() -> Results:
-        brokers = not seen.blue.all_have(_CREATING, "false")
-        for ours, _ in seen.pairs():
-            own = namespace_settings(ours.policies, seen.blue.cluster).get(AUTO_CREATION)
-            if creates_topics(own, brokers_create=brokers):
-                yield warns(
-                    "topics are created on blue when a client asks for one: green will lack them", _PREPARE, ours.name
-                )
-
-    yield from or_good(found(), "no topic is created on blue by asking for it")
+    brokers = not seen.blue.all_have(_CREATING, "false")
+    for ours, _ in seen.pairs():
+        own = namespace_settings(ours.policies, seen.blue.cluster).get(AUTO_CREATION)
+        if creates_topics(own, brokers_create=brokers):
+            yield warns(
+                "topics are created on blue when a client asks for one: green will lack them", _PREPARE, ours.name
+            )
 
 
 def own_topics(seen: Observations) -> Results:

@@ -14,14 +14,11 @@ from bookwarden.ledgers.names import TopicName
 _PREPARE: Final = "`bookwarden cluster-migration prepare --execute`"
 
 
+@or_good("green has all topics, with as many partitions")
 def shapes(seen: Observations) -> Results:
     """Check that green has each topic, with as many partitions."""
-
-    def found() -> Results:
-        for ours, theirs in seen.contents():
-            yield from _shapes(ours, theirs)
-
-    yield from or_good(found(), "green has all topics, with as many partitions")
+    for ours, theirs in seen.contents():
+        yield from _shapes(ours, theirs)
 
 
 def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
@@ -82,16 +79,13 @@ def single_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
     return [name for name in namespace.topics if name != topic and str(TopicName.parse(name).base) == topic]
 
 
+@or_good("green has the same versions of all schemas")
 def schemas(seen: Observations) -> Results:
     """Check that green has each version of each schema, in the same order."""
-
-    def found() -> Results:
-        for ours, theirs in seen.contents():
-            for trouble in (*ours.schema_troubles, *theirs.schema_troubles):
-                yield stalls(f"schemas are not known: {trouble}", "try again; check our role", ours.name)
-            yield from _schemas(ours, theirs)
-
-    yield from or_good(found(), "green has the same versions of all schemas")
+    for ours, theirs in seen.contents():
+        for trouble in (*ours.schema_troubles, *theirs.schema_troubles):
+            yield stalls(f"schemas are not known: {trouble}", "try again; check our role", ours.name)
+        yield from _schemas(ours, theirs)
 
 
 def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
@@ -118,61 +112,56 @@ def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
         )
 
 
+@or_good(
+    lambda seen: f"all {sum(len(ours.topics) for ours, _ in seen.pairs())} topics and partitions of blue are loaded"
+)
 def loaded(seen: Observations) -> Results:
     """Check that each topic of blue is loaded: the statistics that were asked for load it; others never migrate."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            silent = [f"{one.name}: {one.trouble}" for one in ours.topics.values() if one.trouble]
-            if silent:
-                yield loses(
-                    f"cannot be loaded on blue: {some(silent)}",
-                    "take a flag that is on off, and load them; or delete those that nobody needs",
-                    ours.name,
-                    silent,
-                )
-
-    count = sum(len(ours.topics) for ours, _ in seen.pairs())
-    yield from or_good(found(), f"all {count} topics and partitions of blue are loaded")
+    for ours, _ in seen.pairs():
+        silent = [f"{one.name}: {one.trouble}" for one in ours.topics.values() if one.trouble]
+        if silent:
+            yield loses(
+                f"cannot be loaded on blue: {some(silent)}",
+                "take a flag that is on off, and load them; or delete those that nobody needs",
+                ours.name,
+                silent,
+            )
 
 
+@or_good("all data of blue is held by durable subscriptions")
 def unread(seen: Observations) -> Results:
     """Check for data that no durable subscription holds, and for compacted topics: nothing of it goes to green."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            alone = [one.name for one in ours.topics.values() if _is_alone(one)]
-            read = [one.name for one in ours.topics.values() if any(not each.durable for each in one.subscriptions)]
-            compacted = [one.name for one in ours.topics.values() if _is_compacted(one)]
-            readers = sorted({*alone, *read} - set(compacted))
-            if readers:
-                yield loses(
-                    readers_text(readers),
-                    "let applications read to the end, or copy the data; it stays on blue",
-                    ours.name,
-                    readers,
-                    Override.READERS,
-                )
-            history = [one for one in ours.topics.values() if one.history[0]]
-            if history:
-                told = [_history_text(one) for one in history]
-                yield loses(
-                    f"history that only retention keeps: {some(told)}",
-                    "copy what is needed to green, from the earliest message; `finish` removes it from blue for good",
-                    ours.name,
-                    told,
-                    Override.HISTORY,
-                )
-            if compacted:
-                yield loses(
-                    f"compacted: {some(compacted)}; their newest values are not copied",
-                    "write the values to green anew, or let their table views be filled there first",
-                    ours.name,
-                    compacted,
-                    Override.COMPACTED_TOPICS,
-                )
-
-    yield from or_good(found(), "all data of blue is held by durable subscriptions")
+    for ours, _ in seen.pairs():
+        alone = [one.name for one in ours.topics.values() if _is_alone(one)]
+        read = [one.name for one in ours.topics.values() if any(not each.durable for each in one.subscriptions)]
+        compacted = [one.name for one in ours.topics.values() if _is_compacted(one)]
+        readers = sorted({*alone, *read} - set(compacted))
+        if readers:
+            yield loses(
+                readers_text(readers),
+                "let applications read to the end, or copy the data; it stays on blue",
+                ours.name,
+                readers,
+                Override.READERS,
+            )
+        history = [one for one in ours.topics.values() if one.history[0]]
+        if history:
+            told = [_history_text(one) for one in history]
+            yield loses(
+                f"history that only retention keeps: {some(told)}",
+                "copy what is needed to green, from the earliest message; `finish` removes it from blue for good",
+                ours.name,
+                told,
+                Override.HISTORY,
+            )
+        if compacted:
+            yield loses(
+                f"compacted: {some(compacted)}; their newest values are not copied",
+                "write the values to green anew, or let their table views be filled there first",
+                ours.name,
+                compacted,
+                Override.COMPACTED_TOPICS,
+            )
 
 
 def _history_text(topic: TopicSeen) -> str:
@@ -193,30 +182,27 @@ def _is_compacted(topic: TopicSeen) -> bool:
     return any(one.name == COMPACTION for one in topic.subscriptions) or COMPACTION in topic.cursors
 
 
+@or_good("no topic was terminated, no partition is missing")
 def oddities(seen: Observations) -> Results:
     """Check for what a migration would trip over: terminated topics, missing partitions, deleted namespaces."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            topics = ours.topics.values()
-            for text, advice, names in (
-                ("terminated by their users", "nothing: they are never drained by brokers", _terminated(ours)),
-                (
-                    "migrated before",
-                    "`cluster-migration watch`",
-                    [one.name for one in topics if one.migrated],
-                ),
-                ("partitions that do not exist", "`pulsar-admin topics create-missed-partitions`", _absent(ours)),
-            ):
-                if names:
-                    yield warns(f"{text}: {some(names)}", advice, ours.name, names)
-            unknown = [f"{one.name}: {one.metadata_trouble}" for one in topics if one.metadata_trouble]
-            if unknown:
-                yield stalls(f"metadata not known of {some(unknown)}", "try again", ours.name, unknown)
-            if ours.policies.get("deleted"):
-                yield stalls("it is being deleted", "finish that, and leave it out", ours.name)
-
-    yield from or_good(found(), "no topic was terminated, no partition is missing")
+    for ours, _ in seen.pairs():
+        topics = ours.topics.values()
+        for text, advice, names in (
+            ("terminated by their users", "nothing: they are never drained by brokers", _terminated(ours)),
+            (
+                "migrated before",
+                "`cluster-migration watch`",
+                [one.name for one in topics if one.migrated],
+            ),
+            ("partitions that do not exist", "`pulsar-admin topics create-missed-partitions`", _absent(ours)),
+        ):
+            if names:
+                yield warns(f"{text}: {some(names)}", advice, ours.name, names)
+        unknown = [f"{one.name}: {one.metadata_trouble}" for one in topics if one.metadata_trouble]
+        if unknown:
+            yield stalls(f"metadata not known of {some(unknown)}", "try again", ours.name, unknown)
+        if ours.policies.get("deleted"):
+            yield stalls("it is being deleted", "finish that, and leave it out", ours.name)
 
 
 def _terminated(namespace: NamespaceSeen) -> list[str]:
@@ -227,22 +213,19 @@ def _absent(namespace: NamespaceSeen) -> list[str]:
     return sorted(part for topic in namespace.partitioned for part in absent_partitions(namespace, topic))
 
 
+@or_good("green has all durable subscriptions")
 def on_green(seen: Observations) -> Results:
     """Check that green has each durable subscription, from its first message on, with the same properties."""
-
-    def found() -> Results:
-        for ours, theirs in seen.contents():
-            lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if not _is_idle(one)]
-            if lacking:
-                yield loses(
-                    f"green lacks {some(lacking)}: what is sent there first would not reach them",
-                    _PREPARE,
-                    ours.name,
-                    lacking,
-                )
-            yield from _differences(ours, theirs)
-
-    yield from or_good(found(), "green has all durable subscriptions")
+    for ours, theirs in seen.contents():
+        lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if not _is_idle(one)]
+        if lacking:
+            yield loses(
+                f"green lacks {some(lacking)}: what is sent there first would not reach them",
+                _PREPARE,
+                ours.name,
+                lacking,
+            )
+        yield from _differences(ours, theirs)
 
 
 def _differences(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
@@ -269,83 +252,74 @@ def _differences(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
         )
 
 
+@or_good("green has all subscriptions that nobody reads")
 def idle(seen: Observations) -> Results:
     """Check that green has what nobody reads at the moment: blue deletes those, and with them what was sent since."""
-
-    def found() -> Results:
-        for ours, theirs in seen.contents():
-            lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if _is_idle(one)]
-            if lacking:
-                yield loses(
-                    f"without consumer and without backlog, and not on green: {some(lacking)}",
-                    _PREPARE,
-                    ours.name,
-                    lacking,
-                )
-
-    yield from or_good(found(), "green has all subscriptions that nobody reads")
+    for ours, theirs in seen.contents():
+        lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if _is_idle(one)]
+        if lacking:
+            yield loses(
+                f"without consumer and without backlog, and not on green: {some(lacking)}",
+                _PREPARE,
+                ours.name,
+                lacking,
+            )
 
 
+@or_good("each backlog has a consumer")
 def left_behind(seen: Observations) -> Results:
     """Check that somebody drains each backlog: what is left stays on blue, and its topic with it."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            stuck = [
-                f"{_said(topic, one)} ({one.backlog} entries)"
-                for topic, one in _copied(ours)
-                if one.backlog and not one.consumers
-            ]
-            if stuck:
-                yield stalls(
-                    f"backlog without a consumer: {some(stuck)}",
-                    "start the consumers, or skip the backlog",
-                    ours.name,
-                    stuck,
-                    Override.IDLE_SUBSCRIPTIONS,
-                )
-            delayed = [f"{_said(topic, one)} ({one.delayed})" for topic, one in _copied(ours) if one.delayed]
-            if delayed:
-                yield warns(
-                    f"messages that are due later: {some(delayed)}",
-                    "nothing: blue keeps their consumers until the last one is due",
-                    ours.name,
-                    delayed,
-                )
-
-    yield from or_good(found(), "each backlog has a consumer")
+    for ours, _ in seen.pairs():
+        stuck = [
+            f"{_said(topic, one)} ({one.backlog} entries)"
+            for topic, one in _copied(ours)
+            if one.backlog and not one.consumers
+        ]
+        if stuck:
+            yield stalls(
+                f"backlog without a consumer: {some(stuck)}",
+                "start the consumers, or skip the backlog",
+                ours.name,
+                stuck,
+                Override.IDLE_SUBSCRIPTIONS,
+            )
+        delayed = [f"{_said(topic, one)} ({one.delayed})" for topic, one in _copied(ours) if one.delayed]
+        if delayed:
+            yield warns(
+                f"messages that are due later: {some(delayed)}",
+                "nothing: blue keeps their consumers until the last one is due",
+                ours.name,
+                delayed,
+            )
 
 
+@or_good("no replication is behind")
 def remotes(seen: Observations) -> Results:
     """Check that what is replicated to other clusters has arrived: producers are cut off until it has."""
-
-    def found() -> Results:
-        for ours, _ in seen.pairs():
-            behind = [
-                f"{topic.name} to {one.cluster} ({one.backlog} entries{'' if one.connected else ', not connected'})"
-                for topic in ours.topics.values()
-                for one in topic.remotes
-                if one.backlog or not one.connected
-            ]
-            if behind:
-                yield stalls(
-                    f"replication is behind: {some(behind)}; producers would be cut off until it is not",
-                    "wait for it; bring the remote cluster back",
-                    ours.name,
-                    behind,
-                )
-            others = sorted(ours.clusters - {seen.blue.cluster, seen.green.cluster})
-            if others:
-                yield warns(
-                    f"replicated to {some(others)}",
-                    f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
-                    "goes; nobody may send there from then on until the statistics of its topics show "
-                    f"{seen.green.cluster} as connected: what is replicated before is lost",
-                    ours.name,
-                    others,
-                )
-
-    yield from or_good(found(), "no replication is behind")
+    for ours, _ in seen.pairs():
+        behind = [
+            f"{topic.name} to {one.cluster} ({one.backlog} entries{'' if one.connected else ', not connected'})"
+            for topic in ours.topics.values()
+            for one in topic.remotes
+            if one.backlog or not one.connected
+        ]
+        if behind:
+            yield stalls(
+                f"replication is behind: {some(behind)}; producers would be cut off until it is not",
+                "wait for it; bring the remote cluster back",
+                ours.name,
+                behind,
+            )
+        others = sorted(ours.clusters - {seen.blue.cluster, seen.green.cluster})
+        if others:
+            yield warns(
+                f"replicated to {some(others)}",
+                f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
+                "goes; nobody may send there from then on until the statistics of its topics show "
+                f"{seen.green.cluster} as connected: what is replicated before is lost",
+                ours.name,
+                others,
+            )
 
 
 def _copied(namespace: NamespaceSeen) -> Iterator[tuple[TopicSeen, SubscriptionSeen]]:
