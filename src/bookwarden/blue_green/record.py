@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -156,38 +156,27 @@ class MigrationRecord:
 
     def connected(self, namespaces: Iterable[str], since_ms: int) -> list[str]:
         """List the topics of which clients were connected to blue at a look that was recorded since a moment."""
-        wanted = set(namespaces)
-        found = {
-            topic
-            for one in self.events()
-            if one["event"] == CONNECTED and one["namespace"] in wanted and one["at_ms"] >= since_ms
-            for topic in one["topics"]
-        }
-        return sorted(found)
+        seen = (one for one in self._events_of(namespaces, CONNECTED) if one["at_ms"] >= since_ms)
+        return sorted({topic for one in seen for topic in one["topics"]})
 
     def late(self, namespaces: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
         """Return the subscriptions that came too late to these namespaces: topic, name, entries of green before it.
 
         One that was reset has all of them, and one of a migration that was finished was accepted.
         """
-        wanted = set(namespaces)
         found: dict[tuple[str, str], int] = {}
-        for event in self.events():
-            if event.get("namespace") not in wanted:
-                continue
+        for event in self._events_of(namespaces, LATE, RESET, FINISHED):
             if event["event"] == LATE:
                 found[event["topic"], event["subscription"]] = int(event["entries"])
             elif event["event"] == RESET:
                 found.pop((event["topic"], event["subscription"]), None)
-            elif event["event"] == FINISHED:
+            else:
                 found = {key: entries for key, entries in found.items() if namespace_of(key[0]) != event["namespace"]}
         return tuple((topic, name, entries) for (topic, name), entries in sorted(found.items()))
 
     def reported(self, namespaces: Iterable[str]) -> frozenset[tuple[str, str]]:
         """Return all subscriptions that were ever reported as late, by topic and name."""
-        wanted = set(namespaces)
-        late = (one for one in self.events() if one["event"] == LATE and one["namespace"] in wanted)
-        return frozenset((one["topic"], one["subscription"]) for one in late)
+        return frozenset((one["topic"], one["subscription"]) for one in self._events_of(namespaces, LATE))
 
     def unfollowed(self, since_ms: Mapping[str, int | None]) -> dict[str, list[tuple[int, int]]]:
         """Return, by namespace, when its flag was set while it is not known that blue was followed.
@@ -218,49 +207,43 @@ class MigrationRecord:
 
     def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
         """Return the cases that were accepted by name when the migration of any of these namespaces began."""
-        wanted = set(namespaces)
-        starts = (one for one in self.events() if one["event"] == STARTING and one["namespace"] in wanted)
+        starts = self._events_of(namespaces, STARTING)
         return frozenset(name for one in starts for name in one.get("accepted", ()))
 
     def begun(self) -> list[str]:
         """List the namespaces whose migration was begun, and is neither aborted nor finished."""
-        found: dict[str, bool] = {}
-        for event in self.events():
-            if event["event"] in (STARTING, ABORTED, FINISHED):
-                found[event["namespace"]] = event["event"] == STARTING
-        return [namespace for namespace, is_begun in found.items() if is_begun]
+        kinds = (STARTING, ABORTED, FINISHED)
+        found = {event["namespace"]: event["event"] for event in self.events() if event["event"] in kinds}
+        return [namespace for namespace, newest in found.items() if newest == STARTING]
 
     def has_moved(self, namespace: str) -> bool:
         """Return whether clients may have been sent to green: a migration was begun that is not finished."""
-        done = False
-        for event in self.events():
-            if event.get("namespace") == namespace and event["event"] in (STARTING, FINISHED):
-                done = event["event"] == STARTING
-        return done
+        return self._newest((STARTING, FINISHED), namespace=namespace).get("event") == STARTING
 
     def is_subscribed_again(self, namespace: str) -> bool:
         """Return whether the subscriptions that blue had deleted were made again since the namespace's newest start."""
-        done = False
-        for event in self.events():
-            if event.get("namespace") == namespace and event["event"] in (STARTING, SUBSCRIBED_AGAIN):
-                done = event["event"] == SUBSCRIBED_AGAIN
-        return done
+        return self._newest((STARTING, SUBSCRIBED_AGAIN), namespace=namespace).get("event") == SUBSCRIBED_AGAIN
 
     def reopening(self, topic: str) -> Mapping[str, Any] | None:
         """Return the newest event of a topic that was reopened; None if there is none."""
-        found = None
-        for event in self.events():
-            if event["event"] == REOPENING and event.get("topic") == topic:
-                found = event
-        return found
+        return self._newest((REOPENING,), topic=topic) or None
 
     def is_reopened(self, topic: str) -> bool:
         """Return whether the newest reopening of a topic was completed, with its subscriptions."""
-        completed = False
+        return self._newest((REOPENING, REOPENED), topic=topic).get("event") == REOPENED
+
+    def _events_of(self, namespaces: Iterable[str], *kinds: str) -> Iterator[Mapping[str, Any]]:
+        """Return the events of these kinds about these namespaces, oldest first."""
+        wanted = set(namespaces)
+        return (event for event in self.events() if event["event"] in kinds and event["namespace"] in wanted)
+
+    def _newest(self, kinds: Collection[str], **about: str) -> Mapping[str, Any]:
+        """Return the newest event of these kinds with these facts; an empty one where there is none."""
+        found: Mapping[str, Any] = {}
         for event in self.events():
-            if event.get("topic") == topic and event["event"] in (REOPENING, REOPENED):
-                completed = event["event"] == REOPENED
-        return completed
+            if event["event"] in kinds and all(event.get(name) == value for name, value in about.items()):
+                found = event
+        return found
 
     def _ends_with_a_line(self) -> bool:
         with self.path.open("rb") as file:

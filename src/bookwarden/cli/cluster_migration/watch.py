@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
 import click
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
@@ -36,7 +34,7 @@ from bookwarden.cli.cluster_migration.options import (
 )
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted, plain, printable
-from bookwarden.cli.shell.steps import StepLines
+from bookwarden.cli.shell.steps import telling
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
@@ -147,7 +145,7 @@ def watch_to_the_end(
     as_it_goes = ReleasingAsItGoes(Releasing(context.blue, context.observer, context.record))
     health = BrokerHealth(context.blue)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _telling(invocation) as tell:
+    with telling(invocation.output, _SAID_EVERY_S, _json_of, _lines_of, _live, _end_of) as tell:
         if resources is not None:
             resources.follow(namespaces)
         looks = _Looks(context, namespaces, resources)
@@ -212,27 +210,10 @@ class _Looks:
                 record.append(CONNECTED, namespace=name, topics=found_there)
 
 
-@contextmanager
-def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
-    if invocation.output == "json":
-        yield StepLines(_json_of, _SAID_EVERY_S).tell
-    elif sys.stdout.isatty():
-        console = Console()
-        ends: list[str] = []
-        with Live(console=console, refresh_per_second=4) as live:
-
-            def show(step: Step) -> None:
-                progress = step.look.progress
-                bar = ProgressBar(total=max(1, progress.topics), completed=progress.done, width=40)
-                lines = [Text(printable(_sentence(step))), *(Text(printable(line)) for line in _warned(step))]
-                live.update(Group(bar, *lines))
-                ends.extend([] if step.ending is None else [_ENDED[step.ending]])
-
-            yield show
-        for line in ends:
-            console.print(Text(line))
-    else:
-        yield StepLines(_text_of, _SAID_EVERY_S).tell
+def _live(_console: Console, step: Step) -> Group:
+    progress = step.look.progress
+    bar = ProgressBar(total=max(1, progress.topics), completed=progress.done, width=40)
+    return Group(bar, *(Text(printable(line)) for line in _lines_of(step)))
 
 
 def _json_of(step: Step) -> str:
@@ -270,14 +251,12 @@ def describe_topic(seen: TopicSeen) -> dict[str, Any]:
     }
 
 
-def _text_of(step: Step) -> str:
-    lines = [_sentence(step), *_warned(step)]
-    lines += [] if step.ending is None else [_ENDED[step.ending]]
-    return "".join(f"{printable(line)}\n" for line in lines)
+def _lines_of(step: Step) -> list[str]:
+    return [_sentence(step), *(f"warning: {text}" for text in (*step.warnings, *step.look.troubles))]
 
 
-def _warned(step: Step) -> list[str]:
-    return [f"warning: {text}" for text in (*step.warnings, *step.look.troubles)]
+def _end_of(step: Step) -> list[str]:
+    return [] if step.ending is None else [_ENDED[step.ending]]
 
 
 def _sentence(step: Step) -> str:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from bookwarden.cli.migration.options import MIGRATION_FAILED, UNDER_WAY, reads_option, source_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment, plain, printable
-from bookwarden.cli.shell.steps import StepLines
+from bookwarden.cli.shell.steps import telling
 from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.migration.control import MigrationControl, Survey
@@ -75,7 +72,7 @@ def watch_to_the_end(
     """Report on a migration until it is over; return the exit code. Without a survey one is made meanwhile."""
     counting = _Counting(control, found)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with _telling(invocation) as tell:
+    with telling(invocation.output, _SAID_EVERY_S, _json_of, _lines_of, _live, _end_of) as tell:
         for step in follow(_Looks(control, counting.copied), every_s=_LOOK_EVERY_S):
             tell(step)
             if step.ending is not None:
@@ -144,26 +141,10 @@ class _Counting:
             return
 
 
-@contextmanager
-def _telling(invocation: Invocation) -> Iterator[Callable[[Step], None]]:
-    if invocation.output == "json":
-        yield StepLines(_json_of, _SAID_EVERY_S).tell
-    elif sys.stdout.isatty():
-        console = Console()
-        ends: list[str] = []
-        with Live(console=console, refresh_per_second=4) as live:
-
-            def show(step: Step) -> None:
-                for text in step.warnings:
-                    console.print(Text(printable(f"warning: {text}")))
-                live.update(Text(printable(_sentence(step.look))))
-                ends.extend(_end_of(step))
-
-            yield show
-        for line in ends:
-            console.print(Text(line))
-    else:
-        yield StepLines(_text_of, _SAID_EVERY_S).tell
+def _live(console: Console, step: Step) -> Text:
+    for text in step.warnings:
+        console.print(Text(printable(f"warning: {text}")))
+    return Text(printable(_sentence(step.look)))
 
 
 def _json_of(step: Step) -> str:
@@ -177,9 +158,8 @@ def _json_of(step: Step) -> str:
     return json.dumps(plain(data), ensure_ascii=False) + "\n"
 
 
-def _text_of(step: Step) -> str:
-    lines = (_sentence(step.look), *(f"warning: {text}" for text in step.warnings), *_end_of(step))
-    return "".join(f"{printable(line)}\n" for line in lines)
+def _lines_of(step: Step) -> list[str]:
+    return [_sentence(step.look), *(f"warning: {text}" for text in step.warnings)]
 
 
 def _end_of(step: Step) -> list[str]:
