@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.urls import split_chroot
 from bookwarden.migration.walking import TreeWalk
 
 
@@ -327,3 +330,26 @@ class Comparison:
 
 def _persistent(node: Versioned | None) -> Versioned | None:
     return None if node is None or node.ephemeral else node
+
+
+def copy_of(flag: MigrationState | None, source_url: str, target: str | None) -> str:
+    """Return the URL of the copy of a source: the one given, or else what the source's flag names.
+
+    Raises ConfigError where there is nothing to compare, and RefusedError where the flag names a target that is not
+    complete.
+    """
+    found = target or _target_of(flag, source_url)
+    if split_chroot(source_url) == split_chroot(found):
+        raise ConfigError(f"{found} would be compared with itself: name two stores")
+    return found
+
+
+def _target_of(flag: MigrationState | None, source_url: str) -> str:
+    if flag is None or not flag.target_url:
+        raise ConfigError(f"{source_url} has no {MIGRATION_PATH} that names a target: name one with --target")
+    if not flag.is_completed:
+        raise RefusedError(
+            f"the migration of {source_url} to {flag.target_url} is {flag.phase}, not COMPLETED, and its target is not "
+            "complete: wait for it, or name the target with --target to compare it all the same"
+        )
+    return flag.target_url

@@ -16,18 +16,24 @@ from bookwarden.cli.migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.errors import BookwardenError, ConfigError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
+from bookwarden.metastore.paths import parent_of
+from bookwarden.metastore.wrappers import throttled
 from bookwarden.migration.comparison import (
     NUMBER_COLUMNS,
     TEXT_COLUMNS,
+    ZOOKEEPERS_OWN,
+    Comparison,
     Difference,
     DifferenceClass,
     DifferenceSink,
     Report,
     Verification,
     VersionRule,
+    copy_of,
     row_of,
 )
-from bookwarden.wiring.migration import VerificationContext
+from bookwarden.wiring.migration import SourceContext
 
 _EPILOG = """\b
 Examples:
@@ -76,21 +82,31 @@ def verify(
     """
     with (
         difference_file(file) as sink,
-        VerificationContext(
-            invocation.settings.metadata_store, source=source, target=target, max_reads_per_second=limit
-        ) as context,
-        node_progress(invocation, f"comparing {context.source_url} with {context.target_url}", "compared") as tell,
+        SourceContext(invocation.settings.metadata_store, source) as context,
     ):
-        begin = time.monotonic()
-        report = context.comparison(
-            versions=VersionRule(versions), switched_ms=context.switched_ms, keep=show, sink=sink, progress=tell
-        ).run()
-        seconds = time.monotonic() - begin
+        read = throttled(context.source, limit)
+        flag = read_flag(read)
+        switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
+        target_url = copy_of(flag, context.source_url, target)
+        copied = throttled(context.open(target_url), limit)
+        passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
+        with node_progress(invocation, f"comparing {context.source_url} with {target_url}", "compared") as tell:
+            begin = time.monotonic()
+            report = Comparison(
+                *(read, copied),
+                passed_over=passed_over,
+                switched_ms=switched_ms,
+                versions=VersionRule(versions),
+                keep=show,
+                sink=sink,
+                progress=tell,
+            ).run()
+            seconds = time.monotonic() - begin
     found = Verification(
         context.source_url,
-        context.target_url,
-        None if context.flag is None else context.flag.phase,
-        context.switched_ms,
+        target_url,
+        None if flag is None else flag.phase,
+        switched_ms,
         report,
         seconds,
         None if file is None else str(file),

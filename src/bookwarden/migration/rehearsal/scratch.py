@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreError, StoreUnavailableError
+from bookwarden.errors import (
+    ConfigError,
+    LostRaceError,
+    OutcomeUnknownError,
+    RefusedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from bookwarden.leases import LeaseTimes, Renewal, describe_holder, holder_here
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.following.flag import MigrationState
 from bookwarden.metastore.interface import ScratchStore, Versioned
+from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.migration.walking import TreeWalk
 from bookwarden.processes import has_certainly_ended
 
@@ -196,7 +205,29 @@ def wait_until_given_up(
 COORDINATOR: Final = "/pulsar/migration-coordinator"
 
 _BATCH: Final = 1_000
+_IDLE: Final = ("NOT_STARTED", "FAILED")
 _GONE = (DeleteResult.DELETED, DeleteResult.ABSENT)
+
+
+def require_scratch(target: str, in_use: Iterable[str]) -> None:
+    """Raise ConfigError for a target that is no Oxia, and RefusedError for one in a store that is in use."""
+    if scheme_of(target) not in ("oxia", "memory"):
+        raise ConfigError(f"{target} is no target of a migration: Pulsar moves metadata to oxia:// alone")
+    if any(split_chroot(url)[0] == split_chroot(target)[0] for url in in_use):
+        raise RefusedError(f"{target} is a store in use: name a scratch namespace, made for the rehearsal alone")
+
+
+def require_idle(flag: MigrationState | None, source_url: str, target: str) -> None:
+    """Raise RefusedError where the flag of the source names this target, or says that the source moves, or moved."""
+    if flag is not None and flag.target_url and split_chroot(flag.target_url)[0] == split_chroot(target)[0]:
+        raise RefusedError(
+            f"{target} is what the migration flag of {source_url} names ({flag.phase}): name a scratch namespace that "
+            "no cluster is moved to"
+        )
+    if flag is not None and flag.phase not in _IDLE:
+        raise RefusedError(
+            f"the metadata of {source_url} is being migrated, or was ({flag.phase}): there is nothing to rehearse"
+        )
 
 
 def claim(store: ScratchStore, times: LeaseTimes) -> Hold:
