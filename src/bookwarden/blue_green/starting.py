@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from bookwarden.blue_green.green_resources import GreenResources
@@ -99,7 +99,7 @@ class Starting:
                 "off (`cluster-migration abort`), and migrate namespace by namespace"
             )
         if found != wanted:
-            self._record.append("urls", cluster=cluster, former=None if found is None else _plain(found))
+            self._record.append("urls", cluster=cluster, former=None if found is None else asdict(found))
             self._admin.write_flag(cluster, wanted)
         now = self._admin.read_flag(cluster)
         if now != wanted:
@@ -142,7 +142,8 @@ class Starting:
     def _load_all(self, namespace: str) -> list[Expected]:
         topics = self._topics(namespace)
         self._say(f"{namespace}: loading {len(topics)} topics")
-        found = self._stats_of_all(topics)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="load") as pool:
+            found = list(pool.map(self._admin.stats, topics))
         loaded = self._blue.loaded_topics()
         missing = [topic for topic in topics if topic not in loaded]
         if missing:
@@ -155,20 +156,13 @@ class Starting:
     def _topics(self, namespace: str) -> list[str]:
         return [topic for topic in self._admin.topics(namespace) if not is_brokers_own(TopicName.parse(topic))]
 
-    def _stats_of_all(self, topics: Sequence[str]) -> list[Any]:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="load") as pool:
-            return list(pool.map(self._admin.stats, topics))
-
-    def _look(self, namespace: str) -> Look:
-        return self._observer.look([namespace])
-
     def _prove(self, namespace: str, round_s: float) -> Started:
         self._say(f"{namespace}: flagged; its topics are marked within {ROUNDS} rounds of {round_s:g} s")
         deadline = time.monotonic() + (ROUNDS + 1) * round_s + _SPARE_S
         trouble, look = "", Look(0)
         while True:
             try:
-                look, trouble = self._look(namespace), ""
+                look, trouble = self._observer.look([namespace]), ""
                 self._resources.complete_look(look)
                 if self._proven:
                     self._resources.complete_look(self._observer.look(self._proven))
@@ -220,8 +214,3 @@ def _expected(topic: str, stats: Any) -> Expected:
     durable = [name for name in subscriptions if stats["subscriptions"][name].get("durable", True)]
     read_by = [name for name in durable if stats["subscriptions"][name].get("consumers")]
     return Expected(topic, tuple(sorted(durable)), bool(stats.get("publishers")), tuple(sorted(read_by)))
-
-
-def _plain(flag: ClusterFlag) -> dict[str, Any]:
-    urls = {name: getattr(flag.urls, name) for name in flag.urls.__slots__}
-    return {"migrated": flag.migrated, "urls": urls}

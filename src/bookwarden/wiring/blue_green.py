@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from bookwarden.blue_green.observing import Observer
-from bookwarden.blue_green.preparing.journal import PreparationJournal
+from bookwarden.blue_green.preparing.operation import PreparationJournal
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.sides.observing import PreflightObserver

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.finishing import Finishing
+from bookwarden.blue_green.finishing import Finishing, Verified, verify_migration
 from bookwarden.blue_green.green_resources import GreenResources
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.preparing.operation import Preparation
@@ -16,7 +16,6 @@ from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.readiness.findings import CheckResult, Override, blocking
 from bookwarden.blue_green.releasing import Releasing, ReleasingAsItGoes
 from bookwarden.blue_green.starting import Started, Starting
-from bookwarden.blue_green.verifying import Verified, verify_migration
 from bookwarden.blue_green.watching import BrokerHealth, Ending, follow
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path

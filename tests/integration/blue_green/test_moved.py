@@ -12,12 +12,10 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.blue_green.aborting import Aborting
-from bookwarden.blue_green.finishing import Finishing
+from bookwarden.blue_green.aborting import Aborting, Reopening
+from bookwarden.blue_green.finishing import Finishing, verify_migration
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.reopening import Reopening
 from bookwarden.blue_green.starting import Starting
-from bookwarden.blue_green.verifying import verify_migration
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes

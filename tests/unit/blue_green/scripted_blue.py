@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bookwarden.blue_green.aborting import Reopening
 from bookwarden.blue_green.observing import Observer
 from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.reopening import Reopening
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import LedgerReading

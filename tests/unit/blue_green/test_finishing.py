@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable
+from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable, TopicVerified, Verified
 from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.preparing.journal import BEGUN, DONE, TAKEN_BACK, PreparationJournal
-from bookwarden.blue_green.preparing.operation import Preparation
+from bookwarden.blue_green.preparing.operation import BEGUN, DONE, TAKEN_BACK, Preparation, PreparationJournal
 from bookwarden.blue_green.preparing.plan import Action, Plan, Side, Step
 from bookwarden.blue_green.sides.values import SideSeen
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from bookwarden.blue_green.finishing import OnGreen, judge
 from bookwarden.blue_green.observing import Look
 from bookwarden.blue_green.states import Expected, TopicSeen
-from bookwarden.blue_green.verifying import OnGreen, judge
 from unit.blue_green.test_states import LEFT, MARKED, READ, TOPIC
 
 ON = {"shop/live": True}

@@ -6,8 +6,7 @@ import dataclasses
 
 import click
 
-from bookwarden.blue_green.aborting import Aborted, Aborting
-from bookwarden.blue_green.reopening import Reopened, Reopening
+from bookwarden.blue_green.aborting import Aborted, Aborting, Reopened, Reopening
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import TopicSeen, TopicState
 from bookwarden.cli.cluster_migration.options import named_or_begun, namespaces_argument

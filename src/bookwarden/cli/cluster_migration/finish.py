@@ -8,10 +8,9 @@ from typing import Final
 
 import click
 
-from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed
+from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed, TopicVerified, Verified, verify_migration
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import refuse_deletion_topics
-from bookwarden.blue_green.verifying import TopicVerified, Verified, verify_migration
 from bookwarden.blue_green.watching import BrokerHealth
 from bookwarden.cli.cluster_migration.options import (
     LATE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -170,27 +170,26 @@ def _describe_plan(wanted: Plan, by_hand: Sequence[CheckResult], show: int) -> D
     note = "Nothing was changed; --execute does it." if wanted.steps else "Nothing is missing."
     if wanted.told:
         note = f"{note} What is left to you keeps green from being complete."
-    data = {"steps": [one.as_json() for one in wanted.steps], **_told_json(wanted, by_hand)}
-    return Document(
-        data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(wanted, by_hand), Note(note))
-    )
+    told = _left_to_you(wanted, by_hand)
+    data = {"steps": [one.as_json() for one in wanted.steps], "left_to_you": told}
+    return Document(data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(told), Note(note)))
 
 
 def _describe_done(done: Done, by_hand: Sequence[CheckResult], show: int) -> Document:
+    told, left = _left_to_you(done.left, by_hand), len(done.left.steps)
     data = {
         "done": [one.as_json() for one in done.done],
         "left": [one.as_json() for one in done.left.steps],
         **_failed_json(done),
-        **_told_json(done.left, by_hand),
+        "left_to_you": told,
     }
-    left = len(done.left.steps)
     note = (
         "Nothing is missing any more."
         if done.is_complete
         else f"{counted(left, 'step')} left: see to what failed and what is told here, then prepare again."
     )
     parts: list[Part] = [_steps_table(done.done, f"done ({len(done.done)})", "nothing was to be done", show)]
-    parts += [*_failed_table(done), *_told(done.left, by_hand), Note(note)]
+    parts += [*_failed_table(done), *_told(told), Note(note)]
     return Document(data, tuple(parts))
 
 
@@ -211,20 +210,15 @@ def _failed_json(done: Done) -> dict[str, Any]:
     return {"failed": [{**step.as_json(), "why": why} for step, why in done.failed]}
 
 
-def _told(wanted: Plan, by_hand: Sequence[CheckResult]) -> list[Part]:
-    rows = _rows_told(wanted, by_hand)
+def _told(rows: Sequence[Mapping[str, str]]) -> list[Part]:
     columns = (Column("namespace"), Column("what was seen", whole=False), Column("what to do", whole=False))
-    return [Table(columns, tuple(rows), "left to you")] if rows else []
+    return [Table(columns, tuple(tuple(row.values()) for row in rows), "left to you")] if rows else []
 
 
-def _told_json(wanted: Plan, by_hand: Sequence[CheckResult]) -> dict[str, Any]:
-    rows = _rows_told(wanted, by_hand)
-    return {"left_to_you": [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]}
-
-
-def _rows_told(wanted: Plan, by_hand: Sequence[CheckResult]) -> list[tuple[str, str, str]]:
+def _left_to_you(wanted: Plan, by_hand: Sequence[CheckResult]) -> list[dict[str, str]]:
     rows = [(one.namespace, one.seen, one.advice) for one in wanted.told]
-    return rows + [(one.namespace, one.seen, one.advice) for one in by_hand]
+    rows += [(one.namespace, one.seen, one.advice) for one in by_hand]
+    return [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]
 
 
 _PREFLIGHT_EPILOG = """\b
