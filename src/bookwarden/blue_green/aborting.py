@@ -6,9 +6,9 @@ that what it has can be read; without a flag whoever asks has it loaded again.
 Blue deletes a subscription of a marked topic once it is drained. An application that is restarted with blue's URL would
 make it again, from its first message on, and read the whole topic a second time; so it is made again here, at its end.
 
-No API of brokers makes a marked topic accept messages. The node of its managed ledger is changed, by the version that was
-read and while no broker has the topic loaded: a broker that has it would go on with what it read before, and fence the
-topic at its next write.
+No API of brokers makes a marked topic accept messages. The node of its managed ledger is changed, by the version that
+was read and while no broker has the topic loaded: a broker that has it would go on with what it read before, and fence
+the topic at its next write.
 """
 
 from __future__ import annotations

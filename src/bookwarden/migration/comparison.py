@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -125,44 +125,6 @@ def row_of(difference: Difference) -> dict[str, Any]:
     for name, side in zip(_STORES, (difference.source, difference.target), strict=True):
         row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
     return row
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The result of verifying a migrated store."""
-
-    source: str  #: Its URL.
-    target: str  #: Its URL.
-    phase: str | None  #: In the source's flag; None without a flag.
-    switched_ms: int | None  #: When the target replaced the source, by the source's clock; None if it has not.
-    report: Report  #: The findings, in numbers of nodes.
-    seconds: float  #: The comparison took.
-    differences: str | None  #: The file or folder of all differences; None if they were not kept.
-
-    @property
-    def first(self) -> Iterator[Difference]:
-        """The differences that are shown, by class."""
-        return (one for found in self.report.first.values() for one in found)
-
-    def as_json(self) -> dict[str, Any]:
-        """Convert it to JSON's types, for programs."""
-        report = self.report
-        return {
-            "source": self.source,
-            "target": self.target,
-            "phase": self.phase,
-            "switched_ms": self.switched_ms,
-            "seconds": round(self.seconds, 3),
-            "clean": not report.faults,
-            "compared": report.compared,
-            "equal": report.equal,
-            "ephemeral": report.ephemeral,
-            "versions_kept": report.versions_kept,
-            "other_versions": report.other_versions,
-            "counts": {kind.value: count for kind, count in report.counts.items()},
-            "first": [row_of(one) for one in self.first],
-            "differences_file": self.differences,
-        }
 
 
 # This many nodes with equal bytes show whether the target took over the source's versions.

@@ -7,7 +7,7 @@ green is made after blue as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -80,28 +80,13 @@ class Step:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as programs and the journal have it."""
-        return {
-            "side": self.side.value,
-            "action": self.action.value,
-            "target": self.target,
-            "key": self.key,
-            "value": self.value,
-            "before": self.before,
-            "namespace": self.namespace,
-        }
+        return {**asdict(self), "side": self.side.value, "action": self.action.value}
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> Step:
         """Read it; raise KeyError or ValueError for anything else."""
-        return cls(
-            Side(told["side"]),
-            Action(told["action"]),
-            str(told["target"]),
-            str(told["key"]),
-            told["value"],
-            told["before"],
-            str(told["namespace"]),
-        )
+        left = (told[name] for name in ("target", "key", "value", "before", "namespace"))
+        return cls(Side(told["side"]), Action(told["action"]), *left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from bookwarden.blue_green.sides.values import (
 )
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
-from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.redirects import RedirectUrls
@@ -90,7 +89,7 @@ class PreflightObserver:
         # Addresses of this kind may be those of the brokers' own machines.
         is_one = of_blue.clusters == of_green.clusters
         shared = blue.configurations() & green.configurations() if is_one else ()
-        disks, disk_trouble = self._disks()
+        disks, disk_trouble = _asked(self.green.disk_space, errors=BookwardenError)
         return Observations(
             scope=tuple(namespaces),
             blue=of_blue,
@@ -98,8 +97,8 @@ class PreflightObserver:
             urls=self._urls,
             at_ms=int(time.time() * 1000),
             lookups=tuple(map(self._look_up, self._hosts())),
-            web_brokers={url: self._web_brokers(url) for url in self._web_urls()},
-            disks=disks,
+            web_brokers=self._web_brokers(),
+            disks=disks or {},
             disk_trouble=disk_trouble,
             kept_out=self._kept_out,
             shared_configuration=min(shared, default=""),
@@ -114,26 +113,13 @@ class PreflightObserver:
         return found
 
     def _look_up(self, url: str) -> LookupSeen:
-        try:
-            owner, server = self.green.look_up(url, _LOOKED_UP)
-        except BookwardenError as error:
-            return LookupSeen(url, _LOOKED_UP, trouble=str(error))
-        return LookupSeen(url, _LOOKED_UP, owner, server)
+        found, trouble = _asked(self.green.look_up, url, _LOOKED_UP, errors=BookwardenError)
+        return LookupSeen(url, _LOOKED_UP, *(found or ("", "")), trouble)
 
-    def _disks(self) -> tuple[Mapping[str, DiskSpace], str]:
-        try:
-            return self.green.disk_space(), ""
-        except BookwardenError as error:
-            return {}, str(error)
-
-    def _web_urls(self) -> list[str]:
-        return [url for url in (self._urls.web_service_url, self._urls.web_service_url_tls) if url]
-
-    def _web_brokers(self, url: str) -> frozenset[str] | str:
-        try:
-            return self.green.web_brokers(url)
-        except BookwardenError as error:
-            return str(error)
+    def _web_brokers(self) -> dict[str, frozenset[str] | str]:
+        urls = filter(None, (self._urls.web_service_url, self._urls.web_service_url_tls))
+        asked = {url: _asked(self.green.web_brokers, url, errors=BookwardenError) for url in urls}
+        return {url: trouble if found is None else found for url, (found, trouble) in asked.items()}
 
 
 class SideObserver:
@@ -152,7 +138,7 @@ class SideObserver:
         """
         everywhere = all_namespaces(self._admin)
         cluster = self._side.cluster
-        open_transactions, trouble = self._transactions()
+        open_transactions, trouble = _asked(self._side.contents.open_transactions, errors=BookwardenError)
         namespaces = {}
         for name in scope:
             if name in everywhere or name.startswith(f"{_BROKERS_OWN}/"):
@@ -169,7 +155,7 @@ class SideObserver:
             tenants={name: self._admin.tenant(name) for name in self._admin.tenants() if name in wanted},
             namespaces=namespaces,
             flagged=self._flagged(everywhere, namespaces),
-            open_transactions=open_transactions,
+            open_transactions=open_transactions or {},
             transaction_trouble=trouble,
         )
 
@@ -198,12 +184,6 @@ class SideObserver:
         if self._answers is None:
             self._answers = self._side.brokers()
         return self._answers
-
-    def _transactions(self) -> tuple[Mapping[str, frozenset[str]], str]:
-        try:
-            return self._side.contents.open_transactions(), ""
-        except BookwardenError as error:
-            return {}, str(error)
 
     def _flagged(self, names: Sequence[str], known: Mapping[str, NamespaceSeen]) -> tuple[str, ...]:
         def is_flagged(name: str) -> bool:
@@ -376,10 +356,15 @@ def _is_system(topic: str) -> bool:
     return is_brokers_own(TopicName.parse(topic))
 
 
-def _asked(ask: Callable[[T], R], what: T) -> tuple[R | None, str]:
+def _asked(
+    ask: Callable[..., R],
+    *about: object,
+    errors: type[BookwardenError] | tuple[type[BookwardenError], ...] = (PulsarError, NotFoundError, FormatError),
+) -> tuple[R | None, str]:
+    """Return the answer, or None and why there is none."""
     try:
-        return ask(what), ""
-    except (PulsarError, NotFoundError, FormatError) as error:
+        return ask(*about), ""
+    except errors as error:
         return None, str(error)
 
 

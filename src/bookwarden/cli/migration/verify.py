@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ from bookwarden.migration.comparison import (
     DifferenceClass,
     DifferenceSink,
     Report,
-    Verification,
     VersionRule,
     copy_of,
     row_of,
@@ -102,28 +102,34 @@ def verify(
                 progress=tell,
             ).run()
             seconds = time.monotonic() - begin
-    found = Verification(
-        context.source_url,
-        target_url,
-        None if flag is None else flag.phase,
-        switched_ms,
-        report,
-        seconds,
-        None if file is None else str(file),
-    )
-    invocation.write(_describe(found))
+    data = {
+        "source": context.source_url,
+        "target": target_url,
+        "phase": None if flag is None else flag.phase,
+        "switched_ms": switched_ms,
+        "seconds": round(seconds, 3),
+        "clean": not report.faults,
+        "compared": report.compared,
+        "equal": report.equal,
+        "ephemeral": report.ephemeral,
+        "versions_kept": report.versions_kept,
+        "other_versions": report.other_versions,
+        "counts": {kind.value: count for kind, count in report.counts.items()},
+        "first": [row_of(one) for found in report.first.values() for one in found],
+        "differences_file": None if file is None else str(file),
+    }
+    invocation.write(Document(data, _describe(data, report)))
     click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
 
 
-def _describe(found: Verification) -> Document:
-    report = found.report
-    phase = found.phase or "not begun"
-    shown = tuple(found.first)
+def _describe(data: Mapping[str, Any], report: Report) -> tuple[Part, ...]:
+    """Describe the result for people; ``data`` is what programs get."""
+    phase, switched_ms, shown = data["phase"] or "not begun", data["switched_ms"], [*chain(*report.first.values())]
     pairs = (
-        ("source", found.source),
-        ("target", found.target),
-        ("migration", f"{phase} at {moment(found.switched_ms)}" if found.switched_ms else phase),
-        ("nodes compared", f"{report.compared:,} in {found.seconds:,.1f} s"),
+        ("source", data["source"]),
+        ("target", data["target"]),
+        ("migration", f"{phase} at {moment(switched_ms)}" if switched_ms else phase),
+        ("nodes compared", f"{report.compared:,} in {data['seconds']:,.1f} s"),
         ("equal", f"{report.equal:,}"),
         ("ephemeral", f"{report.ephemeral:,}, passed over"),
     )
@@ -133,8 +139,7 @@ def _describe(found: Verification) -> Document:
         columns = (Column("difference"), Column("path", whole=False), Column("how", whole=False))
         rows = tuple((one.kind.value, one.path, describe_difference(one)) for one in shown)
         parts.append(Table(columns, rows, title="The first of each"))
-    parts += [Note(text) for text in _notes(report, found.differences)]
-    return Document(found.as_json(), tuple(parts))
+    return (*parts, *(Note(text) for text in _notes(report, data["differences_file"])))
 
 
 def _notes(report: Report, differences: str | None) -> Iterator[str]:
