@@ -141,7 +141,7 @@ def test_policies_of_topics_are_read_from_the_metadata_store(
         seen = context.preflight.observe([namespace])
     for side in (seen.blue, seen.green):
         of_side = side.namespaces[namespace]
-        assert of_side.policy_troubles == ()
+        assert of_side.policy_errors == ()
         told = {name: topic_settings(policies) for name, policies in of_side.topic_policies.items()}
         assert set(told) == {topic, other}
         assert quorums.items() <= told[topic]["persistence"].items()

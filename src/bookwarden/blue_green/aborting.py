@@ -20,12 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.observing import Look, Observer
+from bookwarden.blue_green.observing import MigrationObserver, MigrationSnapshot
 from bookwarden.blue_green.record import ABORTED, REOPENED, REOPENING, SUBSCRIBED_AGAIN, MigrationRecord
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.sides.cluster import ClusterSide
-from bookwarden.blue_green.states import Expected, TopicState, is_marked_by_migration
-from bookwarden.blue_green.watching import cure_of
+from bookwarden.blue_green.states import ExpectedTopic, TopicState, is_marked_by_migration
+from bookwarden.blue_green.watching import deadlock_advice
 from bookwarden.errors import (
     BookwardenError,
     LostRaceError,
@@ -44,60 +44,62 @@ _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortResult:
     """The result; what is on neither side may be held by a fence, which unloading ends."""
 
     taken_off: tuple[str, ...]  #: Namespaces whose flag was taken off now.
     cluster: bool  #: The flag of the cluster was, too.
-    look: Look  #: Of blue behind it.
+    snapshot: MigrationSnapshot  #: Of blue behind it.
     on_no_side: tuple[str, ...] = ()  #: Marked topics whose producers green has not seen.
     unloaded: tuple[str, ...] = ()  #: Those of them that a broker had, and was told to close.
     made_again: tuple[str, ...] = ()  #: Subscriptions that blue had deleted, with their topics.
-    troubles: tuple[str, ...] = ()  #: What could not be done, and why.
+    errors: tuple[str, ...] = ()  #: What could not be done, and why.
 
 
-class Aborting:
+class MigrationAborter:
     """Takes flags off, ends fences, and makes drained subscriptions again; may be killed at any moment and run again.
 
     URLs and marks stay as they are. A broker that is deadlocked is asked for nothing else.
     """
 
-    def __init__(self, blue: ClusterSide, observer: Observer, record: MigrationRecord) -> None:
+    def __init__(self, blue: ClusterSide, observer: MigrationObserver, record: MigrationRecord) -> None:
         self._blue = blue
         self._admin = blue.admin
         self._observer = observer
         self._record = record
 
-    def abort(self, namespaces: Sequence[str]) -> Aborted:
+    def abort(self, namespaces: Sequence[str]) -> AbortResult:
         """Take the flags of these namespaces off, and the cluster's if it is set; read each back."""
         whole = self._abort_cluster()
         taken = [name for name in namespaces if self._abort_one(name)]
         expected = self._record.expected(namespaces)
-        # Before the look, whose requests a broker in that state may not answer, nor any later one then.
+        # Before the snapshot, whose requests a broker in that state may not answer, nor any later one then.
         brokers = self._blue.deadlocked_brokers()
-        look = self._observer.look(namespaces, expected)
-        lacking = self._observer.without_producers(look.of_state(TopicState.ROLLED_BACK), expected)
+        snapshot = self._observer.snapshot(namespaces, expected)
+        lacking = self._observer.without_producers(snapshot.of_state(TopicState.ROLLED_BACK), expected)
         names = tuple(seen.topic for seen in lacking)
         fenced = [seen.topic for seen in lacking if seen.loaded is not False]
-        missing = list(self._missing(namespaces, look, expected))
+        missing = list(self._missing(namespaces, snapshot, expected))
         if brokers:
-            return Aborted(tuple(taken), whole, look, names, troubles=(cure_of(brokers, is_aborted=True),))
-        unloaded, troubles = self._unload(fenced)
+            return AbortResult(
+                tuple(taken), whole, snapshot, names, errors=(deadlock_advice(brokers, is_aborted=True),)
+            )
+        unloaded, errors = self._unload(fenced)
         made, failed = self._make_again(missing)
         for name in namespaces:
             if not any(namespace_of(topic) == name for topic in failed) and not self._record.is_subscribed_again(name):
                 self._record.append(SUBSCRIBED_AGAIN, namespace=name)
-        return Aborted(tuple(taken), whole, look, names, tuple(unloaded), made, (*troubles, *failed.values()))
+        return AbortResult(tuple(taken), whole, snapshot, names, tuple(unloaded), made, (*errors, *failed.values()))
 
     def _missing(
-        self, namespaces: Sequence[str], look: Look, expected: Mapping[str, Expected]
+        self, namespaces: Sequence[str], snapshot: MigrationSnapshot, expected: Mapping[str, ExpectedTopic]
     ) -> Iterator[tuple[str, str, Position]]:
         """Return topic, subscription and end of what blue deleted since the newest start, unless it was made again.
 
         Whoever deletes one once that is done, has it deleted.
         """
         wanted = {name for name in namespaces if not self._record.is_subscribed_again(name)}
-        for seen in look.of_state(TopicState.ROLLED_BACK):
+        for seen in snapshot.of_state(TopicState.ROLLED_BACK):
             one = expected.get(seen.topic)
             if (
                 one is None
@@ -132,19 +134,19 @@ class Aborting:
         return tuple(made), failed
 
     def _unload(self, topics: Sequence[str]) -> tuple[list[str], list[str]]:
-        done, troubles = list[str](), list[str]()
+        done, errors = list[str](), list[str]()
         for place, topic in enumerate(topics, 1):
             try:
                 self._admin.unload(topic)
             except PulsarTimeoutError as error:
                 more = f" and {len(topics) - place} more" if place < len(topics) else ""
-                troubles.append(f"{topic}{more} was not unloaded, and may be fenced: {error}; run abort again")
+                errors.append(f"{topic}{more} was not unloaded, and may be fenced: {error}; run abort again")
                 break
             except BookwardenError as error:
-                troubles.append(f"{topic} was not unloaded, and may be fenced: {error}; run abort again")
+                errors.append(f"{topic} was not unloaded, and may be fenced: {error}; run abort again")
             else:
                 done.append(topic)
-        return done, troubles
+        return done, errors
 
     def _abort_cluster(self) -> bool:
         cluster = self._blue.cluster
@@ -177,7 +179,7 @@ _PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Reopened:
+class ReopenResult:
     """The result for one topic; ``done`` is False where it was open already, or only planned.
 
     ``subscriptions`` are those that are made again.
@@ -189,7 +191,7 @@ class Reopened:
     subscriptions: tuple[str, ...] = ()
 
 
-class Reopening:
+class TopicReopener:
     """Reopens topics of blue, and puts back what it changed while nothing else has changed it since."""
 
     def __init__(
@@ -201,16 +203,16 @@ class Reopening:
         self._record = record
         self._sleep = sleep
 
-    def plan(self, topic: str) -> Reopened:
+    def plan(self, topic: str) -> ReopenResult:
         """Check that it can be reopened, and change nothing; RefusedError or NotFoundError where it cannot."""
         name = TopicName.parse(topic)
         missing = () if self._is_done(name) else self._missing(name)
         again = f"; subscriptions that blue deleted are made again: {', '.join(missing)}" if missing else ""
         if self._check(name) is None:
-            return Reopened(topic, False, f"accepts messages already{again}", missing)
-        return Reopened(topic, False, f"would be unloaded, and its node changed{again}", missing)
+            return ReopenResult(topic, False, f"accepts messages already{again}", missing)
+        return ReopenResult(topic, False, f"would be unloaded, and its node changed{again}", missing)
 
-    def reopen(self, topic: str) -> Reopened:
+    def reopen(self, topic: str) -> ReopenResult:
         """Have it accept messages; may be killed at any moment and run again.
 
         It is unloaded, and the change is refused while a broker has it loaded again. After the change it is unloaded
@@ -220,7 +222,7 @@ class Reopening:
         """
         name = TopicName.parse(topic)
         if self._is_done(name):
-            return Reopened(topic, False, "accepts messages already")
+            return ReopenResult(topic, False, "accepts messages already")
         for _ in range(_ATTEMPTS):
             raw = self._check(name)
             if raw is None:
@@ -235,19 +237,19 @@ class Reopening:
             "consumers, at least those that try all the time, and run this again; nothing was changed"
         )
 
-    def plan_back(self, topic: str) -> Reopened:
+    def plan_back(self, topic: str) -> ReopenResult:
         """Check that the newest reopening can be undone, and change nothing; as `put_back` otherwise."""
         if self._restorable(topic) is None:
-            return Reopened(topic, False, "is as it was before it was reopened")
-        return Reopened(topic, False, "would be put back: it would accept no message")
+            return ReopenResult(topic, False, "is as it was before it was reopened")
+        return ReopenResult(topic, False, "would be put back: it would accept no message")
 
-    def put_back(self, topic: str) -> Reopened:
+    def put_back(self, topic: str) -> ReopenResult:
         """Undo the newest reopening, if the node is still as that left it; RefusedError where it is not."""
         found = self._restorable(topic)
         if found is None:
-            return Reopened(topic, False, "is as it was before it was reopened")
+            return ReopenResult(topic, False, "is as it was before it was reopened")
         self._nodes.replace_value(*found)
-        return Reopened(topic, True, "put back: it accepts no message")
+        return ReopenResult(topic, True, "put back: it accepts no message")
 
     def _restorable(self, topic: str) -> tuple[str, bytes, int] | None:
         """Return the managed ledger, the value from before and the version now; None where it is as it was."""
@@ -268,14 +270,14 @@ class Reopening:
             )
         return name.managed_ledger, before, now[1]
 
-    def _completed(self, name: TopicName, said: str, done: bool) -> Reopened:
+    def _completed(self, name: TopicName, said: str, done: bool) -> ReopenResult:
         if str(name) in self._blue.loaded_topics():
             self._admin.unload(str(name))
         made = self._missing(name)
         for subscription in made:
             self._admin.create_subscription(str(name), subscription, self._end_of(name))
         self._record.append(REOPENED, topic=str(name), namespace=namespace_of(str(name)))
-        return Reopened(str(name), done, f"{said}; made again: {', '.join(made)}" if made else said, made)
+        return ReopenResult(str(name), done, f"{said}; made again: {', '.join(made)}" if made else said, made)
 
     def _is_done(self, name: TopicName) -> bool:
         """Return whether nothing is left of the newest reopening."""

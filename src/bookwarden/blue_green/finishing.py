@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import Look, Observer
+from bookwarden.blue_green.observing import MigrationObserver, MigrationSnapshot
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.record import FINISHED, REMOVING, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription, namespace_of
@@ -21,9 +21,9 @@ from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.states import (
     CLIENTS_LEFT,
     UNNEEDED,
-    Expected,
-    TopicSeen,
+    ExpectedTopic,
     TopicState,
+    TopicStatus,
     entries_of,
     is_marked_by_migration,
 )
@@ -36,7 +36,7 @@ _AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class TopicVerified:
+class TopicVerification:
     """A topic on both sides; ``faults`` are the reasons why it is not done, none where it is."""
 
     topic: str  #: Full name.
@@ -58,10 +58,10 @@ class TopicVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class MigrationVerification:
     """Every topic of the scope, and what is wrong with the scope itself."""
 
-    topics: tuple[TopicVerified, ...]
+    topics: tuple[TopicVerification, ...]
     faults: tuple[str, ...] = ()
 
     @property
@@ -76,7 +76,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class OnGreen:
+class GreenTopic:
     """A topic on green; ``entries`` is None where its broker does not say."""
 
     subscriptions: frozenset[str]
@@ -86,28 +86,32 @@ class OnGreen:
 def verify_migration(
     blue: ClusterSide,
     green: ClusterSide,
-    observer: Observer,
+    observer: MigrationObserver,
     record: MigrationRecord,
     namespaces: Sequence[str],
     accepted: Collection[str] = (),
-) -> Verified:
-    """Look at both sides; ``accepted`` are cases that were accepted by name. Changes nothing.
+) -> MigrationVerification:
+    """Compare both sides; ``accepted`` are cases that were accepted by name. Changes nothing.
 
     Raises StoreError or FormatError where a side cannot be read.
     """
     expected = record.expected(namespaces)
-    look = observer.look(namespaces, expected)
+    snapshot = observer.snapshot(namespaces, expected)
     # Some of them may not be recorded yet.
-    look = replace(look, late=(*record.late(namespaces), *GreenResources(blue, green, record).late_in(look)))
+    snapshot = replace(
+        snapshot, late=(*record.late(namespaces), *GreenResources(blue, green, record).late_in(snapshot))
+    )
     found = {
         str(TopicName.of_managed_ledger(one.managed_ledger)): frozenset(map(decode_local_name, one.cursors))
         for name in namespaces
         for one in green.nodes.topics(name)
     }
-    wanted = [seen.topic for seen in look.topics if seen.topic in found]
+    wanted = [seen.topic for seen in snapshot.topics if seen.topic in found]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="green") as pool:
         counts = dict(zip(wanted, pool.map(partial(_entries, green), wanted), strict=True))
-    return judge(look, {topic: OnGreen(names, counts.get(topic)) for topic, names in found.items()}, expected, accepted)
+    return evaluate_migration(
+        snapshot, {topic: GreenTopic(names, counts.get(topic)) for topic, names in found.items()}, expected, accepted
+    )
 
 
 def _entries(green: ClusterSide, topic: str) -> int | None:
@@ -117,17 +121,20 @@ def _entries(green: ClusterSide, topic: str) -> int | None:
         return None
 
 
-def judge(
-    look: Look, green: Mapping[str, OnGreen], expected: Mapping[str, Expected], accepted: Collection[str] = ()
-) -> Verified:
+def evaluate_migration(
+    snapshot: MigrationSnapshot,
+    green: Mapping[str, GreenTopic],
+    expected: Mapping[str, ExpectedTopic],
+    accepted: Collection[str] = (),
+) -> MigrationVerification:
     """Decide by what was seen; ``green`` has its topics by name, ``accepted`` are cases accepted by name."""
-    faults = [f"{name} is not flagged: new clients stay on blue" for name, on in look.flagged.items() if not on]
-    faults += look.troubles
+    faults = [f"{name} is not flagged: new clients stay on blue" for name, on in snapshot.flagged.items() if not on]
+    faults += snapshot.errors
     known = {one.rpartition("://")[2].rpartition("/")[0] for one in expected}
     faults += [
         f"no start of {name} is recorded in this folder: topics that blue has deleted by now are not checked"
-        for name in look.flagged
-        if name not in known and look.flagged[name]
+        for name in snapshot.flagged
+        if name not in known and snapshot.flagged[name]
     ]
     bases = {str(TopicName.parse(topic).base) for topic in green if TopicName.parse(topic).partition is not None}
     faults += [
@@ -135,27 +142,27 @@ def judge(
         "and delete that one"
         for topic in sorted(bases & green.keys())
     ]
-    late = () if Override.LATE_SUBSCRIPTIONS.value in accepted else look.late
+    late = () if Override.LATE_SUBSCRIPTIONS.value in accepted else snapshot.late
     topics = [
-        _judged(
+        _verification_of(
             seen,
             green.get(seen.topic),
             expected.get(seen.topic),
             accepted,
             tuple(f"{name} (behind {entries} entries)" for topic, name, entries in late if topic == seen.topic),
         )
-        for seen in look.topics
+        for seen in snapshot.topics
     ]
-    return Verified(tuple(topics), tuple(faults))
+    return MigrationVerification(tuple(topics), tuple(faults))
 
 
-def _judged(
-    seen: TopicSeen,
-    here: OnGreen | None,
-    expected: Expected | None,
+def _verification_of(
+    seen: TopicStatus,
+    here: GreenTopic | None,
+    expected: ExpectedTopic | None,
     accepted: Collection[str],
     late: tuple[str, ...],
-) -> TopicVerified:
+) -> TopicVerification:
     wanted = {cursor.name for cursor in seen.cursors if is_subscription(cursor.name)}
     wanted |= set(expected.subscriptions) if expected is not None else set()
     missing = tuple(sorted(wanted - (here.subscriptions if here is not None else frozenset())))
@@ -171,7 +178,7 @@ def _judged(
         faults.append("not on green")
     faults += [f"subscription {name} is not on green" for name in missing]
     faults += _unprovable(seen, expected, accepted)
-    return TopicVerified(
+    return TopicVerification(
         seen.topic,
         seen.state.value,
         None if expected is None else expected.entries,
@@ -186,7 +193,7 @@ def _judged(
     )
 
 
-def _unprovable(seen: TopicSeen, expected: Expected | None, accepted: Collection[str]) -> list[str]:
+def _unprovable(seen: TopicStatus, expected: ExpectedTopic | None, accepted: Collection[str]) -> list[str]:
     """Return why nobody can tell from cursors whether all was read."""
     if seen.info is None:
         return []
@@ -203,7 +210,7 @@ _CLIENTS_LEFT: Final = frozenset(state.value for state in CLIENTS_LEFT)
 
 
 @dataclass(frozen=True, slots=True)
-class Removable:
+class RemovableTopic:
     """A topic that blue may lose: with its partitions, or one that has none."""
 
     topic: str  #: Full name, without partition.
@@ -211,22 +218,22 @@ class Removable:
     entries: int = 0  #: On blue.
     size: int = 0  #: Bytes of them.
 
-    def result(self, marks: int, *, done: bool, problem: str = "") -> Removed:
+    def result(self, marks: int, *, done: bool, problem: str = "") -> TopicRemoval:
         """Return a result for it."""
-        return Removed(self.topic, marks, done, problem, self.entries, self.size)
+        return TopicRemoval(self.topic, marks, done, problem, self.entries, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishPlan:
     """Topics that blue may lose, those that it keeps with the reason, and those that brokers keep for themselves."""
 
-    removable: tuple[Removable, ...]
+    removable: tuple[RemovableTopic, ...]
     kept: Mapping[str, str]
     leftovers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class TopicRemoval:
     """The result for one topic; ``marks`` are the pending deletions sent for it, or that would be."""
 
     topic: str  #: Full name, without partition.
@@ -237,14 +244,14 @@ class Removed:
     size: int = 0  #: Bytes of them.
 
 
-class Finishing:
+class MigrationFinisher:
     """Plans and carries out; may be killed at any moment and run again: what is removed is found gone."""
 
     def __init__(
         self,
         blue: ClusterSide,
         green: ClusterSide,
-        observer: Observer,
+        observer: MigrationObserver,
         removal: Removal,
         record: MigrationRecord,
         say: Callable[[str], None] = lambda _line: None,
@@ -258,7 +265,9 @@ class Finishing:
         self._record = record
         self._say = say
 
-    def plan(self, namespaces: Sequence[str], verified: Verified, accepted: Collection[str] = ()) -> FinishPlan:
+    def plan(
+        self, namespaces: Sequence[str], verified: MigrationVerification, accepted: Collection[str] = ()
+    ) -> FinishPlan:
         """Plan by what was verified; changes nothing. ``accepted`` are cases accepted by name."""
         faults = {
             one.topic: "; ".join((*one.faults, *(f"{name} came too late to green" for name in one.late)))
@@ -287,7 +296,7 @@ class Finishing:
             faults = dict.fromkeys(by_base, verified.faults[0]) | faults
         kept = {base: reason for base, topics in by_base.items() if (reason := _reason(base, topics, faults))}
         removable = [
-            Removable(
+            RemovableTopic(
                 base,
                 tuple(sorted(topics)),
                 sum(there[topic] for topic in topics),
@@ -298,7 +307,7 @@ class Finishing:
         ]
         return FinishPlan(tuple(removable), kept, tuple(self._leftovers(namespaces)))
 
-    def _sizes(self, verified: Verified) -> dict[str, int]:
+    def _sizes(self, verified: MigrationVerification) -> dict[str, int]:
         """Return the bytes of each topic on blue, of ledgers that its node has no size of by their own metadata."""
         unsized = sorted({ledger_id for one in verified.topics for ledger_id in one.unsized})
         read = self._blue.read_ledgers(unsized)
@@ -307,17 +316,17 @@ class Finishing:
             one.topic: one.bytes_on_blue + sum(lengths.get(each, 0) for each in one.unsized) for one in verified.topics
         }
 
-    def marks_of(self, plan: FinishPlan) -> list[Removed]:
+    def marks_of(self, plan: FinishPlan) -> list[TopicRemoval]:
         """Count the pending deletions that would be sent for each topic; changes nothing."""
         return [self._tried(one, self._plan_now) for one in plan.removable]
 
-    def carry_out(self, plan: FinishPlan) -> Iterator[Removed]:
+    def carry_out(self, plan: FinishPlan) -> Iterator[TopicRemoval]:
         """Remove topic by topic: look once more, mark, have blue remove it; yields each result."""
         for one in plan.removable:
             self._say(f"{one.topic}: looked at once more, marked and removed")
             yield self._tried(one, self._remove_now)
 
-    def close(self, namespaces: Sequence[str], plan: FinishPlan, results: Sequence[Removed]) -> None:
+    def close(self, namespaces: Sequence[str], plan: FinishPlan, results: Sequence[TopicRemoval]) -> None:
         """Record the namespaces of which nothing is kept and everything was removed as finished."""
         bad = {namespace_of(topic) for topic in plan.kept} | {
             namespace_of(one.topic) for one in results if not one.done
@@ -326,7 +335,7 @@ class Finishing:
             if name not in bad:
                 self._record.append(FINISHED, namespace=name)
 
-    def _tried(self, one: Removable, act: Callable[[Removable], Removed]) -> Removed:
+    def _tried(self, one: RemovableTopic, act: Callable[[RemovableTopic], TopicRemoval]) -> TopicRemoval:
         try:
             return act(one)
         except NotFoundError:
@@ -334,12 +343,12 @@ class Finishing:
         except BookwardenError as error:
             return one.result(0, done=False, problem=str(error))
 
-    def _plan_now(self, one: Removable) -> Removed:
+    def _plan_now(self, one: RemovableTopic) -> TopicRemoval:
         return one.result(len(self._removal.plan_topic(one.topic, force=True).marks), done=False)
 
-    def _remove_now(self, one: Removable) -> Removed:
+    def _remove_now(self, one: RemovableTopic) -> TopicRemoval:
         partitions = self._partitions(one.topic)
-        seen = self._observer.look_at(partitions)
+        seen = self._observer.status_of(partitions)
         left = [each for each in seen if each.state not in UNNEEDED or not each.is_read]
         if left:
             return one.result(0, done=False, problem=f"{left[0].topic} is {left[0].state.value} now: nothing was done")

@@ -5,8 +5,8 @@ topic is marked; a subscription that green has not yet, and that its client make
 behind that. So each subscription that blue's nodes have is made on green at the earliest message, before its clients
 come. One that clients made first, behind entries that green had by then, is recorded as late.
 
-Blue's nodes are followed, so that none is missed because it is gone at the next look. For times in which they were not
-followed green's nodes are read: one that clients made there then, behind entries, may have come from blue.
+Blue's nodes are followed, so that none is missed because it is gone at the next snapshot. For times in which they were
+not followed green's nodes are read: one that clients made there then, behind entries, may have come from blue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.observing import MigrationSnapshot
 from bookwarden.blue_green.record import FOLLOWED, LATE, MADE, RESET, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription, namespace_of
 from bookwarden.blue_green.sides.cluster import ClusterSide
@@ -38,13 +38,13 @@ class LatePolicy(Enum):
 
 
 @dataclass(slots=True)
-class _Followed:
+class _FollowedNamespace:
     """The nodes of a namespace on blue, followed without a gap for a time."""
 
     feed: CursorFeed
     since_ms: int
     until_ms: int
-    #: What came before the newest look, of topics that were not marked by it.
+    #: What came before the newest snapshot, of topics that were not marked by it.
     pending: frozenset[tuple[str, str]] = frozenset()
 
 
@@ -55,7 +55,7 @@ class BlueFollower:
         self._nodes = nodes
         self._record = record
         self._say = say
-        self._followed: dict[str, _Followed] = {}
+        self._followed: dict[str, _FollowedNamespace] = {}
 
     def follow(self, namespaces: Collection[str]) -> None:
         """Follow these namespaces from now on. A store that tells no changes is not, which is said."""
@@ -66,19 +66,19 @@ class BlueFollower:
                 self._say(f"{namespace}: blue's nodes cannot be followed: {error}")
                 continue
             now = now_ms()
-            self._followed[namespace] = _Followed(feed, now, now)
+            self._followed[namespace] = _FollowedNamespace(feed, now, now)
 
     def since_ms(self, namespace: str) -> int | None:
         """Return since when a namespace has been followed without a gap; None where it is not."""
         followed = self._followed.get(namespace)
         return None if followed is None else followed.since_ms
 
-    def came(self, look: Look) -> set[tuple[str, str]]:
-        """Return the subscriptions, by topic and name, that came to topics which this look found to be marked.
+    def came(self, snapshot: MigrationSnapshot) -> set[tuple[str, str]]:
+        """Return the subscriptions, by topic and name, that came to topics which this snapshot found to be marked.
 
         Raises StoreError where the store does not answer; the next call returns them.
         """
-        return {one for namespace in look.flagged for one in self._came(namespace, look)}
+        return {one for namespace in snapshot.flagged for one in self._came(namespace, snapshot)}
 
     def close(self) -> None:
         """Follow nothing more, and record for how long it was done."""
@@ -87,7 +87,7 @@ class BlueFollower:
             followed.feed.close()
             self._note(namespace, followed)
 
-    def _came(self, namespace: str, look: Look) -> set[tuple[str, str]]:
+    def _came(self, namespace: str, snapshot: MigrationSnapshot) -> set[tuple[str, str]]:
         followed = self._followed.get(namespace)
         if followed is None:
             return set()
@@ -99,13 +99,13 @@ class BlueFollower:
         followed.until_ms = asked_ms
         named = [(TopicName.of_managed_ledger(ledger), decode_local_name(cursor)) for ledger, cursor in changed or ()]
         came = {(str(topic), name) for topic, name in named if is_subscription(name) and not is_brokers_own(topic)}
-        moved = {seen.topic for seen in look.topics if seen.is_moved}
-        # One that is gone by the next look was either deleted when its topic was marked, or by its clients before.
+        moved = {seen.topic for seen in snapshot.topics if seen.is_moved}
+        # One that is gone by the next snapshot was either deleted when its topic was marked, or by its clients before.
         found = {one for one in came | followed.pending if one[0] in moved}
         followed.pending = frozenset(came - found)
         return found
 
-    def _note(self, namespace: str, followed: _Followed) -> None:
+    def _note(self, namespace: str, followed: _FollowedNamespace) -> None:
         if followed.until_ms > followed.since_ms:
             since, until = followed.since_ms, followed.until_ms
             self._record.append(FOLLOWED, namespace=namespace, since_ms=since, until_ms=until)
@@ -117,7 +117,7 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingOnGreen:
     """Resources of blue that green lacks, or has without our doing."""
 
     topics: tuple[str, ...] = ()
@@ -188,35 +188,35 @@ class GreenResources:
                 self._judge(topic, name)
             self._known[topic].add(name)
 
-    def complete_look(self, look: Look) -> None:
-        """Do so for what blue's nodes have by a look, and for what came since the look before and is gone.
+    def complete_snapshot(self, snapshot: MigrationSnapshot) -> None:
+        """Do so for what blue's nodes have by a snapshot, and for what came since the snapshot before and is gone.
 
         What blue deletes by a client's wish right before its topic is marked is taken for such a one, too. Where late
         subscriptions are to be reset, those are that were reported before, too.
         """
-        self._came |= self._follower.came(look)
-        wanted = subscriptions_in(look)
+        self._came |= self._follower.came(snapshot)
+        wanted = subscriptions_in(snapshot)
         for topic, name in self._came:
             wanted.setdefault(topic, []).append(name)
         self.complete(wanted)
         self._came = {(topic, name) for topic, name in self._came if name not in self._known.get(topic, ())}
-        for topic, name, passed in self._unseen(look):
+        for topic, name, passed in self._unseen(snapshot):
             self._report(topic, name, passed, on_blue=False)
         if self._policy is LatePolicy.RESET:
-            for topic, name, _ in self._record.late(look.flagged):
+            for topic, name, _ in self._record.late(snapshot.flagged):
                 self._green.admin.reset_to_earliest(topic, name)
                 self._record.append(RESET, namespace=namespace_of(topic), topic=topic, subscription=name)
 
-    def late_in(self, look: Look) -> list[tuple[str, str, int]]:
-        """List the subscriptions of a look that were made on green behind some entries; changes and records nothing."""
-        foreign = self._missing(subscriptions_in(look)).foreign
+    def late_in(self, snapshot: MigrationSnapshot) -> list[tuple[str, str, int]]:
+        """List the subscriptions of a snapshot that were made on green behind some entries; changes nothing."""
+        foreign = self._missing(subscriptions_in(snapshot)).foreign
         found = [(topic, name, passed) for topic, name in foreign if (passed := self._entries_before(topic, name))]
-        return found + [one for one in self._unseen(look) if one not in found]
+        return found + [one for one in self._unseen(snapshot) if one not in found]
 
-    def _unseen(self, look: Look) -> list[tuple[str, str, int]]:
+    def _unseen(self, snapshot: MigrationSnapshot) -> list[tuple[str, str, int]]:
         """List what clients made on green, behind entries, while blue was not followed, and is not reported yet."""
         moved: dict[str, set[str]] = defaultdict(set)
-        for seen in look.topics:
+        for seen in snapshot.topics:
             if seen.is_moved:
                 moved[namespace_of(seen.topic)].add(seen.topic)
         since_ms = {namespace: self._follower.since_ms(namespace) for namespace in moved}
@@ -248,12 +248,12 @@ class GreenResources:
                 if is_foreign and any(since <= created_ms <= until for since, until in times):
                     yield topic, name
 
-    def _missing(self, topics: Mapping[str, Collection[str]]) -> Missing:
+    def _missing(self, topics: Mapping[str, Collection[str]]) -> MissingOnGreen:
         self._learn({namespace_of(topic) for topic in topics})
         unknown = {topic: sorted(set(names) - self._known.get(topic, set())) for topic, names in topics.items()}
         wanted = {topic: names for topic, names in unknown.items() if names or topic not in self._known}
         if not wanted:
-            return Missing()
+            return MissingOnGreen()
         there = {
             str(TopicName.of_managed_ledger(nodes.managed_ledger)): set(map(decode_local_name, nodes.cursors))
             for namespace in sorted({namespace_of(topic) for topic in wanted})
@@ -263,7 +263,7 @@ class GreenResources:
             self._known.setdefault(topic, set()).update(there[topic] & self._recorded.get(topic, set()))
         pairs = [(topic, name) for topic, names in sorted(wanted.items()) for name in names]
         left = [(topic, name) for topic, name in pairs if name not in self._known.get(topic, ())]
-        return Missing(
+        return MissingOnGreen(
             tuple(sorted(wanted.keys() - there.keys())),
             tuple((topic, name) for topic, name in left if name not in there.get(topic, ())),
             tuple((topic, name) for topic, name in left if name in there.get(topic, ())),
@@ -328,10 +328,10 @@ class GreenResources:
         return before + first.entry_id + 1
 
 
-def subscriptions_in(look: Look) -> dict[str, list[str]]:
-    """Return the subscriptions of applications by topic, of what a look found on blue under a flag."""
+def subscriptions_in(snapshot: MigrationSnapshot) -> dict[str, list[str]]:
+    """Return the subscriptions of applications by topic, of what a snapshot found on blue under a flag."""
     found: dict[str, list[str]] = defaultdict(list)
-    for seen in look.topics:
+    for seen in snapshot.topics:
         if seen.info is not None and seen.flagged:
             found[seen.topic] += [cursor.name for cursor in seen.cursors if is_subscription(cursor.name)]
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import Expected
+from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.durable import sync
 from bookwarden.errors import FormatError, PulsarError
 
@@ -79,7 +79,7 @@ class MigrationRecord:
             yield found
 
     def starting(
-        self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = (), cluster: str = ""
+        self, namespace: str, expected: Iterable[ExpectedTopic], accepted: Iterable[str] = (), cluster: str = ""
     ) -> None:
         """Record that a namespace's flag is about to be set, what was there, and what was accepted by name."""
         topics = {
@@ -96,14 +96,14 @@ class MigrationRecord:
         """Record that each topic was proven to be marked, and how many entries it has."""
         self.append(MARKED, namespace=namespace, entries=dict(entries))
 
-    def expected(self, namespaces: Iterable[str]) -> dict[str, Expected]:
+    def expected(self, namespaces: Iterable[str]) -> dict[str, ExpectedTopic]:
         """Return what was there when the newest migrations of these namespaces began, by topic.
 
         An abort does not end one: what had moved by then is on green all the same. What begins after one was finished
         is a new one.
         """
         wanted, finished = set(namespaces), set[str]()
-        found: dict[str, dict[str, Expected]] = {}
+        found: dict[str, dict[str, ExpectedTopic]] = {}
         for event in self.events():
             namespace = event.get("namespace")
             if namespace not in wanted:
@@ -118,10 +118,10 @@ class MigrationRecord:
             elif event["event"] == MARKED:
                 known = found.setdefault(namespace, {})
                 for topic, entries in event["entries"].items():
-                    known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
+                    known[topic] = replace(known.get(topic, ExpectedTopic(topic)), entries=int(entries))
             elif event["event"] == MADE or (event["event"] == LATE and event.get("on_blue", True)):
                 known = found.setdefault(namespace, {})
-                one = known.get(event["topic"], Expected(event["topic"]))
+                one = known.get(event["topic"], ExpectedTopic(event["topic"]))
                 names = sorted({*one.subscriptions, event["subscription"]})
                 known[one.topic] = replace(one, subscriptions=tuple(names))
             elif event["event"] == ARRIVED:
@@ -155,7 +155,7 @@ class MigrationRecord:
             self.append(ARRIVED, namespace=namespace, clients=found)
 
     def connected(self, namespaces: Iterable[str], since_ms: int) -> list[str]:
-        """List the topics of which clients were connected to blue at a look that was recorded since a moment."""
+        """List the topics of which clients were connected to blue at a snapshot that was recorded since a moment."""
         seen = (one for one in self._events_of(namespaces, CONNECTED) if one["at_ms"] >= since_ms)
         return sorted({topic for one in seen for topic in one["topics"]})
 
@@ -262,19 +262,19 @@ def _without_times(since: int, until: int, taken: Iterable[tuple[int, int]]) -> 
     yield since, until
 
 
-def _without(one: Expected, client: str) -> Expected:
+def _without(one: ExpectedTopic, client: str) -> ExpectedTopic:
     """Return what is still to come to green of a topic's clients, once it has seen these."""
     if not client:
         return replace(one, had_producer=False)
     return replace(one, read_by=tuple(name for name in one.read_by if name != client))
 
 
-def _joined(earlier: Expected | None, topic: str, facts: Mapping[str, Any]) -> Expected:
+def _joined(earlier: ExpectedTopic | None, topic: str, facts: Mapping[str, Any]) -> ExpectedTopic:
     """Add what a later start saw: it may have found less, since some had moved already."""
     subscriptions = set(facts["subscriptions"])
     if earlier is not None:
         subscriptions |= set(earlier.subscriptions)
     entries = None if earlier is None else earlier.entries
-    return Expected(
+    return ExpectedTopic(
         topic, tuple(sorted(subscriptions)), bool(facts["had_producer"]), tuple(facts.get("read_by", ())), entries
     )

@@ -59,7 +59,7 @@ ADVICE: Final[Mapping[TopicState, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CursorSeen:
+class CursorStatus:
     """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where nobody could tell."""
 
     name: str
@@ -73,8 +73,8 @@ class CursorSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSeen:
-    """A topic, or partition, as it was seen in one look; ``info`` is None where it has no node any more."""
+class TopicStatus:
+    """A topic, or partition, as it was seen in one snapshot; ``info`` is None where it has no node any more."""
 
     topic: str  #: Full name.
     info: ManagedLedgerInfo | None  #: The value of its node.
@@ -82,11 +82,11 @@ class TopicSeen:
     loaded: bool | None = None  #: A broker has it; None where one did not say.
     publishers: int | None = None  #: Connected now; None where the topic is not loaded.
     #: Subscriptions and replicators, without the cursors that brokers keep for themselves.
-    cursors: tuple[CursorSeen, ...] = ()
+    cursors: tuple[CursorStatus, ...] = ()
     green_lacks_producer: bool = False  #: Blue had one at the start, and green has none.
     green_lacks: tuple[str, ...] = ()  #: Subscriptions that are read on blue, had a consumer there, and none on green.
     compacted: bool = False  #: It has the cursor of compaction.
-    trouble: str = ""  #: Why something of it is not known.
+    error: str = ""  #: Why something of it is not known.
 
     @property
     def unread(self) -> int:
@@ -114,7 +114,7 @@ class TopicSeen:
         return state_of(self)
 
 
-def state_of(seen: TopicSeen) -> TopicState:
+def state_of(seen: TopicStatus) -> TopicState:
     """Decide the state of a topic; what is not known never counts as read."""
     if seen.info is None:
         return TopicState.GONE
@@ -132,7 +132,7 @@ def state_of(seen: TopicSeen) -> TopicState:
     return _loaded_state(seen) if seen.is_marked else TopicState.WAITING
 
 
-def _loaded_state(seen: TopicSeen) -> TopicState:
+def _loaded_state(seen: TopicStatus) -> TopicState:
     left = [cursor for cursor in seen.cursors if not cursor.is_read]
     if not left:
         return _drained_state(seen)
@@ -143,7 +143,7 @@ def _loaded_state(seen: TopicSeen) -> TopicState:
     return TopicState.STUCK if idle else TopicState.DRAINING
 
 
-def _drained_state(seen: TopicSeen) -> TopicState:
+def _drained_state(seen: TopicStatus) -> TopicState:
     if seen.green_lacks_producer:
         return TopicState.PRODUCERS_LEFT
     return TopicState.CONSUMERS_LEFT if seen.green_lacks else TopicState.DRAINED
@@ -203,7 +203,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedTopic:
     """A topic as it was when its migration began: what green must have, and blue may lose."""
 
     topic: str

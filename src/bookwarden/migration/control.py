@@ -19,7 +19,7 @@ from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.following.participants import Participant, read_participants
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
 from bookwarden.migration.walking import TreeWalk
-from bookwarden.migration.watching import Copied, Look
+from bookwarden.migration.watching import CopyProgress, PhaseSnapshot
 
 # Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
 SAMPLE_SIZE: Final = 1_000
@@ -60,12 +60,12 @@ def survey(
     sample_size: int = SAMPLE_SIZE,
 ) -> Survey:
     """Read all of a source; ``progress`` is called with the number of nodes read so far."""
-    tally = _Tally(progress, sample_size)
+    tally = _SurveyCounter(progress, sample_size)
     TreeWalk([source], tally.add).run()
     return tally.survey()
 
 
-class _Tally:
+class _SurveyCounter:
     """Gathers what the threads of a walk find."""
 
     def __init__(self, progress: Callable[[int], object], sample_size: int) -> None:
@@ -117,7 +117,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredStores:
     """Settings that bear on a move."""
 
     source_url: str  #: As in the settings, or as the operator gives it.
@@ -139,7 +139,7 @@ class RegisteredClusters:
 
 
 @dataclass(frozen=True, slots=True)
-class Observations(Configured):
+class Observations(ConfiguredStores):
     """The state of source, target and processes before a migration."""
 
     target_url: str  #: As the operator gives it.
@@ -174,7 +174,7 @@ class MigrationControl:
 
     def __init__(
         self,
-        configured: Configured,
+        configured: ConfiguredStores,
         source: MetadataStore,
         surveyed: MetadataStore,
         broker: MigrationAdmin,
@@ -198,18 +198,18 @@ class MigrationControl:
         self._targets: dict[str, MetadataStore] = {}
         self._target_avoided_until = 0.0
 
-    def look(self) -> Look:
+    def snapshot(self) -> PhaseSnapshot:
         """Read the flag and the participants, after a sync; raise StoreError or FormatError if that fails."""
         at_ms = int(time.time() * 1000)
         self._source.sync()
         participants = {one.name: one.whose for one in read_participants(self._source)}
         node = self._source.get(MIGRATION_PATH)
         if node is None:
-            return Look(at_ms, participants=participants)
+            return PhaseSnapshot(at_ms, participants=participants)
         state = parse_flag(node)
-        return Look(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
+        return PhaseSnapshot(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
-    def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
+    def copy_progress(self, found: Survey, target_url: str | None) -> CopyProgress | None:
         """Return how much of the source the target has, by the survey's sample; None without an answer."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
@@ -220,7 +220,7 @@ class MigrationControl:
             self._target_avoided_until = time.monotonic() + _TARGET_AVOIDED_S
             return None
         there = sum(node is not None for node in nodes)
-        return Copied(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
+        return CopyProgress(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
 
     def survey(self, progress: Callable[[int], object] = lambda _: None) -> Survey:
         """Read all of the source."""
@@ -234,17 +234,17 @@ class MigrationControl:
         """
         if not self._is_zookeeper:
             raise ConfigError(f"{self.source_url} is no ZooKeeper: brokers move metadata from ZooKeeper to Oxia alone")
-        look = self._look_at_any_flag()
+        snapshot = self._snapshot_of_any_flag()
         registered = read_participants(self._source)
         root = self._configured.ledgers_root
         registered_clusters = RegisteredClusters(*self._read_registered())
         numbered = registered_clusters.id_root or (root if self._keeps_ledgers else "")
         bookies, known = self._bookies(root) if self._keeps_ledgers else ((), ())
         return Observations(
-            **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(Configured)},
+            **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(ConfiguredStores)},
             target_url=target_url,
-            phase=look.phase,
-            flag_target=look.target_url,
+            phase=snapshot.phase,
+            flag_target=snapshot.target_url,
             participants={one.name: one.whose for one in registered},
             not_taking_part=self._not_taking_part(found, registered),
             survey=found,
@@ -263,10 +263,10 @@ class MigrationControl:
 
         An order beside an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
         """
-        look = self.look()
-        if look.phase is not None:
+        snapshot = self.snapshot()
+        if snapshot.phase is not None:
             raise RefusedError(
-                f"{MIGRATION_PATH} of {self.source_url} says {look.phase}: a broker that is told to start now would "
+                f"{MIGRATION_PATH} of {self.source_url} says {snapshot.phase}: a broker that starts now would "
                 "write FAILED over it; see `bookwarden metadata-migration status`"
             )
         self.broker.start(target_url)
@@ -278,11 +278,11 @@ class MigrationControl:
             # The broker's status tells what is wrong with it.
             return ()
 
-    def _look_at_any_flag(self) -> Look:
+    def _snapshot_of_any_flag(self) -> PhaseSnapshot:
         try:
-            return self.look()
+            return self.snapshot()
         except FormatError:
-            return Look(int(time.time() * 1000), "not understood")
+            return PhaseSnapshot(int(time.time() * 1000), "not understood")
 
     def _bookies(self, root: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         available = f"{root}/available"

@@ -32,7 +32,7 @@ _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
 NEVER_SKIPPED: Final = frozenset({"flag", "cluster", "bookie clusters"})
 
 
-def judge(seen: Observations) -> list[Finding]:
+def evaluate(seen: Observations) -> list[Finding]:
     """List all lines, in the best order to deal with them."""
     return [Finding(check, *found) for check, line in _LINES.items() for found in line(seen)]
 

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
-from bookwarden.blue_green.observing import Observer
+from bookwarden.blue_green.observing import MigrationObserver
 from bookwarden.blue_green.preparing.operation import PreparationJournal
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.sides.cluster import ClusterSide
@@ -53,7 +53,7 @@ class BlueGreenContext(Resources):
             #: What was changed on blue and green by the preparation, with the values from before.
             self.journal = PreparationJournal(Path(migration.journal))
             #: Of a migration that was begun.
-            self.observer = Observer(self.blue, self.record, self.green)
+            self.observer = MigrationObserver(self.blue, self.record, self.green)
             #: Of both clusters before one.
             self.preflight = PreflightObserver(self.blue, self.green, RedirectUrls(**self.clients.model_dump()), topics)
             #: Holds the lease of each of some namespaces, for whatever changes their migration; as `locked`.

@@ -14,7 +14,7 @@ from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.migration.control import Configured, MigrationControl
+from bookwarden.migration.control import ConfiguredStores, MigrationControl
 from bookwarden.migration.counters import Counters, completed_target
 from bookwarden.resources import Resources
 from bookwarden.switching.registry_node import RegistryNode, read_id_counter, read_registered
@@ -49,7 +49,7 @@ class MigrationContext(Resources):
             raw = self._keep(open_single_store(store, url))
             place, whole = bookkeeper_place_of(store), split_chroot(url)
             others = {other for other in (*store.urls, place.url) if split_chroot(other) != whole}
-            configured = Configured(
+            configured = ConfiguredStores(
                 source_url=url,
                 chroot=whole[1],
                 ledgers_root=place.ledgers_root,

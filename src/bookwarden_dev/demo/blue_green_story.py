@@ -8,15 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.finishing import Finishing, Verified, verify_migration
+from bookwarden.blue_green.finishing import MigrationFinisher, MigrationVerification, verify_migration
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.observing import MigrationSnapshot
 from bookwarden.blue_green.preparing.operation import Preparation
 from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.readiness.findings import CheckResult, Override, blocking
-from bookwarden.blue_green.releasing import Releasing, ReleasingAsItGoes
-from bookwarden.blue_green.starting import Started, Starting
-from bookwarden.blue_green.watching import BrokerHealth, Ending, follow
+from bookwarden.blue_green.releasing import ContinuousReleaser, TopicReleaser
+from bookwarden.blue_green.starting import MigrationStarter, StartResult
+from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, follow
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
@@ -138,9 +138,9 @@ class MoveStory:
     def _start(self, context: BlueGreenContext) -> None:
         blue, urls = context.blue, redirect_urls(context.clients)
         with closing(GreenResources(blue, context.green, context.record)) as resources:
-            starting = Starting(blue, context.observer, context.record, urls, resources, self._say)
+            starting = MigrationStarter(blue, context.observer, context.record, urls, resources, self._say)
             starting.set_urls()
-            started: Started = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
+            started: StartResult = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
         if not started.ok:
             raise ServerError(f"{started.left[0] if started.left else NAMESPACE} was not marked; see blue's broker log")
         self._say(f"start: {started.marked} of {started.topics} topics and partitions are marked")
@@ -148,14 +148,14 @@ class MoveStory:
     def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
         expected, told = context.record.expected([NAMESPACE]), ""
         deadline, arrived = time.monotonic() + _PATIENCE_S, False
-        as_it_goes = ReleasingAsItGoes(Releasing(context.blue, context.observer, context.record))
+        as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
         health = BrokerHealth(context.blue)
 
-        def look() -> Look:
-            return context.observer.look([NAMESPACE], expected)
+        def snapshot() -> MigrationSnapshot:
+            return context.observer.snapshot([NAMESPACE], expected)
 
-        for step in follow(look, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
-            progress = step.look.progress
+        for step in follow(snapshot, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
+            progress = step.snapshot.progress
             states = ", ".join(f"{state.value} {count}" for state, count in progress.states.items())
             if states != told:
                 self._say(f"watch: {states}; {progress.unread} entries unread")
@@ -164,11 +164,11 @@ class MoveStory:
                 self._say("the consumer that was away comes back, with blue's URL")
                 traffic.arrive()
                 arrived = True
-            for reason in as_it_goes.take(step.look.topics):
+            for reason in as_it_goes.take(step.snapshot.topics):
                 self._say(f"not released: {reason}")
-            if step.ending is Ending.DRAINED:
+            if step.ending is DrainOutcome.DRAINED:
                 return
-            if step.ending is Ending.DEADLOCKED:
+            if step.ending is DrainOutcome.DEADLOCKED:
                 raise ServerError(
                     f"broker {', '.join(step.deadlocked)} of blue is deadlocked, as released brokers can be where a "
                     "migrated topic ends (docs/cluster-migration.md, 'A deadlocked broker'); run the demo again"
@@ -181,19 +181,19 @@ class MoveStory:
         verified = verify_migration(blue, green, observer, record, [NAMESPACE], [one.value for one in _ACCEPTED])
         faults = [f"{one.topic}: {fault}" for one in verified.topics for fault in one.faults]
         self._say(f"verify: {len(verified.topics)} topics and partitions, {len(faults)} not done")
-        finishing = Finishing(blue, green, observer, context.removal, record)
+        finishing = MigrationFinisher(blue, green, observer, context.removal, record)
         plan = finishing.plan([NAMESPACE], verified)
         removed = list(finishing.carry_out(plan))
         finishing.close([NAMESPACE], plan, removed)
         marks = sum(one.marks for one in removed)
         self._say(f"finish: {sum(one.done for one in removed)} topics removed from blue, {marks} ledgers marked")
-        left = [seen.topic for seen in observer.look([NAMESPACE]).topics]
+        left = [seen.topic for seen in observer.snapshot([NAMESPACE]).topics]
         topics = tuple(_moved(account, verified, left) for account in accounts)
         faults += list(verified.faults) + [one.problem for one in removed if one.problem]
         return MoveFinale(topics, drained_s, marks, tuple(faults), plan.leftovers)
 
 
-def _moved(account: Account, verified: Verified, left: list[str]) -> TopicMoved:
+def _moved(account: Account, verified: MigrationVerification, left: list[str]) -> TopicMoved:
     own = [one for one in verified.topics if one.topic.partition("-partition-")[0] == account.flow.topic]
     kept = [topic for topic in left if topic.partition("-partition-")[0] == account.flow.topic]
     return TopicMoved(

@@ -12,10 +12,10 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.blue_green.aborting import Aborting, Reopening
-from bookwarden.blue_green.finishing import Finishing, verify_migration
+from bookwarden.blue_green.aborting import MigrationAborter, TopicReopener
+from bookwarden.blue_green.finishing import MigrationFinisher, verify_migration
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.starting import Starting
+from bookwarden.blue_green.starting import MigrationStarter
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
@@ -394,7 +394,7 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
             abort_and_die(context, namespace, part, call, when)
         assert not context.blue.nodes.is_flagged(namespace)
         for topic, (part, call, when) in deaths.items():
-            reopening = Reopening(context.blue, context.record)
+            reopening = TopicReopener(context.blue, context.record)
             setattr(reopening, f"_{part}", Dying(getattr(reopening, f"_{part}"), call, when))
             with pytest.raises(KilledError):
                 reopening.reopen(topic)
@@ -419,7 +419,7 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
 
 def abort_and_die(context: BlueGreenContext, namespace: str, part: str, call: str, when: str) -> None:
     """Abort, and be killed at a call."""
-    aborting = Aborting(context.blue, context.observer, context.record)
+    aborting = MigrationAborter(context.blue, context.observer, context.record)
     setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
     with pytest.raises(KilledError):
         aborting.abort([namespace])
@@ -442,12 +442,12 @@ def no_cursors(nodes: MigrationNodes, topic: str) -> bool:
     return found is not None and not found.cursors
 
 
-def starting_of(context: BlueGreenContext) -> Starting:
+def starting_of(context: BlueGreenContext) -> MigrationStarter:
     resources = GreenResources(context.blue, context.green, context.record)
-    return Starting(context.blue, context.observer, context.record, redirect_urls(context.clients), resources)
+    return MigrationStarter(context.blue, context.observer, context.record, redirect_urls(context.clients), resources)
 
 
-def begin(starting: Starting, namespace: str) -> None:
+def begin(starting: MigrationStarter, namespace: str) -> None:
     starting.set_urls()
     starting.start(namespace)
 
@@ -489,7 +489,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
     with site.context() as context:
         blue, green, observer, record = context.blue, context.green, context.observer, context.record
         verified = verify_migration(blue, green, observer, record, names)
-        doomed = Finishing(blue, green, observer, context.removal, record)
+        doomed = MigrationFinisher(blue, green, observer, context.removal, record)
         doomed._record = Dying(record, "append", "after")
         with pytest.raises(KilledError):
             list(doomed.carry_out(doomed.plan(names, verified, ["late-clients"])))

@@ -72,7 +72,7 @@ def drained(site: BlueGreenSite, namespace: str) -> None:
 
     def is_read() -> bool:
         with site.context() as context:
-            topics = context.observer.look([namespace]).topics
+            topics = context.observer.snapshot([namespace]).topics
         return bool(topics) and all(seen.is_read for seen in topics)
 
     eventually(is_read, SECONDS, 0.5)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bookwarden.blue_green.aborting import Reopening
-from bookwarden.blue_green.observing import Observer
+from bookwarden.blue_green.aborting import TopicReopener
+from bookwarden.blue_green.observing import MigrationObserver
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.ledgers.managed_ledger import Position
@@ -60,11 +60,11 @@ class ScriptedBlue:
         self.told: dict[str, Mapping[str, Any]] = {}
         self.on_unload: Callable[[str], None] = lambda _topic: None
         self.nodes = MigrationNodes(self.store, lambda _ledger_id: None)
-        self.reopening = Reopening(self, self.record, sleep=lambda _seconds: None)
+        self.reopening = TopicReopener(self, self.record, sleep=lambda _seconds: None)
         self.observer = self.observer_with()
 
-    def observer_with(self, green: ScriptedBlue | None = None) -> Observer:
-        return Observer(self, self.record, green)
+    def observer_with(self, green: ScriptedBlue | None = None) -> MigrationObserver:
+        return MigrationObserver(self, self.record, green)
 
     def loaded_topics(self) -> set[str]:
         return self.loaded

@@ -17,7 +17,7 @@ from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.migration.comparison import DifferenceClass
 from bookwarden.migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
-from bookwarden.migration.rehearsal.scratch import MARKER, Hold, claim, clean, clean_own, find_marker
+from bookwarden.migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
 from servers.metadata_tree import CURSORS, LARGEST, LEDGERS, fill, paths_of, persistent
 from servers.waiting import eventually
 
@@ -237,7 +237,7 @@ def test_a_rehearsal_that_goes_on_is_not_cleaned_away() -> None:
         hold.require()
 
 
-def ended_by(hold: Hold, error: type[Exception], match: str) -> None:
+def ended_by(hold: ScratchLease, error: type[Exception], match: str) -> None:
     """Wait until a hold lets nothing be written, for such an error."""
 
     def is_refused() -> bool:
@@ -353,7 +353,7 @@ def test_what_a_rehearsal_that_is_killed_at_any_change_leaves_can_be_removed(aft
 def test_the_marker_stands_for_the_time_in_which_it_was_written() -> None:
     scratch = MemoryStore()
     with claim(scratch, AT_ONCE) as hold:
-        assert isinstance(hold, Hold)
+        assert isinstance(hold, ScratchLease)
     found = find_marker(scratch)
     assert found is not None
     node = Versioned(b"", 0, found.begun_ms, found.begun_ms)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
 from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.states import Expected
+from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.metastore.memory import shared_memory_store
@@ -99,7 +99,7 @@ def test_finish_opens_each_connection_once_and_closes_it(tmp_path: Path, connect
         store.create(PATH, node(), make_parents=True)
         store.create(f"{PATH}/app", cursor(6, 2))
     shared_memory_store(names["blue"]).create(LOCAL, b'{"migrated": true}', make_parents=True)
-    MigrationRecord(tmp_path).starting(NAMESPACE, [Expected(TOPIC, ("app",))], cluster="blue")
+    MigrationRecord(tmp_path).starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app",))], cluster="blue")
     green = {"pulsar": {"admin_url": broker}, "metadata_store": {"urls": [f"memory:{names['green']}"]}}
     settings = {
         "pulsar": {"admin_url": broker},

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.blue_green.preparing.plan import REPLACING, Action, Plan, Side, Step, plan
+from bookwarden.blue_green.preparing.plan import REPLACING, Action, PreparationPlan, PreparationStep, Side, plan
 from bookwarden.blue_green.sides.cluster import ClusterSide
 from bookwarden.blue_green.sides.observing import PreflightObserver
 from bookwarden.blue_green.sides.policies import namespace_settings
@@ -50,9 +50,9 @@ class PreparationJournal:
         self.path = folder / _NAME
         self._clock = clock
 
-    def changes(self) -> dict[tuple[str, str, str, str], Step]:
+    def changes(self) -> dict[tuple[str, str, str, str], PreparationStep]:
         """Return by name each step that was begun, the newest, and was not taken back; FormatError if damaged."""
-        found: dict[tuple[str, str, str, str], Step] = {}
+        found: dict[tuple[str, str, str, str], PreparationStep] = {}
         for state, step in self._entries():
             if state == BEGUN:
                 found[step.name] = step
@@ -69,7 +69,7 @@ class PreparationJournal:
         }
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[str, Step], None]]:
+    def writing(self) -> Iterator[Callable[[str, PreparationStep], None]]:
         """Hold the journal, and return what notes a step in a state; RefusedError while another process has it.
 
         A note is on disk when that returns; StoreUnavailableError where it is not: then nothing may be changed.
@@ -101,7 +101,7 @@ class PreparationJournal:
             os.ftruncate(opened, whole)
         os.lseek(opened, whole, os.SEEK_SET)
 
-    def _note(self, opened: int, state: str, step: Step) -> None:
+    def _note(self, opened: int, state: str, step: PreparationStep) -> None:
         entry = {"format": _FORMAT, "at_ms": int(self._clock() * 1000), "state": state, **step.as_json()}
         data = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         try:
@@ -111,7 +111,7 @@ class PreparationJournal:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _entries(self) -> Iterator[tuple[str, Step]]:
+    def _entries(self) -> Iterator[tuple[str, PreparationStep]]:
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class PreparationJournal:
                 told = json.loads(line)
                 if told["format"] != _FORMAT:
                     raise ValueError(f"format {told['format']}")
-                yield str(told["state"]), Step.of_json(told)
+                yield str(told["state"]), PreparationStep.of_json(told)
             except (ValueError, KeyError, TypeError) as error:
                 raise FormatError(
                     f"line {number} of journal {self.path} cannot be read ({error}): what was changed before is not "
@@ -135,17 +135,17 @@ class PreparationJournal:
         return StoreUnavailableError(f"journal {self.path} cannot be written ({error.strerror}): nothing is changed")
 
 
-Tell = Callable[[Step], None]
+Tell = Callable[[PreparationStep], None]
 _PAUSES_S: Final = (0.1, 0.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PreparationResult:
     """Steps that were carried out, those that failed with the reason, and the plan of those missing behind them."""
 
-    done: tuple[Step, ...]
-    failed: tuple[tuple[Step, str], ...] = ()
-    left: Plan = field(default_factory=lambda: Plan(()))
+    done: tuple[PreparationStep, ...]
+    failed: tuple[tuple[PreparationStep, str], ...] = ()
+    left: PreparationPlan = field(default_factory=lambda: PreparationPlan(()))
 
     @property
     def is_complete(self) -> bool:
@@ -168,23 +168,23 @@ class Preparation:
         self._journal = journal
         self._sleep = sleep
 
-    def plan(self) -> Plan:
+    def plan(self) -> PreparationPlan:
         """Plan what is missing now; changes nothing but that topics are loaded."""
         return self.plan_from(self._observer.observe(self._namespaces))
 
-    def plan_from(self, seen: Observations) -> Plan:
+    def plan_from(self, seen: Observations) -> PreparationPlan:
         """Plan what is missing by what was observed just now."""
         return plan(seen, self._journal.originals())
 
-    def execute(self, wanted: Plan, tell: Tell = lambda _step: None) -> Done:
+    def execute(self, wanted: PreparationPlan, tell: Tell = lambda _step: None) -> PreparationResult:
         """Carry the steps out, each noted before it is; then look what is missing still.
 
         ``tell`` is called with each step before. What fails is in the result, with the rest of its namespace left for
         the next run. Raises StoreUnavailableError where the journal cannot be written, PulsarUnavailableError where a
         cluster does not answer; RefusedError where another process prepares.
         """
-        done: list[Step] = []
-        failed: list[tuple[Step, str]] = []
+        done: list[PreparationStep] = []
+        failed: list[tuple[PreparationStep, str]] = []
         with self._journal.writing() as note:
             for step in wanted.steps:
                 if any(_needs(step, other) for other, _ in failed):
@@ -202,17 +202,17 @@ class Preparation:
                     continue
                 note(DONE, step)
                 done.append(step)
-        return Done(tuple(done), tuple(failed), self.plan())
+        return PreparationResult(tuple(done), tuple(failed), self.plan())
 
-    def held(self, namespaces: Collection[str] = ()) -> list[Step]:
+    def held(self, namespaces: Collection[str] = ()) -> list[PreparationStep]:
         """List the policies of these namespaces, or all, that were changed for a migration, by the journal."""
         changed = (step for step in self._journal.changes().values() if _is_hold(step))
         return [step for step in changed if not namespaces or step.namespace in namespaces]
 
-    def take_back(self, steps: Sequence[Step], tell: Tell = lambda _step: None) -> Done:
+    def take_back(self, steps: Sequence[PreparationStep], tell: Tell = lambda _step: None) -> PreparationResult:
         """Restore policies to their values from before, unless somebody changed them since; what was created stays."""
-        done: list[Step] = []
-        failed: list[tuple[Step, str]] = []
+        done: list[PreparationStep] = []
+        failed: list[tuple[PreparationStep, str]] = []
         with self._journal.writing() as note:
             for step in steps:
                 tell(step)
@@ -225,9 +225,9 @@ class Preparation:
                     continue
                 note(TAKEN_BACK, step)
                 done.append(step)
-        return Done(tuple(done), tuple(failed))
+        return PreparationResult(tuple(done), tuple(failed))
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PreparationStep) -> None:
         # What one broker has just made, another may not know for a moment.
         for pause_s in _PAUSES_S:
             try:
@@ -236,11 +236,11 @@ class Preparation:
                 self._sleep(pause_s)
         return self._take_now(step)
 
-    def _take_now(self, step: Step) -> None:
+    def _take_now(self, step: PreparationStep) -> None:
         self._verify(step)
         _carry_out(self._side_of(step).writer, step)
 
-    def _give_back(self, step: Step) -> None:
+    def _give_back(self, step: PreparationStep) -> None:
         writer = self._side_of(step).writer
         if step.action is Action.TOPIC_POLICY:
             if step.before is None:
@@ -258,7 +258,7 @@ class Preparation:
         else:
             writer.set_policy(step.target, step.key, step.before)
 
-    def _verify(self, step: Step) -> None:
+    def _verify(self, step: PreparationStep) -> None:
         if step.action not in REPLACING:
             return
         if step.action is Action.TENANT_CLUSTERS:
@@ -268,22 +268,22 @@ class Preparation:
         if current not in (step.before, step.value):
             raise LostRaceError(f"{step} was changed by somebody since it was planned: prepare again")
 
-    def _policy(self, step: Step) -> Any:
+    def _policy(self, step: PreparationStep) -> Any:
         side = self._side_of(step)
         return namespace_settings(side.admin.policies(step.target), side.cluster).get(step.key)
 
-    def _side_of(self, step: Step) -> ClusterSide:
+    def _side_of(self, step: PreparationStep) -> ClusterSide:
         return self._observer.blue if step.side is Side.BLUE else self._observer.green
 
 
-def _is_hold(step: Step) -> bool:
+def _is_hold(step: PreparationStep) -> bool:
     return step.key in _HOLDS and step.action in (Action.POLICY, Action.TOPIC_POLICY)
 
 
 _HOLDS: Final = ("inactiveTopicPolicies", "autoTopicCreation")
 
 
-def _needs(step: Step, other: Step) -> bool:
+def _needs(step: PreparationStep, other: PreparationStep) -> bool:
     """Return whether a step is of no use where the other one failed."""
     if other.action in (Action.TENANT, Action.TENANT_CLUSTERS):
         return step.namespace.partition("/")[0] == other.target
@@ -297,7 +297,7 @@ def _needs(step: Step, other: Step) -> bool:
     )
 
 
-def _carry_out(writer: ClusterMaking, step: Step) -> None:
+def _carry_out(writer: ClusterMaking, step: PreparationStep) -> None:
     value = step.value
     match step.action:
         case Action.TENANT:
@@ -322,7 +322,7 @@ def _carry_out(writer: ClusterMaking, step: Step) -> None:
             _grant(writer, step)
 
 
-def _grant(writer: ClusterMaking, step: Step) -> None:
+def _grant(writer: ClusterMaking, step: PreparationStep) -> None:
     if step.value["kind"] == "subscription":
         writer.grant_subscription(step.namespace, step.key, step.value["roles"])
     else:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bookwarden.blue_green.readiness.findings import Override, Results, good, loses, or_good, warns
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, LookupSeen, Observations
+from bookwarden.blue_green.sides.values import PENDING_ACKNOWLEDGEMENTS, LookupResult, Observations
 from bookwarden.findings import some
 
 
@@ -51,9 +51,9 @@ def follows(version: str) -> Follows:
 @or_good("no transaction is open, and none was seen")
 def transactions(seen: Observations) -> Results:
     """Check that nobody uses transactions: what blue commits is not visible on green."""
-    if seen.blue.transaction_trouble:
+    if seen.blue.transaction_error:
         yield loses(
-            f"transactions under way are not known: {seen.blue.transaction_trouble}",
+            f"transactions under way are not known: {seen.blue.transaction_error}",
             "let our role read them (superuser), and make sure that there are none",
             override=Override.TRANSACTIONS,
         )
@@ -157,17 +157,17 @@ def addresses(seen: Observations) -> Results:
         yield from _judge_web(seen, url, listed)
 
 
-def _judge(seen: Observations, lookup: LookupSeen) -> Results:
+def _judge(seen: Observations, lookup: LookupResult) -> Results:
     green, blue = _addresses(seen, "green"), _addresses(seen, "blue")
     owner = lookup.owner or lookup.url
-    if lookup.trouble and not _is_used(seen, lookup.url):
+    if lookup.error and not _is_used(seen, lookup.url):
         yield warns(
-            f"{lookup.url} does not answer: {lookup.trouble}",
+            f"{lookup.url} does not answer: {lookup.error}",
             "nothing: blue's brokers have no address of this kind, so that no client uses it",
         )
-    elif lookup.trouble:
+    elif lookup.error:
         yield loses(
-            f"{lookup.url} does not answer a client: {lookup.trouble}",
+            f"{lookup.url} does not answer a client: {lookup.error}",
             f"{_SET} to what clients reach; running clients keep a wrong address for ever",
         )
     elif _place(owner) in blue:

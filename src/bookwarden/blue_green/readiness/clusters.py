@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from bookwarden.blue_green.readiness.findings import Results, good, loses, or_good, stalls, warns
-from bookwarden.blue_green.sides.values import Observations, SideSeen
+from bookwarden.blue_green.sides.values import ClusterInfo, Observations
 from bookwarden.findings import some
 
 INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
@@ -33,7 +33,7 @@ def versions(seen: Observations) -> Results:
         )
         return
     old = [f"{one.name} is {one.version}" for one in brokers if one.version and not is_new_enough(one.version)]
-    unknown = [f"{one.name}: {one.trouble}" for one in brokers if not one.version]
+    unknown = [f"{one.name}: {one.error}" for one in brokers if not one.version]
     if old:
         yield stalls(f"too old: {some(old)}", "upgrade blue's brokers to 4.0.2 or newer (3.3.4 in 3.3)", evidence=old)
     if unknown:
@@ -47,7 +47,7 @@ def intervals(seen: Observations) -> Results:
     told = seen.blue.settings(INTERVAL)
     if not told:
         yield loses("no broker of blue told its settings", "start the brokers")
-    silent = [f"{name}: {_trouble(seen.blue, name)}" for name, value in told.items() if value is None]
+    silent = [f"{name}: {_error(seen.blue, name)}" for name, value in told.items() if value is None]
     off = [name for name, value in told.items() if value is not None and not _positive(value)]
     if silent:
         yield loses(f"{INTERVAL} is not known of {some(silent)}", "let our role read it (superuser)", evidence=silent)
@@ -210,5 +210,5 @@ def _positive(value: str) -> bool:
     return value.lstrip("-").isdigit() and int(value) > 0
 
 
-def _trouble(side: SideSeen, name: str) -> str:
-    return next((one.trouble or "not told" for one in side.brokers if one.name == name), "not told")
+def _error(side: ClusterInfo, name: str) -> str:
+    return next((one.error or "not told" for one in side.brokers if one.name == name), "not told")

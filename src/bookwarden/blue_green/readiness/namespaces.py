@@ -21,7 +21,7 @@ from bookwarden.blue_green.sides.policies import (
     topic_not_copied,
     topic_settings,
 )
-from bookwarden.blue_green.sides.values import NamespaceSeen, Observations, SideSeen
+from bookwarden.blue_green.sides.values import ClusterInfo, NamespaceInfo, Observations
 from bookwarden.disk_space import DisksTold, summed
 from bookwarden.findings import some
 
@@ -94,7 +94,7 @@ def replication(seen: Observations) -> Results:
             )
 
 
-def _replicated_topics(seen: NamespaceSeen | None, other: str) -> list[str]:
+def _replicated_topics(seen: NamespaceInfo | None, other: str) -> list[str]:
     policies = {} if seen is None else seen.topic_policies
     return sorted(topic for topic, own in policies.items() if other in (topic_settings(own).get(REPLICATION) or ()))
 
@@ -103,8 +103,8 @@ def _replicated_topics(seen: NamespaceSeen | None, other: str) -> list[str]:
 def alike(seen: Observations) -> Results:
     """Check that policies and rights are the same on both, but for lists of clusters."""
     for ours, theirs in seen.pairs():
-        for trouble in (*ours.policy_troubles, *(theirs.policy_troubles if theirs else ())):
-            yield stalls(f"policies of topics are not known: {trouble}", "try again; check our role", ours.name)
+        for error in (*ours.policy_errors, *(theirs.policy_errors if theirs else ())):
+            yield stalls(f"policies of topics are not known: {error}", "try again; check our role", ours.name)
         if theirs is None:
             continue
         other = differing(
@@ -126,7 +126,7 @@ def alike(seen: Observations) -> Results:
             yield warns(f"not copied: {some(kept)}", "set them on green as they are to be there", ours.name, kept)
 
 
-def _of_topics(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+def _of_topics(seen: Observations, ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     other, kept = [], []
     for topic, own in sorted(ours.topic_policies.items()):
         wanted = topic_settings(own, seen.blue.cluster, seen.green.cluster)
@@ -154,7 +154,7 @@ def held(seen: Observations) -> Results:
             yield from _expiring(seen.green, theirs)
 
 
-def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Results:
+def _expiring(green: ClusterInfo, namespace: NamespaceInfo) -> Results:
     """Judge whether green removes subscriptions before their consumers come."""
     minutes = limit_of(green, namespace, "subscription_expiration_time_minutes", "subscriptionExpirationTimeMinutes")
     if minutes > 0:
@@ -165,7 +165,7 @@ def _expiring(green: SideSeen, namespace: NamespaceSeen) -> Results:
         )
 
 
-def _deleting(side: SideSeen, namespace: NamespaceSeen, seen: str) -> Results:
+def _deleting(side: ClusterInfo, namespace: NamespaceInfo, seen: str) -> Results:
     brokers = not side.all_have(_DELETING, "false")
     own = namespace_settings(namespace.policies, side.cluster).get(INACTIVE)
     if deletes_inactive(own, brokers_delete=brokers):
@@ -236,13 +236,13 @@ def room(seen: Observations) -> Results:
     ]
 
 
-def limit_of(green: SideSeen, namespace: NamespaceSeen, policy: str, setting: str) -> int:
+def limit_of(green: ClusterInfo, namespace: NamespaceInfo, policy: str, setting: str) -> int:
     """Return a limit of a namespace: its own, else the smallest of the brokers' settings; 0 for none."""
     own = namespace.policies.get(policy)
     return int(own) if own is not None else min(green.numbers(setting), default=0)
 
 
-def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+def _limits(green: ClusterInfo, ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     topics, limit = len(ours.topics), limit_of(green, theirs, "max_topics_per_namespace", "maxTopicsPerNamespace")
     if limit and topics > limit:
         yield stalls(
@@ -261,7 +261,7 @@ def _limits(green: SideSeen, ours: NamespaceSeen, theirs: NamespaceSeen) -> Resu
         )
 
 
-def _defaults(seen: Observations, theirs: NamespaceSeen) -> Results:
+def _defaults(seen: Observations, theirs: NamespaceInfo) -> Results:
     other = []
     for setting, policy in _DEFAULTS.items():
         blue, green = sorted(seen.blue.told(setting)), sorted(seen.green.told(setting))
@@ -278,13 +278,13 @@ def _defaults(seen: Observations, theirs: NamespaceSeen) -> Results:
 
 
 def _disks(seen: Observations, disks: DisksTold) -> Results:
-    look = "look at the disks of green's bookies yourself"
-    if seen.disk_trouble:
-        yield warns(f"the disks of green's bookies are not known: {seen.disk_trouble}", look)
+    advice = "look at the disks of green's bookies yourself"
+    if seen.disk_error:
+        yield warns(f"the disks of green's bookies are not known: {seen.disk_error}", advice)
     elif not seen.disks:
         yield stalls("green has no bookie that takes new ledgers", "start its bookies; see that their disks have room")
     if disks.silent:
-        yield warns(f"the disks of green's bookies are not known: {some(disks.silent)}", look, evidence=disks.silent)
+        yield warns(f"the disks of green's bookies are not known: {some(disks.silent)}", advice, evidence=disks.silent)
     if disks.full:
         yield warns(f"green's bookies are nearly full: {some(disks.full)}", "make room or add bookies", "", disks.full)
     kept = sum(_bytes_kept(seen, ours, theirs or ours) for ours, theirs in seen.pairs())
@@ -296,7 +296,7 @@ def _disks(seen: Observations, disks: DisksTold) -> Results:
         )
 
 
-def _bytes_kept(seen: Observations, ours: NamespaceSeen, theirs: NamespaceSeen) -> int:
+def _bytes_kept(seen: Observations, ours: NamespaceInfo, theirs: NamespaceInfo) -> int:
     """Count what blue keeps of a namespace, times the copies that green makes of each entry."""
     own = (theirs.policies.get("persistence") or {}).get("bookkeeperWriteQuorum")
     copies = int(own) if own else max(seen.green.numbers(_QUORUM), default=1)

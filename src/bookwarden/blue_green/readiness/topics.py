@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bookwarden.blue_green.readiness.findings import Override, Results, loses, or_good, stalls, warns
-from bookwarden.blue_green.sides.values import COMPACTION, NamespaceSeen, Observations, SubscriptionSeen, TopicSeen
+from bookwarden.blue_green.sides.values import COMPACTION, NamespaceInfo, Observations, SubscriptionStats, TopicStats
 from bookwarden.findings import some
 from bookwarden.ledgers.names import TopicName
 
@@ -21,7 +21,7 @@ def shapes(seen: Observations) -> Results:
         yield from _shapes(ours, theirs)
 
 
-def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+def _shapes(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     for side, namespace in (("blue", ours), ("green", theirs)):
         twins = [topic for topic in namespace.partitioned if topic in namespace.topics]
         if twins:
@@ -56,7 +56,7 @@ def _shapes(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
         )
 
 
-def _shape(ours: NamespaceSeen, theirs: NamespaceSeen, topic: str) -> tuple[str, str]:
+def _shape(ours: NamespaceInfo, theirs: NamespaceInfo, topic: str) -> tuple[str, str]:
     """Return in which way green's topic is not blue's, and its name for people."""
     wanted, there = ours.partitioned.get(topic), theirs.partitioned.get(topic)
     if wanted is None:
@@ -68,13 +68,13 @@ def _shape(ours: NamespaceSeen, theirs: NamespaceSeen, topic: str) -> tuple[str,
     return ("missing", f"{topic}, some partitions") if absent_partitions(theirs, topic) else ("", topic)
 
 
-def absent_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
+def absent_partitions(namespace: NamespaceInfo, topic: str) -> list[str]:
     """List the partitions that are counted and do not exist; of a topic that is not persistent none is kept."""
     parts = () if topic.startswith("non-persistent:") else namespace.partitions_of(topic)
     return [part for part in parts if part not in namespace.topics]
 
 
-def single_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
+def single_partitions(namespace: NamespaceInfo, topic: str) -> list[str]:
     """List the topics that are named like partitions of this one, which is not partitioned there."""
     return [name for name in namespace.topics if name != topic and str(TopicName.parse(name).base) == topic]
 
@@ -83,12 +83,12 @@ def single_partitions(namespace: NamespaceSeen, topic: str) -> list[str]:
 def schemas(seen: Observations) -> Results:
     """Check that green has each version of each schema, in the same order."""
     for ours, theirs in seen.contents():
-        for trouble in (*ours.schema_troubles, *theirs.schema_troubles):
-            yield stalls(f"schemas are not known: {trouble}", "try again; check our role", ours.name)
+        for error in (*ours.schema_errors, *theirs.schema_errors):
+            yield stalls(f"schemas are not known: {error}", "try again; check our role", ours.name)
         yield from _schemas(ours, theirs)
 
 
-def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+def _schemas(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     missing, other = [], []
     for topic, versions in sorted(ours.schemas.items()):
         wanted = [one.identity for one in versions]
@@ -118,7 +118,7 @@ def _schemas(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
 def loaded(seen: Observations) -> Results:
     """Check that each topic of blue is loaded: the statistics that were asked for load it; others never migrate."""
     for ours, _ in seen.pairs():
-        silent = [f"{one.name}: {one.trouble}" for one in ours.topics.values() if one.trouble]
+        silent = [f"{one.name}: {one.error}" for one in ours.topics.values() if one.error]
         if silent:
             yield loses(
                 f"cannot be loaded on blue: {some(silent)}",
@@ -164,7 +164,7 @@ def unread(seen: Observations) -> Results:
             )
 
 
-def _history_text(topic: TopicSeen) -> str:
+def _history_text(topic: TopicStats) -> str:
     entries, size = topic.history
     return f"{topic.name} ({entries:,} entries, {size:,} bytes)" if entries > 0 else f"{topic.name} (not known)"
 
@@ -174,11 +174,11 @@ def readers_text(topics: list[str]) -> str:
     return f"data without a durable subscription, or with readers: {some(topics)}"
 
 
-def _is_alone(topic: TopicSeen) -> bool:
+def _is_alone(topic: TopicStats) -> bool:
     return topic.size > 0 and not topic.copied
 
 
-def _is_compacted(topic: TopicSeen) -> bool:
+def _is_compacted(topic: TopicStats) -> bool:
     return any(one.name == COMPACTION for one in topic.subscriptions) or COMPACTION in topic.cursors
 
 
@@ -198,18 +198,18 @@ def oddities(seen: Observations) -> Results:
         ):
             if names:
                 yield warns(f"{text}: {some(names)}", advice, ours.name, names)
-        unknown = [f"{one.name}: {one.metadata_trouble}" for one in topics if one.metadata_trouble]
+        unknown = [f"{one.name}: {one.metadata_error}" for one in topics if one.metadata_error]
         if unknown:
             yield stalls(f"metadata not known of {some(unknown)}", "try again", ours.name, unknown)
         if ours.policies.get("deleted"):
             yield stalls("it is being deleted", "finish that, and leave it out", ours.name)
 
 
-def _terminated(namespace: NamespaceSeen) -> list[str]:
+def _terminated(namespace: NamespaceInfo) -> list[str]:
     return [one.name for one in namespace.topics.values() if one.terminated and not one.migrated]
 
 
-def _absent(namespace: NamespaceSeen) -> list[str]:
+def _absent(namespace: NamespaceInfo) -> list[str]:
     return sorted(part for topic in namespace.partitioned for part in absent_partitions(namespace, topic))
 
 
@@ -228,7 +228,7 @@ def on_green(seen: Observations) -> Results:
         yield from _differences(ours, theirs)
 
 
-def _differences(ours: NamespaceSeen, theirs: NamespaceSeen) -> Results:
+def _differences(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     other, late = [], []
     for topic in ours.topics.values():
         there = theirs.topics.get(topic.name)
@@ -322,20 +322,20 @@ def remotes(seen: Observations) -> Results:
             )
 
 
-def _copied(namespace: NamespaceSeen) -> Iterator[tuple[TopicSeen, SubscriptionSeen]]:
+def _copied(namespace: NamespaceInfo) -> Iterator[tuple[TopicStats, SubscriptionStats]]:
     return ((topic, one) for topic in namespace.topics.values() for one in topic.copied)
 
 
-def _missing(ours: NamespaceSeen, theirs: NamespaceSeen) -> Iterator[tuple[TopicSeen, SubscriptionSeen]]:
+def _missing(ours: NamespaceInfo, theirs: NamespaceInfo) -> Iterator[tuple[TopicStats, SubscriptionStats]]:
     for topic, one in _copied(ours):
         there = theirs.topics.get(topic.name)
         if there is None or one.name not in {each.name for each in there.subscriptions}:
             yield topic, one
 
 
-def _is_idle(subscription: SubscriptionSeen) -> bool:
+def _is_idle(subscription: SubscriptionStats) -> bool:
     return not subscription.consumers and not subscription.backlog
 
 
-def _said(topic: TopicSeen, subscription: SubscriptionSeen) -> str:
+def _said(topic: TopicStats, subscription: SubscriptionStats) -> str:
     return f"{subscription.name} of {topic.name}"

@@ -6,9 +6,9 @@ import dataclasses
 
 import click
 
-from bookwarden.blue_green.aborting import Aborted, Aborting, Reopened, Reopening
+from bookwarden.blue_green.aborting import AbortResult, MigrationAborter, ReopenResult, TopicReopener
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import TopicSeen, TopicState
+from bookwarden.blue_green.states import TopicState, TopicStatus
 from bookwarden.cli.cluster_migration.options import named_or_begun, namespaces_argument
 from bookwarden.cli.cluster_migration.watch import describe_topic
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
@@ -47,13 +47,13 @@ def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: in
             invocation.write(Document({"would_take_off": flagged, "cluster": whole}, (Note(text),)))
             return
         with context.alone(names):
-            done = Aborting(context.blue, context.observer, context.record).abort(names)
+            done = MigrationAborter(context.blue, context.observer, context.record).abort(names)
     invocation.write(_describe(done, show))
-    click.get_current_context().exit(1 if done.troubles else 0)
+    click.get_current_context().exit(1 if done.errors else 0)
 
 
-def _describe(done: Aborted, show: int) -> Document:
-    marked = done.look.of_state(TopicState.ROLLED_BACK)
+def _describe(done: AbortResult, show: int) -> Document:
+    marked = done.snapshot.of_state(TopicState.ROLLED_BACK)
     cells = {
         Column("topic that accepts no message", whole=False): lambda seen: seen.topic,
         Column("unread", right=True): lambda seen: _unread(seen),
@@ -79,7 +79,7 @@ def _describe(done: Aborted, show: int) -> Document:
     if done.made_again:
         names = ", ".join(done.made_again[:show])
         parts.append(Note(f"{counted(len(done.made_again), 'drained subscription')} made again, at the end: {names}."))
-    parts += [Note(trouble) for trouble in done.troubles]
+    parts += [Note(error) for error in done.errors]
     data = {
         "taken_off": done.taken_off,
         "cluster": done.cluster,
@@ -87,13 +87,13 @@ def _describe(done: Aborted, show: int) -> Document:
         "on_no_side": done.on_no_side,
         "unloaded": done.unloaded,
         "made_again": done.made_again,
-        "troubles": done.troubles,
-        "gone": [seen.topic for seen in done.look.of_state(TopicState.GONE)],
+        "troubles": done.errors,
+        "gone": [seen.topic for seen in done.snapshot.of_state(TopicState.GONE)],
     }
     return Document(data, tuple(parts))
 
 
-def _unread(seen: TopicSeen) -> str:
+def _unread(seen: TopicStatus) -> str:
     unread = describe_topic(seen)["unread"]
     return "?" if unread is None else f"{unread:,}"
 
@@ -127,12 +127,12 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
         raise click.UsageError("--undo changes something by itself: leave out --execute")
     if dry_run and not undo:
         raise click.UsageError("--dry-run is for --undo: without --execute nothing is changed")
-    results: list[Reopened] = []
+    results: list[ReopenResult] = []
     failed: list[BookwardenError] = []
     acts = execute or (undo and not dry_run)
     changed = {namespace_of(topic) for topic in topics} if acts else set()
     with BlueGreenContext(invocation.settings) as context, context.alone(changed):
-        reopening = Reopening(context.blue, context.record)
+        reopening = TopicReopener(context.blue, context.record)
         if undo:
             act = reopening.plan_back if dry_run else reopening.put_back
         else:
@@ -144,12 +144,12 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
                 if len(topics) == 1:
                     raise
                 failed.append(error)
-                results.append(Reopened(topic, False, f"left as it is: {error}"))
+                results.append(ReopenResult(topic, False, f"left as it is: {error}"))
     invocation.write(_describe_reopened(results, planned=not acts))
     click.get_current_context().exit(1 if failed else 0)
 
 
-def _describe_reopened(results: list[Reopened], *, planned: bool) -> Document:
+def _describe_reopened(results: list[ReopenResult], *, planned: bool) -> Document:
     cells = {
         Column("topic", whole=False): lambda one: one.topic,
         Column("result", whole=False): lambda one: one.said,

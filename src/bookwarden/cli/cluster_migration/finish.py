@@ -8,7 +8,14 @@ from typing import Final
 
 import click
 
-from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed, TopicVerified, Verified, verify_migration
+from bookwarden.blue_green.finishing import (
+    FinishPlan,
+    MigrationFinisher,
+    MigrationVerification,
+    TopicRemoval,
+    TopicVerification,
+    verify_migration,
+)
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import refuse_deletion_topics
 from bookwarden.blue_green.watching import BrokerHealth
@@ -56,7 +63,7 @@ def finish(
     Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
     blue is asked to remove it: partitioned topics with their partitions and node, and schemas. The sweep deletes the
     ledgers that blue's brokers have not deleted by then. From then on clients with blue's URL get errors for these
-    topics: blue sends nobody to green any more. It is refused while clients were connected to blue at a look that
+    topics: blue sends nobody to green any more. It is refused while clients were connected to blue at a snapshot that
     `watch` recorded within the last hour. The flags stay; what else is left is listed.
     """
     with BlueGreenContext(invocation.settings) as context:
@@ -65,7 +72,7 @@ def finish(
         BrokerHealth(context.blue).require()
         cases = {one.value for one in accepted}
         verified = verify_migration(context.blue, context.green, context.observer, context.record, names, cases)
-        finishing = Finishing(
+        finishing = MigrationFinisher(
             context.blue, context.green, context.observer, context.removal, context.record, invocation.say
         )
         plan = finishing.plan(names, verified, cases)
@@ -91,13 +98,13 @@ def _refuse_connected(context: BlueGreenContext, names: list[str]) -> None:
 def _act(
     invocation: Invocation,
     context: BlueGreenContext,
-    finishing: Finishing,
+    finishing: MigrationFinisher,
     names: list[str],
     plan: FinishPlan,
     *,
     execute: bool,
     yes: bool,
-) -> list[Removed]:
+) -> list[TopicRemoval]:
     if not execute or not plan.removable:
         return finishing.marks_of(plan)
     entries = sum(one.entries for one in plan.removable)
@@ -114,7 +121,7 @@ def _act(
     return results
 
 
-def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: bool) -> Document:
+def _describe(plan: FinishPlan, results: list[TopicRemoval], show: int, *, executed: bool) -> Document:
     cells = {
         Column("topic", whole=False): lambda one: one.topic,
         Column("entries", right=True): lambda one: f"{one.entries:,}",
@@ -150,7 +157,7 @@ def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: 
     return Document(data, tuple(parts))
 
 
-def _result(one: Removed, *, executed: bool) -> str:
+def _result(one: TopicRemoval, *, executed: bool) -> str:
     if one.problem:
         return f"failed: {one.problem}"
     return "removed" if one.done else "would be removed" if not executed else "not removed"
@@ -183,7 +190,7 @@ def verify(invocation: Invocation, namespaces: list[str], accepted: frozenset[Ov
     click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
 
 
-def _describe_verified(found: Verified, show: int) -> Document:
+def _describe_verified(found: MigrationVerification, show: int) -> Document:
     """Describe every topic, the faults first."""
     topics = sorted(found.topics, key=lambda one: (one.ok, one.topic))
     cells = {
@@ -218,5 +225,5 @@ def _number(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def _data(one: TopicVerified) -> dict[str, object]:
+def _data(one: TopicVerification) -> dict[str, object]:
     return {**dataclasses.asdict(one), "ok": one.ok}

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.blue_green.preparing.operation import Done, Preparation
-from bookwarden.blue_green.preparing.plan import Plan, Side, Step
+from bookwarden.blue_green.preparing.operation import Preparation, PreparationResult
+from bookwarden.blue_green.preparing.plan import PreparationPlan, PreparationStep, Side
 from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.readiness.findings import CheckResult, Override, Severity, blocking
 from bookwarden.blue_green.sides.observing import still_moving
 from bookwarden.blue_green.sides.policies import AUTO_CREATION
-from bookwarden.blue_green.sides.values import NamespaceSeen, Observations
+from bookwarden.blue_green.sides.values import NamespaceInfo, Observations
 from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
@@ -131,7 +131,9 @@ def _take_back(
     if dry_run:
         data = {"would_take_back": [one.as_json() for one in steps], "kept": [one.as_json() for one in kept]}
         table = _steps_table(steps, "would be given their values from before", "nothing was changed", show)
-        invocation.write(Document(data, (table, *_failed_table(Done((), tuple((step, _KEPT) for step in kept))))))
+        invocation.write(
+            Document(data, (table, *_failed_table(PreparationResult((), tuple((step, _KEPT) for step in kept)))))
+        )
         return 0
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
@@ -146,7 +148,9 @@ def _take_back(
     return 0 if done.is_complete else _PART_LEFT
 
 
-def _part_held(context: BlueGreenContext, held: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _part_held(
+    context: BlueGreenContext, held: Sequence[PreparationStep]
+) -> tuple[list[PreparationStep], list[PreparationStep]]:
     """Part steps by whether they may be taken back now; RefusedError while a namespace of them moves.
 
     With topic creation on blue a late client of a partitioned topic would be sent on without its partitions, and make
@@ -165,7 +169,7 @@ def _part_held(context: BlueGreenContext, held: Sequence[Step]) -> tuple[list[St
     return steps, kept
 
 
-def _describe_plan(wanted: Plan, by_hand: Sequence[CheckResult], show: int) -> Document:
+def _describe_plan(wanted: PreparationPlan, by_hand: Sequence[CheckResult], show: int) -> Document:
     title = f"to be done ({len(wanted.steps)})"
     note = "Nothing was changed; --execute does it." if wanted.steps else "Nothing is missing."
     if wanted.told:
@@ -175,7 +179,7 @@ def _describe_plan(wanted: Plan, by_hand: Sequence[CheckResult], show: int) -> D
     return Document(data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(told), Note(note)))
 
 
-def _describe_done(done: Done, by_hand: Sequence[CheckResult], show: int) -> Document:
+def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show: int) -> Document:
     told, left = _left_to_you(done.left, by_hand), len(done.left.steps)
     data = {
         "done": [one.as_json() for one in done.done],
@@ -193,7 +197,7 @@ def _describe_done(done: Done, by_hand: Sequence[CheckResult], show: int) -> Doc
     return Document(data, tuple(parts))
 
 
-def _steps_table(steps: Sequence[Step], title: str, empty: str, show: int) -> Table:
+def _steps_table(steps: Sequence[PreparationStep], title: str, empty: str, show: int) -> Table:
     columns = (Column("where"), Column("what"), Column("of"), Column("which", whole=False))
     rows = [(one.side.value, one.action.value, one.target, one.key) for one in steps[:show]]
     if len(steps) > show:
@@ -201,12 +205,12 @@ def _steps_table(steps: Sequence[Step], title: str, empty: str, show: int) -> Ta
     return Table(columns, tuple(rows), title, empty)
 
 
-def _failed_table(done: Done) -> list[Part]:
+def _failed_table(done: PreparationResult) -> list[Part]:
     rows = tuple((str(step), why) for step, why in done.failed)
     return [Table((Column("failed"), Column("why", whole=False)), rows, "failed")] if rows else []
 
 
-def _failed_json(done: Done) -> dict[str, Any]:
+def _failed_json(done: PreparationResult) -> dict[str, Any]:
     return {"failed": [{**step.as_json(), "why": why} for step, why in done.failed]}
 
 
@@ -215,7 +219,7 @@ def _told(rows: Sequence[Mapping[str, str]]) -> list[Part]:
     return [Table(columns, tuple(tuple(row.values()) for row in rows), "left to you")] if rows else []
 
 
-def _left_to_you(wanted: Plan, by_hand: Sequence[CheckResult]) -> list[dict[str, str]]:
+def _left_to_you(wanted: PreparationPlan, by_hand: Sequence[CheckResult]) -> list[dict[str, str]]:
     rows = [(one.namespace, one.seen, one.advice) for one in wanted.told]
     rows += [(one.namespace, one.seen, one.advice) for one in by_hand]
     return [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]
@@ -289,7 +293,7 @@ def _row(
 ) -> dict[str, Any]:
     own = [one for one in findings if one.namespace == name]
     bad = blocking(own, accepted)
-    found = seen.blue.namespaces.get(name, NamespaceSeen(name, {}))
+    found = seen.blue.namespaces.get(name, NamespaceInfo(name, {}))
     return {
         "namespace": name,
         "ready": not bad,

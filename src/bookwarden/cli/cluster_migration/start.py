@@ -12,7 +12,7 @@ from bookwarden.blue_green.green_resources import GreenResources, LatePolicy, la
 from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
 from bookwarden.blue_green.scope import refuse_deletion_topics
-from bookwarden.blue_green.starting import Started, Starting, without_moved
+from bookwarden.blue_green.starting import MigrationStarter, StartResult, without_moved
 from bookwarden.blue_green.watching import BrokerHealth
 from bookwarden.cli.cluster_migration.options import (
     LATE,
@@ -70,7 +70,7 @@ def start(
     ):
         refuse_deletion_topics(context.deletion_topics, names)
         urls, health = redirect_urls(context.clients), BrokerHealth(context.blue)
-        starting = Starting(context.blue, context.observer, context.record, urls, resources, invocation.say)
+        starting = MigrationStarter(context.blue, context.observer, context.record, urls, resources, invocation.say)
         starting.round_seconds()
         health.require()
         if not _is_ready(invocation, context, names, accepted):
@@ -86,7 +86,7 @@ def start(
         def is_ready(name: str) -> bool:
             return _is_ready(invocation, context, [name], accepted, is_repeated=True)
 
-        results: list[Started] = []
+        results: list[StartResult] = []
         for name in names:
             with context.alone([name]):
                 results.append(starting.start(name, sorted(one.value for one in accepted), is_ready))
@@ -127,7 +127,7 @@ def _is_ready(
     return True
 
 
-def _describe(results: list[Started], names: list[str], late: tuple[tuple[str, str, int], ...]) -> Document:
+def _describe(results: list[StartResult], names: list[str], late: tuple[tuple[str, str, int], ...]) -> Document:
     rows = tuple(
         (one.namespace, f"{one.topics:,}", f"{one.marked:,}", ", ".join(one.left), _verdict(one)) for one in results
     )
@@ -153,7 +153,7 @@ def _describe(results: list[Started], names: list[str], late: tuple[tuple[str, s
     return Document(data, (Table(columns, rows), *map(Note, late_warnings(late)), Note(text)))
 
 
-def _verdict(one: Started) -> str:
+def _verdict(one: StartResult) -> str:
     if one.ok:
         return "started"
     if one.refused:

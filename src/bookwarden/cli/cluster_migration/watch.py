@@ -16,12 +16,12 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
-from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.observing import MigrationSnapshot
 from bookwarden.blue_green.record import CONNECTED
-from bookwarden.blue_green.releasing import Held, ReleaseResult, Releasing, ReleasingAsItGoes
+from bookwarden.blue_green.releasing import ContinuousReleaser, ReleasePlan, ReleaseResult, TopicReleaser
 from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import DONE, TopicSeen
-from bookwarden.blue_green.watching import BrokerHealth, Ending, Step, cure_of, follow
+from bookwarden.blue_green.states import DONE, TopicStatus
+from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, DrainStep, deadlock_advice, follow
 from bookwarden.cli.cluster_migration.options import (
     DEADLOCKED,
     FLAG_OFF,
@@ -42,24 +42,24 @@ _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0
 # Of clients that are connected to blue, in the record.
 _NOTED_EVERY_S: Final = 60.0
-# What is stranded has to be told soon: the others are for the next look.
+# What is stranded has to be told soon: the others are for the next snapshot.
 _RELEASED_AT_ONCE: Final = 50
 
 _ENDED: Final = {
-    Ending.DRAINED: "Drained: blue has nothing left to read. Next: `cluster-migration verify`.",
-    Ending.CLIENTS_LEFT: "Drained, and green has not seen every client that blue had: see whether the applications "
-    "still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
-    Ending.FLAG_OFF: "The flag is off: blue redirects nobody. Topics that were marked accept no message until they are "
-    "reopened: docs/cluster-migration.md, 'Abort'.",
-    Ending.DEADLOCKED: "A broker of blue is deadlocked, and has to be killed: "
+    DrainOutcome.DRAINED: "Drained: blue has nothing left to read. Next: `cluster-migration verify`.",
+    DrainOutcome.CLIENTS_LEFT: "Drained, and green has not seen every client that blue had: see whether the "
+    "applications still run. Nothing is left to read on blue. Next: `cluster-migration verify`.",
+    DrainOutcome.FLAG_OFF: "The flag is off: blue redirects no client. Topics that were marked accept no message until "
+    "they are reopened: docs/cluster-migration.md, 'Abort'.",
+    DrainOutcome.DEADLOCKED: "A broker of blue is deadlocked, and has to be killed: "
     "docs/cluster-migration.md, 'A deadlocked broker'.",
 }
 
 _CODES: Final = {
-    Ending.DRAINED: 0,
-    Ending.CLIENTS_LEFT: LEFT,
-    Ending.FLAG_OFF: FLAG_OFF,
-    Ending.DEADLOCKED: DEADLOCKED,
+    DrainOutcome.DRAINED: 0,
+    DrainOutcome.CLIENTS_LEFT: LEFT,
+    DrainOutcome.FLAG_OFF: FLAG_OFF,
+    DrainOutcome.DEADLOCKED: DEADLOCKED,
 }
 
 _EPILOG = """\b
@@ -85,7 +85,7 @@ release_option: Final = click.option(
     default=_EVERY_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two snapshots.",
 )
 @release_option
 @click.option("--dry-run", is_flag=True, help="Only watch: make nothing on green.")
@@ -104,7 +104,7 @@ def watch(
     """Follow a migration until everything is drained.
 
     Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
-    brokers that have them loaded, and says within one look what nobody can reach any more: a topic whose broker
+    brokers that have them loaded, and says within one snapshot what nobody can reach any more: a topic whose broker
     restarted, or whose bundle moved. Where topics stand still for 30 s blue's brokers are asked whether they are
     deadlocked. A subscription that blue has and green has not is made on green at the earliest message, and one that
     came too late is reported. With -o json one line for each change. Stopping it stops nothing.
@@ -142,65 +142,67 @@ def watch_to_the_end(
     ``resources`` make on green what blue has got since; without them nothing is made.
     With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
-    as_it_goes = ReleasingAsItGoes(Releasing(context.blue, context.observer, context.record))
+    as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
     health = BrokerHealth(context.blue)
     deadline = None if timeout is None else time.monotonic() + timeout
     with telling(invocation.output, _SAID_EVERY_S, _json_of, _lines_of, _live, _end_of) as tell:
         if resources is not None:
             resources.follow(namespaces)
-        looks = _Looks(context, namespaces, resources)
-        for step in follow(looks, every_s=every, health=health, unanswered=lambda: as_it_goes.timed_out):
+        snapshots = _Snapshots(context, namespaces, resources)
+        for step in follow(snapshots, every_s=every, health=health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:
                 # No look comes after the last one.
                 at_most = _RELEASED_AT_ONCE if step.ending is None else None
-                for reason in as_it_goes.take(step.look.topics, at_most=at_most):
+                for reason in as_it_goes.take(step.snapshot.topics, at_most=at_most):
                     invocation.say(f"not released: {reason}")
             if step.ending is not None:
-                return LATE if step.look.late and step.ending is Ending.DRAINED else _CODES[step.ending]
+                return LATE if step.snapshot.late and step.ending is DrainOutcome.DRAINED else _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
                 return LEFT if step.lost_sight else UNDER_WAY
     raise AssertionError("a migration is followed to its end")
 
 
-class _Looks:
-    """Looks at a migration; while the store does not answer the last look is repeated, with the reason."""
+class _Snapshots:
+    """Looks at a migration; while the store does not answer the last snapshot is repeated, with the reason."""
 
     def __init__(self, context: BlueGreenContext, namespaces: Sequence[str], resources: GreenResources | None) -> None:
         self._resources = resources
         self._context = context
         self._namespaces = namespaces
         self._expected = context.record.expected(namespaces)
-        self._last: Look | None = None
+        self._last: MigrationSnapshot | None = None
         self._arrived: frozenset[tuple[str, str]] = frozenset()
         self._noted_at = -_NOTED_EVERY_S
 
-    def __call__(self) -> Look:
+    def __call__(self) -> MigrationSnapshot:
         try:
-            self._last = self._completed(self._context.observer.look(self._namespaces, self._expected))
+            self._last = self._completed(self._context.observer.snapshot(self._namespaces, self._expected))
         except StoreError as error:
             if self._last is None:
                 raise
             return self._last.repeated(int(time.time() * 1000), str(error))
         return self._last
 
-    def _completed(self, look: Look) -> Look:
-        """Make on green what it lacks of a look; an error is one of the look, and the next one tries."""
+    def _completed(self, snapshot: MigrationSnapshot) -> MigrationSnapshot:
+        """Make on green what it lacks of a snapshot; an error is one of the snapshot, and the next one tries."""
         try:
             if self._resources is not None:
-                self._resources.complete_look(look)
+                self._resources.complete_snapshot(snapshot)
         except (PulsarError, NotFoundError, FormatError) as error:
-            look = replace(look, troubles=(*look.troubles, f"green was not given what blue has got since: {error}"))
-        self._note_clients(look)
-        return replace(look, late=self._context.record.late(self._namespaces))
+            snapshot = replace(
+                snapshot, errors=(*snapshot.errors, f"green was not given what blue has got since: {error}")
+            )
+        self._note_clients(snapshot)
+        return replace(snapshot, late=self._context.record.late(self._namespaces))
 
-    def _note_clients(self, look: Look) -> None:
+    def _note_clients(self, snapshot: MigrationSnapshot) -> None:
         """Record, for `finish`, which clients have come to green, and which topics of blue have some connected."""
         record, found = self._context.record, self._context.observer.found_on_green
         record.arrived(found - self._arrived)
         self._arrived = found
         topics = defaultdict(list)
-        for seen in look.topics:
+        for seen in snapshot.topics:
             if seen.publishers or any(cursor.consumers for cursor in seen.cursors):
                 topics[namespace_of(seen.topic)].append(seen.topic)
         now = time.monotonic()
@@ -210,17 +212,17 @@ class _Looks:
                 record.append(CONNECTED, namespace=name, topics=found_there)
 
 
-def _live(_console: Console, step: Step) -> Group:
-    progress = step.look.progress
+def _live(_console: Console, step: DrainStep) -> Group:
+    progress = step.snapshot.progress
     bar = ProgressBar(total=max(1, progress.topics), completed=progress.done, width=40)
     return Group(bar, *(Text(printable(line)) for line in _lines_of(step)))
 
 
-def _json_of(step: Step) -> str:
-    look, progress = step.look, step.look.progress
+def _json_of(step: DrainStep) -> str:
+    snapshot, progress = step.snapshot, step.snapshot.progress
     data: dict[str, Any] = {
-        "at_ms": look.at_ms,
-        "flagged": look.flagged,
+        "at_ms": snapshot.at_ms,
+        "flagged": snapshot.flagged,
         "topics": progress.topics,
         "done": progress.done,
         "unread": progress.unread,
@@ -230,14 +232,14 @@ def _json_of(step: Step) -> str:
         "not_done": [describe_topic(seen) for seen in step.holding],
         "warnings": step.warnings,
         "deadlocked": step.deadlocked,
-        "troubles": look.troubles,
-        "late": look.late,
+        "troubles": snapshot.errors,
+        "late": snapshot.late,
         "ending": step.ending,
     }
     return json.dumps(plain(data), ensure_ascii=False) + "\n"
 
 
-def describe_topic(seen: TopicSeen) -> dict[str, Any]:
+def describe_topic(seen: TopicStatus) -> dict[str, Any]:
     """Return what programs are told of a topic."""
     cursors = [
         {"name": one.name, "unread": one.unread, "consumers": one.consumers} for one in seen.cursors if not one.is_read
@@ -251,16 +253,16 @@ def describe_topic(seen: TopicSeen) -> dict[str, Any]:
     }
 
 
-def _lines_of(step: Step) -> list[str]:
-    return [_sentence(step), *(f"warning: {text}" for text in (*step.warnings, *step.look.troubles))]
+def _lines_of(step: DrainStep) -> list[str]:
+    return [_sentence(step), *(f"warning: {text}" for text in (*step.warnings, *step.snapshot.errors))]
 
 
-def _end_of(step: Step) -> list[str]:
+def _end_of(step: DrainStep) -> list[str]:
     return [] if step.ending is None else [_ENDED[step.ending]]
 
 
-def _sentence(step: Step) -> str:
-    progress = step.look.progress
+def _sentence(step: DrainStep) -> str:
+    progress = step.snapshot.progress
     parts = [f"{progress.done} of {counted(progress.topics, 'topic')} done, {progress.unread:,} entries unread"]
     if step.rate is not None:
         parts.append(f"{step.rate:,.0f} a second")
@@ -290,7 +292,7 @@ def release(invocation: Invocation, namespaces: list[str], execute: bool) -> Non
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
-        releasing = Releasing(context.blue, context.observer, context.record)
+        releasing = TopicReleaser(context.blue, context.observer, context.record)
         held = releasing.plan(names, context.record.expected(names))
         result = releasing.release_all((*held.free, *held.drained)) if execute else ReleaseResult()
         deadlocked = context.blue.deadlocked_brokers() if result.timed_out else ()
@@ -299,7 +301,9 @@ def release(invocation: Invocation, namespaces: list[str], execute: bool) -> Non
     click.get_current_context().exit(DEADLOCKED if deadlocked else UNDER_WAY if left else 0)
 
 
-def _describe_release(held: Held, result: ReleaseResult, deadlocked: tuple[str, ...], *, executed: bool) -> Document:
+def _describe_release(
+    held: ReleasePlan, result: ReleaseResult, deadlocked: tuple[str, ...], *, executed: bool
+) -> Document:
     said = "released" if executed else "would be released"
     refused, kept = result.refused, {*result.refused, result.timed_out, *result.not_tried}
     free, drained = ([topic for topic in topics if topic not in kept] for topics in (held.free, held.drained))
@@ -311,7 +315,7 @@ def _describe_release(held: Held, result: ReleaseResult, deadlocked: tuple[str, 
         parts.append(
             Note(f"not released: the broker of {result.timed_out} gave no answer in time{behind}: run it again")
         )
-    parts += [Note(cure_of(deadlocked))] if deadlocked else []
+    parts += [Note(deadlock_advice(deadlocked))] if deadlocked else []
     parts += [Note(f"has to drain first: {topic}") for topic in held.draining]
     number = counted(len(held.free) + len(held.draining), "topic")
     parts.append(Note(f"{number} of which green has not seen every client that blue had."))

@@ -17,7 +17,7 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.migration.control import MigrationControl, Survey
-from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
+from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate
 from bookwarden.wiring.migration import MigrationContext
 
 target_option = click.option(
@@ -66,10 +66,10 @@ def preflight(
 def _examine(
     invocation: Invocation, control: MigrationControl, target: str, *, read_only: bool
 ) -> tuple[list[Finding], Survey]:
-    """Observe everything, and judge it."""
+    """Observe everything, and evaluate it."""
     with node_progress(invocation, f"reading all of {control.source_url}", "read") as tell:
         found = control.survey(tell)
-    return judge(control.observe(target, found, may_write=not read_only)), found
+    return evaluate(control.observe(target, found, may_write=not read_only)), found
 
 
 def _describe(source: str, target: str, findings: list[Finding], found: Survey) -> Document:
@@ -166,10 +166,10 @@ def _await_flag(control: MigrationControl, target: str) -> None:
     """Wait until the source's flag shows the order; raise PulsarError if it does not."""
     deadline = time.monotonic() + _FLAG_WITHIN_S
     while time.monotonic() < deadline:
-        look = control.look()
-        if look.phase is not None:
-            if look.target_url != target:
-                raise RefusedError(f"somebody else began at the same time, to {look.target_url}: watch that one")
+        snapshot = control.snapshot()
+        if snapshot.phase is not None:
+            if snapshot.target_url != target:
+                raise RefusedError(f"somebody else began at the same time, to {snapshot.target_url}: watch that one")
             return
         time.sleep(_LOOK_EVERY_S)
     raise PulsarError(

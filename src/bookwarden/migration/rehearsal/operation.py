@@ -20,7 +20,7 @@ from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import CreateResult, MetadataStore, NewNode, ScratchStore, Versioned
 from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, Report, VersionRule
 from bookwarden.migration.control import SizedNode
-from bookwarden.migration.rehearsal.scratch import COORDINATOR, MARKER, Hold
+from bookwarden.migration.rehearsal.scratch import COORDINATOR, MARKER, ScratchLease
 from bookwarden.migration.walking import TreeWalk
 from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
@@ -65,7 +65,7 @@ class Copy:
         self,
         source: MetadataStore,
         scratch: ScratchStore,
-        hold: Hold,
+        hold: ScratchLease,
         *,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
@@ -195,7 +195,7 @@ class Rehearsal:
         source: MetadataStore,
         scratch: ScratchStore,
         compared: MetadataStore,
-        hold: Hold,
+        hold: ScratchLease,
         *,
         reading_s: Callable[[], float],
         limited: bool = False,
@@ -217,7 +217,7 @@ class Rehearsal:
         copy = Copy(self._source, self._scratch, self._hold, progress=self._progress).run()
         estimate = _estimate(copy, self._reading_s(), self._limited)
         begin = time.monotonic()
-        sorting = _Sorting(begun_ms - _SKEW_MS, {one.path for one in copy.not_copied}, self._keep)
+        sorting = _DifferenceSorter(begun_ms - _SKEW_MS, {one.path for one in copy.not_copied}, self._keep)
         comparison = Comparison(
             self._source,
             self._compared,
@@ -239,7 +239,7 @@ class Rehearsal:
         return RehearsalReport(copy, comparison, comparing_s, changed, damaged, first, estimate)
 
 
-class _Sorting:
+class _DifferenceSorter:
     """Separates differences that come from changes of the source, and keeps the first of the others."""
 
     def __init__(self, since_ms: int, not_copied: Collection[str], keep: int) -> None:

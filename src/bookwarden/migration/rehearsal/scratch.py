@@ -78,7 +78,7 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
         raise RefusedError(f"{MARKER} is there and was not written by a rehearsal: name another namespace") from error
 
 
-class Hold:
+class ScratchLease:
     """Holds a scratch namespace in a with statement, by a thread that renews the marker.
 
     ``until_ms`` is that of a marker that was taken over to remove its copy.
@@ -103,7 +103,7 @@ class Hold:
     def _value(self) -> bytes:
         return json.dumps(self._described).encode()
 
-    def create(self) -> Hold:
+    def create(self) -> ScratchLease:
         """Take an empty namespace; RefusedError if another rehearsal came first."""
         try:
             self._store.create(MARKER, self._value)
@@ -115,7 +115,7 @@ class Hold:
         self._version = node.version
         return self
 
-    def take_over(self, version: int) -> Hold:
+    def take_over(self, version: int) -> ScratchLease:
         """Take the namespace over from another rehearsal; RefusedError if that is alive."""
         try:
             self._version = self._store.put(MARKER, self._value, version)
@@ -145,7 +145,7 @@ class Hold:
         self._is_released = True
         return self._version
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> ScratchLease:
         self._held_since = time.monotonic()
         self._renewal.start()
         return self
@@ -230,11 +230,11 @@ def require_idle(flag: MigrationState | None, source_url: str, target: str) -> N
         )
 
 
-def claim(store: ScratchStore, times: LeaseTimes) -> Hold:
+def claim(store: ScratchStore, times: LeaseTimes) -> ScratchLease:
     """Take a namespace that is empty; RefusedError for another."""
     store.sync()
     _require_alone(store, [])
-    hold = Hold(store, times).create()
+    hold = ScratchLease(store, times).create()
     try:
         _require_alone(store, [MARKER[1:]])
     except BaseException:
@@ -254,11 +254,11 @@ def clean(store: ScratchStore, times: LeaseTimes, say: Callable[[str], object]) 
     if found is None:
         return 0
     found = wait_until_given_up(store, found, times, say)
-    with Hold(store, times, found.until_ms).take_over(found.version) as hold:
+    with ScratchLease(store, times, found.until_ms).take_over(found.version) as hold:
         return _Removal(store, found, hold, times).run()
 
 
-def clean_own(store: ScratchStore, hold: Hold, times: LeaseTimes) -> int:
+def clean_own(store: ScratchStore, hold: ScratchLease, times: LeaseTimes) -> int:
     """Remove the copy of the marker's holder, as `clean` does."""
     found = find_marker(store)
     if found is None:
@@ -283,7 +283,7 @@ def _require_alone(store: ScratchStore, expected: Sequence[str]) -> None:
 class _Removal:
     """Removes a copy from the leaves up, after a check of all of it; each node by the version that was checked."""
 
-    def __init__(self, store: ScratchStore, found: FoundMarker, hold: Hold, times: LeaseTimes) -> None:
+    def __init__(self, store: ScratchStore, found: FoundMarker, hold: ScratchLease, times: LeaseTimes) -> None:
         self._store = store
         self._found = found
         self._hold = hold
