@@ -1,7 +1,7 @@
 """The way back from a migration: flags taken off, and topics that were marked made to accept messages again.
 
-A topic whose producers came to no side may be fenced: its broker lets nobody in, consumers neither. It is unloaded, so
-that what it has can be read; without a flag whoever asks has it loaded again.
+A topic whose producers came to no side may be fenced: its broker lets no client in, consumers neither. It is unloaded,
+so that what it has can be read; without a flag any client that asks has it loaded again.
 
 Blue deletes a subscription of a marked topic once it is drained. An application that is restarted with blue's URL would
 make it again, from its first message on, and read the whole topic a second time; so it is made again here, at its end.
@@ -51,7 +51,7 @@ class AbortResult:
     cluster: bool  #: The flag of the cluster was, too.
     snapshot: MigrationSnapshot  #: Of blue behind it.
     on_no_side: tuple[str, ...] = ()  #: Marked topics whose producers green has not seen.
-    unloaded: tuple[str, ...] = ()  #: Those of them that a broker had, and was told to close.
+    unloaded: tuple[str, ...] = ()  #: Those of them that a broker had, and was asked to close.
     made_again: tuple[str, ...] = ()  #: Subscriptions that blue had deleted, with their topics.
     errors: tuple[str, ...] = ()  #: What could not be done, and why.
 
@@ -96,7 +96,7 @@ class MigrationAborter:
     ) -> Iterator[tuple[str, str, Position]]:
         """Return topic, subscription and end of what blue deleted since the newest start, unless it was made again.
 
-        Whoever deletes one once that is done, has it deleted.
+        One that is deleted after that stays deleted.
         """
         wanted = {name for name in namespaces if not self._record.is_subscribed_again(name)}
         for seen in snapshot.of_state(TopicState.ROLLED_BACK):
@@ -216,9 +216,9 @@ class TopicReopener:
         """Have it accept messages; may be killed at any moment and run again.
 
         It is unloaded, and the change is refused while a broker has it loaded again. After the change it is unloaded
-        once more where it is loaded: whoever loaded it in between has read the node as it was. Subscriptions that blue
-        deleted once they were drained are made again, behind what they had read; by a reopening that was completed
-        none is, whoever deleted it since.
+        once more where it is loaded: a broker that loaded it in between has read the node as it was. Subscriptions that
+        blue deleted once they were drained are made again, behind what they had read; after a reopening that was
+        completed none is: it was deleted since.
         """
         name = TopicName.parse(topic)
         if self._is_done(name):
@@ -266,7 +266,7 @@ class TopicReopener:
         if now is None or now[0] != after:
             raise RefusedError(
                 f"{topic} changed since it was reopened, so it has been in use: to terminate it now would lose "
-                "nothing, but nobody asked for that; start its migration again instead"
+                "nothing, but was not asked for; start its migration again instead"
             )
         return name.managed_ledger, before, now[1]
 

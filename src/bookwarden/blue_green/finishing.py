@@ -43,7 +43,7 @@ class TopicVerification:
     state: str  #: On blue.
     began_with: int | None  #: Entries on blue when it was marked; None where that is not recorded.
     on_blue: int  #: Entries on blue now.
-    unread: int | None  #: Entries that are left on blue; None where somebody could not tell.
+    unread: int | None  #: Entries that are left on blue; None where some of it is not known.
     on_green: int | None  #: Entries on green; None where it has no such topic, or its broker does not say.
     missing: tuple[str, ...] = ()  #: Subscriptions that blue has, or had when it began, and green has not.
     faults: tuple[str, ...] = ()  #: Why it is not done.
@@ -194,13 +194,13 @@ def _verification_of(
 
 
 def _unprovable(seen: TopicStatus, expected: ExpectedTopic | None, accepted: Collection[str]) -> list[str]:
-    """Return why nobody can tell from cursors whether all was read."""
+    """Return why cursors do not show whether all was read."""
     if seen.info is None:
         return []
     found = []
     had_subscription = bool(seen.cursors) or (expected is not None and bool(expected.subscriptions))
     if not had_subscription and entries_of(seen.info) and Override.READERS.value not in accepted:
-        found.append("it had no durable subscription: nobody can tell what readers read (--accept readers)")
+        found.append("it had no durable subscription: what readers read is not known (--accept readers)")
     if seen.compacted and Override.COMPACTED_TOPICS.value not in accepted:
         found.append("its compacted view is on blue alone (--accept compacted-topics)")
     return found
@@ -358,7 +358,7 @@ class MigrationFinisher:
         return one.result(len(plan.marks), done=result.done, problem=result.problem)
 
     def _require_marked(self, partitions: Sequence[str]) -> None:
-        """Raise RefusedError for a topic that accepts messages: somebody may have reopened it, with another record."""
+        """Raise RefusedError for a topic that accepts messages: it may have been reopened, with another record."""
         for topic in partitions:
             nodes = self._nodes.topic(TopicName.parse(topic).managed_ledger)
             if nodes is not None and not is_marked_by_migration(nodes.info):

@@ -96,7 +96,7 @@ class MigrationObserver:
         """Observe all topics of these namespaces; StoreError or FormatError where the metadata cannot be read."""
         at_ms, errors = int(time.time() * 1000), list[str]()
         restarted, flagged = self._restarted(), self._flagged(namespaces)
-        # Before the nodes: a topic that is deleted between both reads is gone, and not one that nobody has loaded.
+        # Before the nodes: a topic that is deleted between both reads is gone, and not one that no broker has loaded.
         loaded = self._loaded(errors)
         read = [(name, nodes) for name in namespaces for nodes in self._nodes.topics(name)]
         wanted = expected or {}

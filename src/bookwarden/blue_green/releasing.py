@@ -1,10 +1,10 @@
-"""Topics that blue has loaded though nothing is left to read in them: unloaded, they send whoever asks to green.
+"""Topics that blue has loaded though nothing is left to read in them: unloaded, so that clients are sent to green.
 
 A write that was under way when its topic was marked may never be answered: the broker then holds the topic fenced for
 ever, and its producers ask in vain (ManagedLedgerImpl.ledgerClosed does nothing in the state Terminated; seen on 4.0.8
-and 4.2.4). And brokers delete a subscription that was drained: a consumer that is made anew with blue's URL, from the
-earliest message on, would make it anew as well, and read the whole topic again, as long as the topic is loaded; where
-blue makes no subscription for who asks for one, it would be told so, and not where green is.
+and 4.2.4). And brokers delete a subscription that was drained: a consumer that is created again with blue's URL, from
+the earliest message on, would create it again as well, and read the whole topic again, as long as the topic is loaded;
+where blue creates no subscription for a consumer it would get that error, and not the redirect to green.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOKED_AT_ONCE: Final = 50
 _TROUBLES: Final = (RefusedError, PulsarError, NotFoundError, StoreError)
 # One that is redirected needs a second or two, one that has to find out by itself some more.
 _CONSUMERS_COME_S: Final = 10.0
-# Each try costs half a minute, in which nobody looks at the other topics.
+# Each try costs half a minute, in which the other topics are not looked at.
 _TRIED_AGAIN_AFTER_S: Final = 300.0
 
 
@@ -67,7 +67,7 @@ class TopicReleaser:
     def release_all(self, topics: Sequence[str]) -> ReleaseResult:
         """Release these topics, after another snapshot; the first whose broker gives no answer in time ends it.
 
-        None is released of which something is left that nobody could reach then.
+        None is released of which something is left that no client could reach then.
         """
         refused: dict[str, str] = {}
         for begin in range(0, len(topics), _LOOKED_AT_ONCE):
@@ -95,7 +95,7 @@ class TopicReleaser:
                 f"{topic} is {seen.state.value} with {seen.unread} entries unread, which nobody could read "
                 "once it is unloaded: let it drain first"
             )
-        # Right before it: a consumer that comes in between makes its subscription anew, and that is stranded then.
+        # Right before it: a consumer that comes in between creates its subscription again, and that is stranded then.
         self._refuse_unread(topic)
         self._record.append(RELEASING, namespace=namespace_of(topic), topic=topic)
         self._admin.unload(topic)

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 16
 _INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
 # Rounds until each topic must be marked, the one under way not counted.
 ROUNDS: Final = 2
-# For a broker that takes long over many topics, beside the rounds.
+# For a broker that takes long over many topics, in addition to the rounds.
 _SPARE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.5
 Say = Callable[[str], None]
@@ -111,7 +111,7 @@ class MigrationStarter:
         """Load every topic, set the flag, read it back, and prove within two rounds that each topic was marked.
 
         ``accepted`` are the cases that cannot be made safe and that the operator accepts, for the record. Where a topic
-        was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
+        was not marked, the flag is taken off again: no client would reach topics that no broker loads.
 
         What blue has got since `prepare` is made on green before the flag; then ``is_ready`` is asked, and where it
         says no the flag is not set. What comes between that and the mark is made on green while the proof runs, and

@@ -1,7 +1,7 @@
 """The state of a topic in a migration, by what its nodes and its broker say of it: a decision without input or output.
 
 A topic's nodes say whether it was marked: it accepts no more, and its clients are sent to green. Once a flag is set no
-broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches nobody.
+broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches no client.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class TopicState(enum.Enum):
     WAITING = "WAITING"  #: Loaded under the flag, and not marked yet.
     HELD = "HELD"  #: Marked; replication to another cluster is behind, and holds the producers.
     DRAINING = "DRAINING"  #: Marked; consumers read what is left.
-    STUCK = "STUCK"  #: Marked; something is left, and nobody reads it.
+    STUCK = "STUCK"  #: Marked; something is left, and no consumer reads it.
     PRODUCERS_LEFT = "PRODUCERS LEFT"  #: Marked and drained; green has not seen a producer that blue had.
     CONSUMERS_LEFT = "CONSUMERS LEFT"  #: The same of a subscription's consumers.
     DRAINED = "DRAINED"  #: Marked; nothing is left to read.
     STRANDED = "STRANDED"  #: Marked, not loaded, something left: no broker loads it while the flag is set.
-    UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps everybody out, and nothing moves it.
+    UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps all clients out, and nothing moves it.
     GONE = "GONE"  #: Deleted on blue.
     ROLLED_BACK = "ROLLED BACK"  #: Marked, and no flag any more: it accepts no message until it is reopened.
     UNKNOWN = "UNKNOWN"  #: The brokers did not say whether it is loaded.
@@ -40,7 +40,7 @@ DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
 CLIENTS_LEFT: Final = frozenset({TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT})
 #: Nothing is left to be read.
 UNNEEDED: Final = DONE | CLIENTS_LEFT
-#: These do not go on by themselves, and take messages from nobody: somebody has to act.
+#: These do not go on by themselves, and no client reaches them: an operator has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
 ADVICE: Final[Mapping[TopicState, str]] = {
@@ -60,7 +60,7 @@ ADVICE: Final[Mapping[TopicState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class CursorStatus:
-    """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where nobody could tell."""
+    """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where that is not known."""
 
     name: str
     unread: int | None

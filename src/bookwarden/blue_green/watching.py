@@ -81,7 +81,7 @@ class BrokerHealth:
         return [seen for seen in self._still(snapshot, _WARNED_AFTER_S, now) if seen.state is TopicState.DRAINING]
 
     def _noted(self, seen: TopicStatus, now: float) -> tuple[object, float]:
-        # One subscription that nobody reads is STUCK, however quickly others of the topic are read.
+        # One subscription without a consumer is STUCK, however quickly others of the topic are read.
         state = seen.state if seen.state is TopicState.STUCK else (seen.state, seen.unread)
         before = self._since.get(seen.topic)
         return before if before is not None and before[0] == state else (state, now)
@@ -100,7 +100,7 @@ def deadlock_advice(brokers: Sequence[str], *, is_aborted: bool = False) -> str:
     first = "" if is_aborted else "`cluster-migration abort` now, "
     return (
         f"broker {name} of blue is deadlocked: threads of it wait for each other for ever, and topics of all "
-        f"namespaces stand still; {first}kill -9 its process, since a normal stop does not end it, and start it; "
+        f"namespaces stall; {first}kill -9 its process, since a normal stop does not end it, and start it; "
         "`abort` again, restart the consumers with blue's service URL, let them drain, and `start` again "
         "(docs/cluster-migration.md, 'A deadlocked broker')"
     )
@@ -139,7 +139,7 @@ class DrainStep:
 
     @property
     def lost_sight(self) -> bool:
-        """True where topics are out of everybody's reach until the flag is off."""
+        """True where no client reaches some topics until the flag is off."""
         return bool(self.snapshot.of_state(*LOST_SIGHT))
 
     @property
@@ -198,8 +198,8 @@ def follow(
     """Yield a step for each snapshot, until the end; the caller may stop at any.
 
     Clients that green does not see are waited for, and not for ever: their application may have ended. By ``health``
-    blue's brokers are asked for deadlocks where topics stand still, or an unload timed out; ``unanswered`` returns the
-    topics of those. A deadlock is an end: somebody has to kill that broker.
+    blue's brokers are asked for deadlocks where topics stall, or an unload timed out; ``unanswered`` returns the
+    topics of those. A deadlock is an end: an operator has to kill that broker.
     """
     drained_at: float | None = None
     past: list[tuple[float, int]] = []

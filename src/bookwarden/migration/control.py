@@ -159,7 +159,7 @@ class Observations(ConfiguredStores):
     registered: RegisteredClusters = RegisteredClusters()  #: By the registry of bookie clusters in the source.
 
 
-# A silent target is not asked again for so long.
+# A target that does not answer is not asked again for this time.
 _TARGET_AVOIDED_S: Final = 60.0
 
 
@@ -261,7 +261,7 @@ class MigrationControl:
     def start(self, target_url: str) -> None:
         """Make the broker begin; raises as the broker's `start`, and RefusedError if there is a flag.
 
-        An order beside an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
+        An order next to an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
         """
         snapshot = self.snapshot()
         if snapshot.phase is not None:

@@ -95,11 +95,11 @@ class Counters:
     ) -> None:
         """Advance the target's counters past all numbers that were given.
 
-        ``progress`` is called with a counter's number on the way. Servers older than 0.15 let nobody set a counter:
+        ``progress`` is called with a counter's number on the way. Servers older than 0.15 let no client set a counter:
         without ``count_up`` it then stays behind. Raises NotFoundError if the target lacks one.
         """
         if completed_target(self.source, self.source_url) != self.target_url:
-            raise RefusedError(f"the flag of {self.source_url} names another target than before: start anew")
+            raise RefusedError(f"the flag of {self.source_url} names another target than before: start again")
         for counter in counters:
             if not counter.behind:
                 continue

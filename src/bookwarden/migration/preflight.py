@@ -38,7 +38,7 @@ def evaluate(seen: Observations) -> list[Finding]:
 
 
 def estimate_seconds(nodes: int, size: int) -> float:
-    """Estimate how many seconds it takes to copy so many nodes with so many bytes."""
+    """Estimate the seconds that it takes to copy these nodes and bytes."""
     return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
 
 
@@ -112,7 +112,8 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
     yield from faults
     if silent:
         yield warns(
-            f"not told by {some(silent)}", "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there"
+            f"not reported by {some(silent)}",
+            "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there",
         )
     elif seen.brokers and not faults:
         yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
@@ -148,7 +149,7 @@ def _participants(seen: Observations) -> Iterator[Found]:
     others = {session: paths for session, paths in seen.not_taking_part.items() if not _bookies_in(paths, seen)}
     if not seen.participants:
         yield fails(
-            "no process has registered: the copy would begin at once, and nobody would follow",
+            "no process has registered: the copy would begin at once, and no process would follow",
             "restart all brokers and bookies: after a migration that failed they register when they start",
         )
     for paths in others.values():
@@ -265,8 +266,8 @@ def _size(seen: Observations) -> Iterator[Found]:
         return
     yield warns(
         told,
-        "no topic, subscription, ledger or policy can be made or changed for so long: choose the hour; "
-        "delete what nobody needs first (`bookwarden orphans scan`)",
+        "no topic, subscription, ledger or policy can be made or changed meanwhile: choose the hour; "
+        "delete what is not needed first (`bookwarden orphans scan`)",
     )
 
 

@@ -165,7 +165,7 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
         site.run("preflight", namespace, *accepted[:6], expected=NOT_READY)
         site.run("preflight", namespace, *accepted, expected=READY)
         text = site.run("preflight", namespace, *accepted).stdout
-        assert "clients in C++ (Python, Node.js), which may stand still: Pulsar-CPP-v" in text
+        assert "clients in C++ (Python, Node.js), which may stall: Pulsar-CPP-v" in text
     finally:
         client.close()
 

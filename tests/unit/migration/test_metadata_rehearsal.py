@@ -139,7 +139,7 @@ def test_somebody_else_who_writes_to_the_namespace_ends_the_copy() -> None:
     source, scratch = filled(), MemoryStore()
     with claim(scratch, AT_ONCE) as hold:
         scratch.create(LEDGERS[0], b"of a cluster", make_parents=True)
-        with pytest.raises(RefusedError, match="somebody else"):
+        with pytest.raises(RefusedError, match="another client"):
             Copy(source, scratch, hold).run()
     assert scratch.get(LEDGERS[0]) is not None
 
@@ -261,7 +261,7 @@ def test_a_rehearsal_that_was_taken_over_writes_nothing_more() -> None:
             with suppress(LostRaceError):
                 scratch.put(MARKER, b"of another", find_marker(scratch).version)  # type: ignore[union-attr]
                 break
-        ended_by(hold, RefusedError, "by somebody else")
+        ended_by(hold, RefusedError, "by another client")
     assert scratch.get(MARKER).value == b"of another"  # type: ignore[union-attr]
 
 

@@ -210,7 +210,7 @@ class Preparation:
         return [step for step in changed if not namespaces or step.namespace in namespaces]
 
     def take_back(self, steps: Sequence[PreparationStep], tell: Tell = lambda _step: None) -> PreparationResult:
-        """Restore policies to their values from before, unless somebody changed them since; what was created stays."""
+        """Restore policies to their values from before, unless they were changed since; what was created stays."""
         done: list[PreparationStep] = []
         failed: list[tuple[PreparationStep, str]] = []
         with self._journal.writing() as note:
@@ -252,7 +252,7 @@ class Preparation:
         if current == step.before:
             return
         if current != step.value:
-            raise LostRaceError(f"{step} was changed by somebody since: set it as it is to be")
+            raise LostRaceError(f"{step} was changed by another client since: set it as it is to be")
         if step.before is None:
             writer.remove_policy(step.target, step.key)
         else:
@@ -266,7 +266,7 @@ class Preparation:
         else:
             current = self._policy(step)
         if current not in (step.before, step.value):
-            raise LostRaceError(f"{step} was changed by somebody since it was planned: prepare again")
+            raise LostRaceError(f"{step} was changed by another client since it was planned: prepare again")
 
     def _policy(self, step: PreparationStep) -> Any:
         side = self._side_of(step)

@@ -218,7 +218,7 @@ class _Topics:
         for topic in self._other:
             yield ManualStep(
                 f"green has {topic} of another kind, or single topics that are named like its partitions",
-                "delete them on green if nobody needs what is in them, then prepare again",
+                "delete them on green if what is in them is not needed, then prepare again",
                 self._ours.name,
             )
         for topic in self._replicated:
@@ -229,7 +229,7 @@ class _Topics:
             if topic not in self._other and self._missing_schemas(topic) is None:
                 yield ManualStep(
                     f"green has other schemas of {topic}, or in another order",
-                    "delete the schema on green if nobody uses it, then prepare again",
+                    "delete the schema on green if it is not in use, then prepare again",
                     self._ours.name,
                 )
 

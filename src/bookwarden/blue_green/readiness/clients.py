@@ -15,10 +15,10 @@ from bookwarden.findings import some
 
 
 class Follows(Enum):
-    """An answer: does a client go to green when it is told to?"""
+    """An answer: does a client go to green when it is redirected?"""
 
     YES = "yes"
-    MAY_HANG = "yes, or its whole client stands still"
+    MAY_HANG = "yes, or its whole client stalls"
     IF_TESTED = "with one broker on green; with several, test it"
     NO = "no"
     UNKNOWN = "unknown"
@@ -50,7 +50,7 @@ def follows(version: str) -> Follows:
 
 @or_good("no transaction is open, and none was seen")
 def transactions(seen: Observations) -> Results:
-    """Check that nobody uses transactions: what blue commits is not visible on green."""
+    """Check that no transactions are in use: what blue commits is not visible on green."""
     if seen.blue.transaction_error:
         yield loses(
             f"transactions under way are not known: {seen.blue.transaction_error}",
@@ -117,7 +117,7 @@ def versions(seen: Observations) -> Results:
                 )
         if by_answer[Follows.MAY_HANG]:
             yield warns(
-                f"clients in C++ (Python, Node.js), which may stand still: {some(by_answer[Follows.MAY_HANG])}",
+                f"clients in C++ (Python, Node.js), which may stall: {some(by_answer[Follows.MAY_HANG])}",
                 "give no Python client a Python logger before the move: its process aborts when it is redirected; "
                 "be ready to restart their processes where `watch` says CONSUMERS LEFT or PRODUCERS LEFT",
                 ours.name,
@@ -174,7 +174,7 @@ def _judge(seen: Observations, lookup: LookupResult) -> Results:
         yield loses(f"{lookup.url} leads to {owner}, a broker of blue", f"{_SET} to green's addresses")
     elif _place(owner) not in green:
         yield loses(
-            f"{lookup.url} leads to {owner}, which is no broker of green ({', '.join(sorted(green)) or 'none told'})",
+            f"{lookup.url} leads to {owner}, which is no broker of green ({', '.join(sorted(green)) or 'none known'})",
             f"{_SET} to green's addresses; with a proxy, let it serve green",
         )
     else:

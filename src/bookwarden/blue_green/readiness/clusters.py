@@ -46,7 +46,7 @@ def intervals(seen: Observations) -> Results:
     """Check that every broker of blue looks for topics to migrate, all of them equally often."""
     told = seen.blue.settings(INTERVAL)
     if not told:
-        yield loses("no broker of blue told its settings", "start the brokers")
+        yield loses("no broker of blue reported its settings", "start the brokers")
     silent = [f"{name}: {_error(seen.blue, name)}" for name, value in told.items() if value is None]
     off = [name for name, value in told.items() if value is not None and not _positive(value)]
     if silent:
@@ -154,12 +154,12 @@ def flags(seen: Observations) -> Results:
 
 
 def balancing(seen: Observations) -> Results:
-    """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded anew
+    """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded again
     never comes back.
     """
     side = seen.blue
     if not side.brokers:
-        yield loses("no broker of blue told its settings", "start the brokers")
+        yield loses("no broker of blue reported its settings", "start the brokers")
         return
     yield from _just_started(seen)
     if side.all_have(BALANCING, "false"):
@@ -211,4 +211,4 @@ def _positive(value: str) -> bool:
 
 
 def _error(side: ClusterInfo, name: str) -> str:
-    return next((one.error or "not told" for one in side.brokers if one.name == name), "not told")
+    return next((one.error or "not reported" for one in side.brokers if one.name == name), "not reported")

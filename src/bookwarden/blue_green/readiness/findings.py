@@ -13,7 +13,7 @@ from bookwarden.findings import Finding, Verdict
 
 
 class Severity(Enum):
-    """The harm to whoever begins all the same."""
+    """The harm of a migration that begins all the same."""
 
     LOSES = "loses messages"
     FAILS = "stands still"
@@ -56,7 +56,7 @@ class CheckResult:
     check: str  #: Its name.
     severity: Severity | None  #: None where all is well.
     seen: str  #: For people.
-    advice: str = ""  #: To whoever reads it.
+    advice: str = ""  #: What to do about it.
     namespace: str = ""  #: "" for what is of a whole cluster.
     evidence: tuple[str, ...] = ()  #: Everything that is concerned: topics, subscriptions, clients.
     override: Override | None = None  #: By which it may be accepted.

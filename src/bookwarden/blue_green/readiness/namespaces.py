@@ -144,7 +144,7 @@ _AS_WANTED: Final = f"what green lacks: {_PREPARE}; what it has otherwise is lef
 
 @or_good("neither cluster deletes inactive topics of the scope")
 def held(seen: Observations) -> Results:
-    """Check that neither cluster deletes inactive topics: blue what was moved, green what nobody uses yet."""
+    """Check that neither cluster deletes inactive topics: blue what was moved, green what is not in use yet."""
     for ours, theirs in seen.pairs():
         yield from _deleting(seen.blue, ours, "blue deletes topics as soon as they are empty: no way back")
         if theirs is not None:
@@ -181,7 +181,7 @@ def _deleting(side: ClusterInfo, namespace: NamespaceInfo, seen: str) -> Results
 
 @or_good("no topic is created on blue by asking for it")
 def growing(seen: Observations) -> Results:
-    """Check that no topic is created on blue from now on by whoever asks for one."""
+    """Check that no topic is created on blue from now on when a client asks for one."""
     brokers = not seen.blue.all_have(_CREATING, "false")
     for ours, _ in seen.pairs():
         own = namespace_settings(ours.policies, seen.blue.cluster).get(AUTO_CREATION)
@@ -265,7 +265,7 @@ def _defaults(seen: Observations, theirs: NamespaceInfo) -> Results:
     other = []
     for setting, policy in _DEFAULTS.items():
         blue, green = sorted(seen.blue.told(setting)), sorted(seen.green.told(setting))
-        # A setting that one of both versions does not have is not told by it.
+        # A setting that one of both versions does not have is not reported by it.
         if blue and green and blue != green and theirs.policies.get(policy) in (None, {}):
             other.append(f"{setting} is {' and '.join(blue)} on blue, {' and '.join(green)} on green")
     if other:

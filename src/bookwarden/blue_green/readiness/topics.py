@@ -43,7 +43,7 @@ def _shapes(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     if other:
         yield stalls(
             f"on green they are of another kind, or single topics named like partitions: {some(other)}",
-            "delete them on green if nobody needs what is in them, then prepare again",
+            "delete them on green if what is in them is not needed, then prepare again",
             ours.name,
             other,
         )
@@ -102,7 +102,7 @@ def _schemas(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
     if other:
         yield stalls(
             f"green has other schemas, or in another order: {some(other)}",
-            "delete the schema on green if nobody uses it, then prepare again",
+            "delete the schema on green if it is not in use, then prepare again",
             ours.name,
             other,
         )
@@ -122,7 +122,7 @@ def loaded(seen: Observations) -> Results:
         if silent:
             yield loses(
                 f"cannot be loaded on blue: {some(silent)}",
-                "take a flag that is on off, and load them; or delete those that nobody needs",
+                "take a flag that is on off, and load them; or delete those that are not needed",
                 ours.name,
                 silent,
             )
@@ -157,7 +157,7 @@ def unread(seen: Observations) -> Results:
         if compacted:
             yield loses(
                 f"compacted: {some(compacted)}; their newest values are not copied",
-                "write the values to green anew, or let their table views be filled there first",
+                "write the values to green again, or let their table views be filled there first",
                 ours.name,
                 compacted,
                 Override.COMPACTED_TOPICS,
@@ -252,9 +252,9 @@ def _differences(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
         )
 
 
-@or_good("green has all subscriptions that nobody reads")
+@or_good("green has all subscriptions without a consumer")
 def idle(seen: Observations) -> Results:
-    """Check that green has what nobody reads at the moment: blue deletes those, and with them what was sent since."""
+    """Check that green has the subscriptions without a consumer: blue deletes them, with what was sent since."""
     for ours, theirs in seen.contents():
         lacking = [_said(topic, one) for topic, one in _missing(ours, theirs) if _is_idle(one)]
         if lacking:
@@ -268,7 +268,7 @@ def idle(seen: Observations) -> Results:
 
 @or_good("each backlog has a consumer")
 def left_behind(seen: Observations) -> Results:
-    """Check that somebody drains each backlog: what is left stays on blue, and its topic with it."""
+    """Check that each backlog has a consumer: what is left stays on blue, and its topic with it."""
     for ours, _ in seen.pairs():
         stuck = [
             f"{_said(topic, one)} ({one.backlog} entries)"
@@ -315,7 +315,7 @@ def remotes(seen: Observations) -> Results:
             yield warns(
                 f"replicated to {some(others)}",
                 f"name {seen.green.cluster} instead of {seen.blue.cluster} in its clusters there, before blue "
-                "goes; nobody may send there from then on until the statistics of its topics show "
+                "goes; no producer may send there from then on until the statistics of its topics show "
                 f"{seen.green.cluster} as connected: what is replicated before is lost",
                 ours.name,
                 others,

@@ -292,7 +292,7 @@ def parse_topic(
     info: Mapping[str, Any] | None,
     metadata_error: str,
 ) -> TopicStats:
-    """Make a topic of TopicStats and ManagedLedgerInfo; None is one that was not given, for the reason beside it."""
+    """Make a topic of TopicStats and ManagedLedgerInfo; None is one that was not given, for the reason next to it."""
     stats, info = stats or {}, info or {}
     try:
         subscriptions = stats.get("subscriptions") or {}

@@ -63,8 +63,8 @@ def finish(
     Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
     blue is asked to remove it: partitioned topics with their partitions and node, and schemas. The sweep deletes the
     ledgers that blue's brokers have not deleted by then. From then on clients with blue's URL get errors for these
-    topics: blue sends nobody to green any more. It is refused while clients were connected to blue at a snapshot that
-    `watch` recorded within the last hour. The flags stay; what else is left is listed.
+    topics: blue sends no client to green any more. It is refused while clients were connected to blue at a snapshot
+    that `watch` recorded within the last hour. The flags stay; what else is left is listed.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)

@@ -164,7 +164,7 @@ def _part_held(
     if moving:
         raise RefusedError(
             f"{', '.join(moving)} is on its way, and blue still has topics of it: it would delete those that are "
-            "drained, and green those that nobody uses yet; `finish` or `abort` first"
+            "drained, and green those that are not in use yet; `finish` or `abort` first"
         )
     return steps, kept
 
@@ -190,7 +190,7 @@ def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show
     note = (
         "Nothing is missing any more."
         if done.is_complete
-        else f"{counted(left, 'step')} left: see to what failed and what is told here, then prepare again."
+        else f"{counted(left, 'step')} left: see to what failed and what is left to you, then prepare again."
     )
     parts: list[Part] = [_steps_table(done.done, f"done ({len(done.done)})", "nothing was to be done", show)]
     parts += [*_failed_table(done), *_told(told), Note(note)]
@@ -243,7 +243,7 @@ What to do about each line: docs/cluster-migration.md."""
 @output_option
 @pass_invocation
 def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
-    """Check what would lose messages or stand still.
+    """Check what would lose messages or stall.
 
     Looks at both clusters: their brokers, flags and settings, the addresses that clients are to be given, and of each
     NAMESPACE (default: all of blue's) its policies, topics, schemas, subscriptions and clients on either side. Changes
@@ -316,7 +316,7 @@ _PREFLIGHT_COLUMNS: Final = {
     Column("subscriptions", right=True): lambda row: f"{row['subscriptions']:,}",
     Column("backlog", right=True): lambda row: f"{row['backlog']:,}",
     Column("would lose by", whole=False): lambda row: ", ".join(row["loses"]),
-    Column("would stand still by", whole=False): lambda row: ", ".join(row["stands_still"]),
+    Column("would stall by", whole=False): lambda row: ", ".join(row["stands_still"]),
     Column("warnings", right=True): lambda row: str(row["warnings"]),
 }
 

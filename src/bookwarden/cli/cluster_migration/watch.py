@@ -42,7 +42,7 @@ _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0
 # Of clients that are connected to blue, in the record.
 _NOTED_EVERY_S: Final = 60.0
-# What is stranded has to be told soon: the others are for the next snapshot.
+# What is stranded has to be reported soon: the others are for the next snapshot.
 _RELEASED_AT_ONCE: Final = 50
 
 _ENDED: Final = {
@@ -64,7 +64,7 @@ _CODES: Final = {
 
 _EPILOG = """\b
 Exit codes: 0 drained; 24 no flag is set; 25 not over within --timeout; 27 the same, and topics are
-STRANDED or UNMARKED: nobody reaches them until the flag is off; 27 also: drained, and green has not seen every
+STRANDED or UNMARKED: no client reaches them until the flag is off; 27 also: drained, and green has not seen every
 client that blue had; 28 a broker of blue is deadlocked, and has to be killed; 29 drained, and subscriptions came too
 late to green and may have lost messages: the output names them; 4 nothing was begun."""
 
@@ -104,8 +104,8 @@ def watch(
     """Follow a migration until everything is drained.
 
     Shows how many topics are done and what is left to read, by the nodes of the topics in blue's metadata and by the
-    brokers that have them loaded, and says within one snapshot what nobody can reach any more: a topic whose broker
-    restarted, or whose bundle moved. Where topics stand still for 30 s blue's brokers are asked whether they are
+    brokers that have them loaded, and says within one snapshot what no client can reach any more: a topic whose broker
+    restarted, or whose bundle moved. Where topics stall for 30 s blue's brokers are asked whether they are
     deadlocked. A subscription that blue has and green has not is made on green at the earliest message, and one that
     came too late is reported. With -o json one line for each change. Stopping it stops nothing.
     """
@@ -240,7 +240,7 @@ def _json_of(step: DrainStep) -> str:
 
 
 def describe_topic(seen: TopicStatus) -> dict[str, Any]:
-    """Return what programs are told of a topic."""
+    """Return a topic in the form of JSON."""
     cursors = [
         {"name": one.name, "unread": one.unread, "consumers": one.consumers} for one in seen.cursors if not one.is_read
     ]

@@ -169,7 +169,9 @@ def _await_flag(control: MigrationControl, target: str) -> None:
         snapshot = control.snapshot()
         if snapshot.phase is not None:
             if snapshot.target_url != target:
-                raise RefusedError(f"somebody else began at the same time, to {snapshot.target_url}: watch that one")
+                raise RefusedError(
+                    f"another migration began at the same time, to {snapshot.target_url}: watch that one"
+                )
             return
         time.sleep(_LOOK_EVERY_S)
     raise PulsarError(

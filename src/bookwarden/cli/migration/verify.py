@@ -149,7 +149,7 @@ def _notes(report: Report, differences: str | None) -> Iterator[str]:
             "source): a version from before the switch is void. --versions required counts them as differences."
         )
     if report.counts[DifferenceClass.LATE_SOURCE]:
-        yield "Somebody writes to the source still: find the process that has not followed to the target."
+        yield "A process still writes to the source: find the one that has not followed to the target."
     if differences is not None:
         yield f"All differences are in {differences}."
     yield (

@@ -31,8 +31,8 @@ _SHOWN: Final = 5
 _ENDED: Final = {
     MigrationOutcome.COMPLETED: "COMPLETED: the target serves. Run `metadata-migration counters --execute` at once, "
     "then `verify`. What follows: docs/howto/move-metadata.md, 'After COMPLETED'.",
-    MigrationOutcome.FAILED: "FAILED: the source serves as before. What follows: docs/howto/move-metadata.md, "
-    "'After FAILED'.",
+    MigrationOutcome.FAILED: "FAILED: the source serves as before. What follows: "
+    "docs/howto/move-metadata.md, 'After FAILED'.",
     MigrationOutcome.REMOVED: "The flag was removed: brokers write to the source again. Find out who did that, and "
     "why.",
 }

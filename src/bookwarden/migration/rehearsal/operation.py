@@ -131,7 +131,7 @@ class Copy:
     def _take(self, node: NewNode, result: CreateResult) -> None:
         if result is CreateResult.EXISTS:
             raise RefusedError(
-                f"{node.path} was in the target before it was copied, though the namespace was empty: somebody else "
+                f"{node.path} was in the target before it was copied, though the namespace was empty: another client "
                 "writes to it"
             )
         size = len(node.value)
@@ -150,7 +150,7 @@ class Estimate:
     """The durations of a migration of this store to this target, in seconds, at the speed of the rehearsal.
 
     For ``blocked_least`` no metadata can be written where all participants leave at once, for ``blocked_most`` where
-    one never does. ``proposed`` is the proposal's allowance for so many bytes.
+    one never does. ``proposed`` is the proposal's allowance for a copy of this size.
     """
 
     copying: float

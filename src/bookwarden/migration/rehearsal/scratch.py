@@ -111,7 +111,7 @@ class ScratchLease:
             raise RefusedError("another rehearsal has just begun in this namespace: name another") from error
         (node,) = self._store.get_many([MARKER])
         if node is None or node.value != self._value:
-            raise RefusedError(f"{MARKER} was replaced as soon as it was made: somebody else uses this namespace")
+            raise RefusedError(f"{MARKER} was replaced as soon as it was made: another client uses this namespace")
         self._version = node.version
         return self
 
@@ -130,7 +130,7 @@ class ScratchLease:
     def require(self) -> None:
         """Raise RefusedError unless the namespace is certainly ours; call it before each write."""
         if self._taken_by:
-            raise RefusedError(f"{MARKER} was written by somebody else ({self._taken_by}): this rehearsal ends")
+            raise RefusedError(f"{MARKER} was written by another client ({self._taken_by}): this rehearsal ends")
         silent = time.monotonic() - self._held_since
         if silent > self._times.lease_s:
             raise StoreUnavailableError(
@@ -262,7 +262,7 @@ def clean_own(store: ScratchStore, hold: ScratchLease, times: LeaseTimes) -> int
     """Remove the copy of the marker's holder, as `clean` does."""
     found = find_marker(store)
     if found is None:
-        raise RefusedError(f"{MARKER} was deleted by somebody else: nothing is removed")
+        raise RefusedError(f"{MARKER} was deleted by another client: nothing is removed")
     return _Removal(store, found, hold, times).run()
 
 
@@ -296,7 +296,7 @@ class _Removal:
         _require_alone(self._store, [MARKER[1:]])
         (result,) = self._store.delete_many([(MARKER, self._hold.release())])
         if result not in _GONE:
-            raise RefusedError(f"{MARKER} was changed by somebody else while the copy was removed: look at it")
+            raise RefusedError(f"{MARKER} was changed by another client while the copy was removed: look at it")
         return removed
 
     def _require_ours(self, paths: Sequence[str], nodes: Sequence[Versioned | None]) -> None:
@@ -304,8 +304,8 @@ class _Removal:
             ours = node is None or self._found.may_have_made(node, self._lease_s)
             if not ours or f"{path}/".startswith(f"{COORDINATOR}/"):
                 raise RefusedError(
-                    f"{path} of the target was not made by the rehearsal, or was written since: somebody uses this "
-                    "namespace, and nothing of it is removed any more"
+                    f"{path} of the target was not made by the rehearsal, or was written since: another client uses "
+                    "this namespace, and nothing of it is removed any more"
                 )
 
     def _remove_below(self, directories: Sequence[str]) -> int:
@@ -331,7 +331,9 @@ class _Removal:
         results = self._store.delete_many(there)
         for (path, _), result in zip(there, results, strict=True):
             if result is DeleteResult.LOST_RACE:
-                raise RefusedError(f"{path} of the target was changed while the copy was removed: somebody uses it")
+                raise RefusedError(
+                    f"{path} of the target was changed while the copy was removed: another client uses it"
+                )
             if result not in _GONE:
                 raise StoreError(f"it is not known whether {path} of the target was removed: run again with --clean")
         return len(there)
