@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any, Final
 from bookwarden.blue_green.record import MigrationRecord
 from bookwarden.blue_green.scope import holds_messages, is_brokers_own, namespace_of
 from bookwarden.blue_green.sides.cluster import ClusterSide
-from bookwarden.blue_green.states import CursorStatus, ExpectedTopic, Progress, TopicState, TopicStatus, unread_entries
+from bookwarden.blue_green.states import DONE, CursorStatus, ExpectedTopic, TopicState, TopicStatus, unread_entries
 from bookwarden.clusters.pulsar.metadata.migrations import TopicNodes
 from bookwarden.errors import (
     BookwardenError,
@@ -46,17 +47,24 @@ class MigrationSnapshot:
         return [seen for seen in self.topics if seen.state in states]
 
     def repeated(self, at_ms: int, error: str) -> MigrationSnapshot:
-        """Return the same look at a later moment, with the reason why there is no newer one."""
+        """Return the same snapshot at a later moment, with the reason why there is no newer one."""
         return replace(self, at_ms=at_ms, errors=(error,), restarted=())
 
     @property
-    def progress(self) -> Progress:
-        """Counts of it."""
-        counts = dict.fromkeys(TopicState, 0)
-        for seen in self.topics:
-            counts[seen.state] += 1
-        states = {state: count for state, count in counts.items() if count}
-        return Progress(self.at_ms, states, sum(seen.unread for seen in self.topics))
+    def states(self) -> dict[TopicState, int]:
+        """Number of topics in each state that there is one in, in the order of states."""
+        counts = Counter(seen.state for seen in self.topics)
+        return {state: counts[state] for state in TopicState if counts[state]}
+
+    @property
+    def unread(self) -> int:
+        """Entries that are left on blue."""
+        return sum(seen.unread for seen in self.topics)
+
+    @property
+    def done(self) -> int:
+        """Number of topics that have nothing left on blue."""
+        return len(self.of_state(*DONE))
 
 
 class MigrationObserver:

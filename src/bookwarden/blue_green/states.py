@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.blue_green.scope import is_replicator
@@ -181,25 +181,6 @@ def _entries(info: ManagedLedgerInfo) -> dict[int, int]:
         # The list may have been written before the last ledger's count was known.
         counts[info.terminated.ledger_id] = info.terminated.entry_id + 1
     return counts
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Counts of a scope at one moment."""
-
-    at_ms: int  #: By this machine's clock.
-    states: Mapping[TopicState, int] = field(default_factory=dict)  #: Topics in each.
-    unread: int = 0  #: Entries that are left on blue.
-
-    @property
-    def topics(self) -> int:
-        """All topics that were ever seen."""
-        return sum(self.states.values())
-
-    @property
-    def done(self) -> int:
-        """Topics that have nothing left on blue."""
-        return sum(count for state, count in self.states.items() if state in DONE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,14 @@ class DrainStep:
     @property
     def seconds_left(self) -> float | None:
         """Time until all is read at this rate; None where that is not known."""
-        unread = self.snapshot.progress.unread
+        unread = self.snapshot.unread
         return unread / self.rate if self.rate and unread else None
 
     @property
     def differs_from(self) -> tuple[object, ...]:
         """Return what changes only when there is something new to tell."""
-        progress = self.snapshot.progress
-        return (tuple(progress.states.items()), progress.unread, self.warnings, self.snapshot.errors)
+        snapshot = self.snapshot
+        return (tuple(snapshot.states.items()), snapshot.unread, self.warnings, snapshot.errors)
 
     @property
     def lost_sight(self) -> bool:
@@ -207,7 +207,7 @@ def follow(
     while True:
         begun = clock()
         snapshot = snapshots()
-        past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, snapshot.progress.unread)]
+        past = [*(one for one in past if begun - one[0] <= _RATE_S), (begun, snapshot.unread)]
         timed_out = tuple(unanswered())
         deadlocked = () if health is None else health.after(snapshot, timed_out, begun)
         ending = ending_of(snapshot) or (DrainOutcome.DEADLOCKED if deadlocked else None)

@@ -155,10 +155,9 @@ class MoveStory:
             return context.observer.snapshot([NAMESPACE], expected)
 
         for step in follow(snapshot, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
-            progress = step.snapshot.progress
-            states = ", ".join(f"{state.value} {count}" for state, count in progress.states.items())
+            states = ", ".join(f"{state.value} {count}" for state, count in step.snapshot.states.items())
             if states != told:
-                self._say(f"watch: {states}; {progress.unread} entries unread")
+                self._say(f"watch: {states}; {step.snapshot.unread} entries unread")
                 told = states
             if not arrived and all(seen.topic.endswith("/consumer-away") for seen in step.holding):
                 self._say("the consumer that was away comes back, with blue's URL")

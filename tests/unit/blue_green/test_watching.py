@@ -58,7 +58,7 @@ def test_the_rate_is_that_of_the_last_looks_and_the_end_is_a_step() -> None:
     ticks = itertools.count(0, 2)
     looks = iter([look(seen(30)), look(seen(20)), look(seen(10)), look(seen(0))])
     steps = list(follow(lambda: next(looks), every_s=1, clock=lambda: next(ticks), sleep=lambda _: None))
-    assert [step.snapshot.progress.unread for step in steps] == [30, 20, 10, 0]
+    assert [step.snapshot.unread for step in steps] == [30, 20, 10, 0]
     assert [step.ending for step in steps] == [None, None, None, DrainOutcome.DRAINED]
     assert steps[0].rate is None
     assert steps[2].rate == 2.5

@@ -213,22 +213,21 @@ class _Snapshots:
 
 
 def _live(_console: Console, step: DrainStep) -> Group:
-    progress = step.snapshot.progress
-    bar = ProgressBar(total=max(1, progress.topics), completed=progress.done, width=40)
+    bar = ProgressBar(total=max(1, len(step.snapshot.topics)), completed=step.snapshot.done, width=40)
     return Group(bar, *(Text(printable(line)) for line in _lines_of(step)))
 
 
 def _json_of(step: DrainStep) -> str:
-    snapshot, progress = step.snapshot, step.snapshot.progress
+    snapshot = step.snapshot
     data: dict[str, Any] = {
         "at_ms": snapshot.at_ms,
         "flagged": snapshot.flagged,
-        "topics": progress.topics,
-        "done": progress.done,
-        "unread": progress.unread,
+        "topics": len(snapshot.topics),
+        "done": snapshot.done,
+        "unread": snapshot.unread,
         "entries_per_second": step.rate,
         "seconds_left": step.seconds_left,
-        "states": {state.value: count for state, count in progress.states.items()},
+        "states": {state.value: count for state, count in snapshot.states.items()},
         "not_done": [describe_topic(seen) for seen in step.holding],
         "warnings": step.warnings,
         "deadlocked": step.deadlocked,
@@ -262,13 +261,13 @@ def _end_of(step: DrainStep) -> list[str]:
 
 
 def _sentence(step: DrainStep) -> str:
-    progress = step.snapshot.progress
-    parts = [f"{progress.done} of {counted(progress.topics, 'topic')} done, {progress.unread:,} entries unread"]
+    snapshot = step.snapshot
+    parts = [f"{snapshot.done} of {counted(len(snapshot.topics), 'topic')} done, {snapshot.unread:,} entries unread"]
     if step.rate is not None:
         parts.append(f"{step.rate:,.0f} a second")
     if step.seconds_left is not None:
         parts.append(f"about {step.seconds_left:,.0f} s left")
-    states = [f"{state.value} {count}" for state, count in progress.states.items() if state not in DONE]
+    states = [f"{state.value} {count}" for state, count in snapshot.states.items() if state not in DONE]
     return "; ".join([", ".join(parts), *([", ".join(states)] if states else [])])
 
 
