@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.counters import COUNTERS_BEHIND
+from bookwarden.cli.migration.options import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.errors import NotFoundError, RefusedError

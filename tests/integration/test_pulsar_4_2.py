@@ -30,7 +30,7 @@ from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.wiring.blue_green import BlueGreenContext
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.jars import ensure_jars
@@ -137,11 +137,11 @@ def test_policies_of_topics_are_read_from_the_metadata_store(
     assert [one for one in found.asked if namespace in one[0]] == [(topic, (5, 3, 2))]
     assert found.unread == ()
     # The cluster as both sides of a migration: what pre-flight and preparation see of its topics.
-    with ReadinessContext(of_itself(deletion_site.settings)) as readiness:
-        seen = readiness.observe([namespace])
+    with BlueGreenContext(of_itself(deletion_site.settings)) as context:
+        seen = context.preflight.observe([namespace])
     for side in (seen.blue, seen.green):
         of_side = side.namespaces[namespace]
-        assert of_side.policy_troubles == ()
+        assert of_side.policy_errors == ()
         told = {name: topic_settings(policies) for name, policies in of_side.topic_policies.items()}
         assert set(told) == {topic, other}
         assert quorums.items() <= told[topic]["persistence"].items()

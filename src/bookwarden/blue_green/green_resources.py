@@ -5,25 +5,25 @@ topic is marked; a subscription that green has not yet, and that its client make
 behind that. So each subscription that blue's nodes have is made on green at the earliest message, before its clients
 come. One that clients made first, behind entries that green had by then, is recorded as late.
 
-Blue's nodes are followed, so that none is missed because it is gone at the next look. For times in which they were not
-followed green's nodes are read: one that clients made there then, behind entries, may have come from blue.
+Blue's nodes are followed, so that none is missed because it is gone at the next snapshot. For times in which they were
+not followed green's nodes are read: one that clients made there then, behind entries, may have come from blue.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from bookwarden.blue_green.following import BlueFollower, now_ms
-from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.ports import MigrationAdmin, Nodes
-from bookwarden.blue_green.preparing.ports import Making
-from bookwarden.blue_green.record import LATE, MADE, RESET, MigrationRecord
-from bookwarden.blue_green.scope import is_subscription, namespace_of
-from bookwarden.errors import BookwardenError
+from bookwarden.blue_green.observing import MigrationSnapshot
+from bookwarden.blue_green.record import FOLLOWED, LATE, MADE, RESET, MigrationRecord
+from bookwarden.blue_green.scope import is_brokers_own, is_subscription, namespace_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.clusters.pulsar.metadata.migrations import CursorFeed, MigrationNodes
+from bookwarden.errors import BookwardenError, StoreError
 from bookwarden.ledgers.names import TopicName, decode_local_name
 
 # A client that was sent to green needs up to a minute; its clock and ours may differ by as much.
@@ -37,24 +37,93 @@ class LatePolicy(Enum):
     RESET = "reset"  #: It is reset to the earliest message, so its clients get some messages twice.
 
 
+@dataclass(slots=True)
+class _FollowedNamespace:
+    """The nodes of a namespace on blue, followed without a gap for a time."""
+
+    feed: CursorFeed
+    since_ms: int
+    until_ms: int
+    #: What came before the newest snapshot, of topics that were not marked by it.
+    pending: frozenset[tuple[str, str]] = frozenset()
+
+
+class BlueFollower:
+    """Follows the nodes of subscriptions on blue, and records when it did; close it."""
+
+    def __init__(self, nodes: MigrationNodes, record: MigrationRecord, say: Callable[[str], None]) -> None:
+        self._nodes = nodes
+        self._record = record
+        self._say = say
+        self._followed: dict[str, _FollowedNamespace] = {}
+
+    def follow(self, namespaces: Collection[str]) -> None:
+        """Follow these namespaces from now on. A store that tells no changes is not, which is said."""
+        for namespace in sorted(set(namespaces) - self._followed.keys()):
+            try:
+                feed = self._nodes.follow(namespace)
+            except StoreError as error:
+                self._say(f"{namespace}: blue's nodes cannot be followed: {error}")
+                continue
+            now = now_ms()
+            self._followed[namespace] = _FollowedNamespace(feed, now, now)
+
+    def since_ms(self, namespace: str) -> int | None:
+        """Return since when a namespace has been followed without a gap; None where it is not."""
+        followed = self._followed.get(namespace)
+        return None if followed is None else followed.since_ms
+
+    def came(self, snapshot: MigrationSnapshot) -> set[tuple[str, str]]:
+        """Return the subscriptions, by topic and name, that came to topics which this snapshot found to be marked.
+
+        Raises StoreError where the store does not answer; the next call returns them.
+        """
+        return {one for namespace in snapshot.flagged for one in self._came(namespace, snapshot)}
+
+    def close(self) -> None:
+        """Follow nothing more, and record for how long it was done."""
+        while self._followed:
+            namespace, followed = self._followed.popitem()
+            followed.feed.close()
+            self._note(namespace, followed)
+
+    def _came(self, namespace: str, snapshot: MigrationSnapshot) -> set[tuple[str, str]]:
+        followed = self._followed.get(namespace)
+        if followed is None:
+            return set()
+        asked_ms = now_ms()
+        changed = followed.feed.take()
+        if changed is None:
+            self._note(namespace, followed)
+            followed.since_ms = asked_ms = now_ms()
+        followed.until_ms = asked_ms
+        named = [(TopicName.of_managed_ledger(ledger), decode_local_name(cursor)) for ledger, cursor in changed or ()]
+        came = {(str(topic), name) for topic, name in named if is_subscription(name) and not is_brokers_own(topic)}
+        moved = {seen.topic for seen in snapshot.topics if seen.is_moved}
+        # One that is gone by the next snapshot was either deleted when its topic was marked, or by its clients before.
+        found = {one for one in came | followed.pending if one[0] in moved}
+        followed.pending = frozenset(came - found)
+        return found
+
+    def _note(self, namespace: str, followed: _FollowedNamespace) -> None:
+        if followed.until_ms > followed.since_ms:
+            since, until = followed.since_ms, followed.until_ms
+            self._record.append(FOLLOWED, namespace=namespace, since_ms=since, until_ms=until)
+
+
+def now_ms() -> int:
+    """Return this machine's time, in ms since the epoch."""
+    return int(time.time() * 1000)
+
+
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingOnGreen:
     """Resources of blue that green lacks, or has without our doing."""
 
     topics: tuple[str, ...] = ()
     subscriptions: tuple[tuple[str, str], ...] = ()
     #: Subscriptions that green has, and no migration made: their clients may have made them, at the latest message.
     foreign: tuple[tuple[str, str], ...] = ()
-
-
-class GreenPositions(Protocol):
-    """Positions of subscriptions on green; each call may raise PulsarError or NotFoundError."""
-
-    def entries_passed(self, topic: str, subscription: str) -> int:
-        """Count the entries of a partition that a subscription has behind it."""
-
-    def reset_to_earliest(self, topic: str, subscription: str) -> None:
-        """Move a subscription of a partition to its first message."""
 
 
 class GreenResources:
@@ -66,22 +135,15 @@ class GreenResources:
 
     def __init__(
         self,
-        blue: MigrationAdmin,
-        blue_nodes: Nodes,
-        green: MigrationAdmin,
-        green_nodes: Nodes,
-        making: Making,
-        positions: GreenPositions,
+        blue: ClusterSide,
+        green: ClusterSide,
         record: MigrationRecord,
         policy: LatePolicy = LatePolicy.REPORT,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        self._blue = blue
-        self._follower = BlueFollower(blue_nodes, record, say)
+        self._blue = blue.admin
+        self._follower = BlueFollower(blue.nodes, record, say)
         self._green = green
-        self._green_nodes = green_nodes
-        self._making = making
-        self._positions = positions
         self._record = record
         self._policy = policy
         self._say = say
@@ -126,35 +188,35 @@ class GreenResources:
                 self._judge(topic, name)
             self._known[topic].add(name)
 
-    def complete_look(self, look: Look) -> None:
-        """Do so for what blue's nodes have by a look, and for what came since the look before and is gone.
+    def complete_snapshot(self, snapshot: MigrationSnapshot) -> None:
+        """Do so for what blue's nodes have by a snapshot, and for what came since the snapshot before and is gone.
 
         What blue deletes by a client's wish right before its topic is marked is taken for such a one, too. Where late
         subscriptions are to be reset, those are that were reported before, too.
         """
-        self._came |= self._follower.came(look)
-        wanted = subscriptions_in(look)
+        self._came |= self._follower.came(snapshot)
+        wanted = subscriptions_in(snapshot)
         for topic, name in self._came:
             wanted.setdefault(topic, []).append(name)
         self.complete(wanted)
         self._came = {(topic, name) for topic, name in self._came if name not in self._known.get(topic, ())}
-        for topic, name, passed in self._unseen(look):
+        for topic, name, passed in self._unseen(snapshot):
             self._report(topic, name, passed, on_blue=False)
         if self._policy is LatePolicy.RESET:
-            for topic, name, _ in self._record.late(look.flagged):
-                self._positions.reset_to_earliest(topic, name)
+            for topic, name, _ in self._record.late(snapshot.flagged):
+                self._green.admin.reset_to_earliest(topic, name)
                 self._record.append(RESET, namespace=namespace_of(topic), topic=topic, subscription=name)
 
-    def late_in(self, look: Look) -> list[tuple[str, str, int]]:
-        """List the subscriptions of a look that were made on green behind some entries; changes and records nothing."""
-        foreign = self._missing(subscriptions_in(look)).foreign
+    def late_in(self, snapshot: MigrationSnapshot) -> list[tuple[str, str, int]]:
+        """List the subscriptions of a snapshot that were made on green behind some entries; changes nothing."""
+        foreign = self._missing(subscriptions_in(snapshot)).foreign
         found = [(topic, name, passed) for topic, name in foreign if (passed := self._entries_before(topic, name))]
-        return found + [one for one in self._unseen(look) if one not in found]
+        return found + [one for one in self._unseen(snapshot) if one not in found]
 
-    def _unseen(self, look: Look) -> list[tuple[str, str, int]]:
+    def _unseen(self, snapshot: MigrationSnapshot) -> list[tuple[str, str, int]]:
         """List what clients made on green, behind entries, while blue was not followed, and is not reported yet."""
         moved: dict[str, set[str]] = defaultdict(set)
-        for seen in look.topics:
+        for seen in snapshot.topics:
             if seen.is_moved:
                 moved[namespace_of(seen.topic)].add(seen.topic)
         since_ms = {namespace: self._follower.since_ms(namespace) for namespace in moved}
@@ -177,7 +239,7 @@ class GreenResources:
         """Yield the subscriptions of green that were made in these times, and neither by us nor known from blue."""
         self._learn([namespace])
         reported = self._record.reported([namespace])
-        for nodes in self._green_nodes.topics(namespace):
+        for nodes in self._green.nodes.topics(namespace):
             topic = str(TopicName.of_managed_ledger(nodes.managed_ledger))
             known = self._known.get(topic, set()) | self._recorded.get(topic, set())
             for cursor, created_ms in nodes.created_ms.items():
@@ -186,22 +248,22 @@ class GreenResources:
                 if is_foreign and any(since <= created_ms <= until for since, until in times):
                     yield topic, name
 
-    def _missing(self, topics: Mapping[str, Collection[str]]) -> Missing:
+    def _missing(self, topics: Mapping[str, Collection[str]]) -> MissingOnGreen:
         self._learn({namespace_of(topic) for topic in topics})
         unknown = {topic: sorted(set(names) - self._known.get(topic, set())) for topic, names in topics.items()}
         wanted = {topic: names for topic, names in unknown.items() if names or topic not in self._known}
         if not wanted:
-            return Missing()
+            return MissingOnGreen()
         there = {
             str(TopicName.of_managed_ledger(nodes.managed_ledger)): set(map(decode_local_name, nodes.cursors))
             for namespace in sorted({namespace_of(topic) for topic in wanted})
-            for nodes in self._green_nodes.topics(namespace)
+            for nodes in self._green.nodes.topics(namespace)
         }
         for topic in wanted.keys() & there.keys():
             self._known.setdefault(topic, set()).update(there[topic] & self._recorded.get(topic, set()))
         pairs = [(topic, name) for topic, names in sorted(wanted.items()) for name in names]
         left = [(topic, name) for topic, name in pairs if name not in self._known.get(topic, ())]
-        return Missing(
+        return MissingOnGreen(
             tuple(sorted(wanted.keys() - there.keys())),
             tuple((topic, name) for topic, name in left if name not in there.get(topic, ())),
             tuple((topic, name) for topic, name in left if name in there.get(topic, ())),
@@ -225,12 +287,12 @@ class GreenResources:
         wanted = self._blue.partition_count(base) if name.partition is not None else 0
         if name.partition is not None and 0 < wanted <= name.partition:
             return False
-        there = self._green.partition_count(base) if wanted else 0
+        there = self._green.admin.partition_count(base) if wanted else 0
         self._say(f"{topic}: made on green")
         if wanted and 0 < there < wanted:
-            self._making.add_partitions(base, wanted)
+            self._green.writer.add_partitions(base, wanted)
         else:
-            self._making.create_topic(base if wanted else topic, wanted or None)
+            self._green.writer.create_topic(base if wanted else topic, wanted or None)
         return True
 
     def _subscribe(self, topic: str, name: str) -> bool:
@@ -242,7 +304,7 @@ class GreenResources:
             # A topic that blue does not load any more; the messages matter, and not the properties.
             own = {}
         properties = {str(key): str(value) for key, value in (own.get("subscriptionProperties") or {}).items()}
-        return self._making.subscribe(topic, name, properties, replicated=bool(own.get("replicated", False)))
+        return self._green.writer.subscribe(topic, name, properties, replicated=bool(own.get("replicated", False)))
 
     def _judge(self, topic: str, name: str) -> None:
         """Record a subscription that begins behind entries of green."""
@@ -256,20 +318,20 @@ class GreenResources:
 
     def _entries_before(self, topic: str, name: str) -> int:
         """Count the entries of green before the place where a subscription began, or else before where it is now."""
-        nodes = self._green_nodes.topic(TopicName.parse(topic).managed_ledger)
+        nodes = self._green.nodes.topic(TopicName.parse(topic).managed_ledger)
         found = {} if nodes is None else {decode_local_name(key): cursor for key, cursor in nodes.cursors.items()}
-        first = self._green_nodes.first_position(found[name]) if name in found else None
+        first = self._green.nodes.first_position(found[name]) if name in found else None
         if nodes is None or first is None:
-            return self._positions.entries_passed(topic, name)
+            return self._green.admin.entries_passed(topic, name)
         # Of those before it none is being written.
         before = sum(one.entries for one in nodes.info.ledgers if one.ledger_id < first.ledger_id)
         return before + first.entry_id + 1
 
 
-def subscriptions_in(look: Look) -> dict[str, list[str]]:
-    """Return the subscriptions of applications by topic, of what a look found on blue under a flag."""
+def subscriptions_in(snapshot: MigrationSnapshot) -> dict[str, list[str]]:
+    """Return the subscriptions of applications by topic, of what a snapshot found on blue under a flag."""
     found: dict[str, list[str]] = defaultdict(list)
-    for seen in look.topics:
+    for seen in snapshot.topics:
         if seen.info is not None and seen.flagged:
             found[seen.topic] += [cursor.name for cursor in seen.cursors if is_subscription(cursor.name)]
     return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.durable import sync
 from bookwarden.errors import FormatError, PulsarError
 
@@ -79,7 +79,7 @@ class MigrationRecord:
             yield found
 
     def starting(
-        self, namespace: str, expected: Iterable[Expected], accepted: Iterable[str] = (), cluster: str = ""
+        self, namespace: str, expected: Iterable[ExpectedTopic], accepted: Iterable[str] = (), cluster: str = ""
     ) -> None:
         """Record that a namespace's flag is about to be set, what was there, and what was accepted by name."""
         topics = {
@@ -96,14 +96,14 @@ class MigrationRecord:
         """Record that each topic was proven to be marked, and how many entries it has."""
         self.append(MARKED, namespace=namespace, entries=dict(entries))
 
-    def expected(self, namespaces: Iterable[str]) -> dict[str, Expected]:
+    def expected(self, namespaces: Iterable[str]) -> dict[str, ExpectedTopic]:
         """Return what was there when the newest migrations of these namespaces began, by topic.
 
         An abort does not end one: what had moved by then is on green all the same. What begins after one was finished
         is a new one.
         """
         wanted, finished = set(namespaces), set[str]()
-        found: dict[str, dict[str, Expected]] = {}
+        found: dict[str, dict[str, ExpectedTopic]] = {}
         for event in self.events():
             namespace = event.get("namespace")
             if namespace not in wanted:
@@ -118,10 +118,10 @@ class MigrationRecord:
             elif event["event"] == MARKED:
                 known = found.setdefault(namespace, {})
                 for topic, entries in event["entries"].items():
-                    known[topic] = replace(known.get(topic, Expected(topic)), entries=int(entries))
+                    known[topic] = replace(known.get(topic, ExpectedTopic(topic)), entries=int(entries))
             elif event["event"] == MADE or (event["event"] == LATE and event.get("on_blue", True)):
                 known = found.setdefault(namespace, {})
-                one = known.get(event["topic"], Expected(event["topic"]))
+                one = known.get(event["topic"], ExpectedTopic(event["topic"]))
                 names = sorted({*one.subscriptions, event["subscription"]})
                 known[one.topic] = replace(one, subscriptions=tuple(names))
             elif event["event"] == ARRIVED:
@@ -155,39 +155,28 @@ class MigrationRecord:
             self.append(ARRIVED, namespace=namespace, clients=found)
 
     def connected(self, namespaces: Iterable[str], since_ms: int) -> list[str]:
-        """List the topics of which clients were connected to blue at a look that was recorded since a moment."""
-        wanted = set(namespaces)
-        found = {
-            topic
-            for one in self.events()
-            if one["event"] == CONNECTED and one["namespace"] in wanted and one["at_ms"] >= since_ms
-            for topic in one["topics"]
-        }
-        return sorted(found)
+        """List the topics of which clients were connected to blue at a snapshot that was recorded since a moment."""
+        seen = (one for one in self._events_of(namespaces, CONNECTED) if one["at_ms"] >= since_ms)
+        return sorted({topic for one in seen for topic in one["topics"]})
 
     def late(self, namespaces: Iterable[str]) -> tuple[tuple[str, str, int], ...]:
         """Return the subscriptions that came too late to these namespaces: topic, name, entries of green before it.
 
         One that was reset has all of them, and one of a migration that was finished was accepted.
         """
-        wanted = set(namespaces)
         found: dict[tuple[str, str], int] = {}
-        for event in self.events():
-            if event.get("namespace") not in wanted:
-                continue
+        for event in self._events_of(namespaces, LATE, RESET, FINISHED):
             if event["event"] == LATE:
                 found[event["topic"], event["subscription"]] = int(event["entries"])
             elif event["event"] == RESET:
                 found.pop((event["topic"], event["subscription"]), None)
-            elif event["event"] == FINISHED:
+            else:
                 found = {key: entries for key, entries in found.items() if namespace_of(key[0]) != event["namespace"]}
         return tuple((topic, name, entries) for (topic, name), entries in sorted(found.items()))
 
     def reported(self, namespaces: Iterable[str]) -> frozenset[tuple[str, str]]:
         """Return all subscriptions that were ever reported as late, by topic and name."""
-        wanted = set(namespaces)
-        late = (one for one in self.events() if one["event"] == LATE and one["namespace"] in wanted)
-        return frozenset((one["topic"], one["subscription"]) for one in late)
+        return frozenset((one["topic"], one["subscription"]) for one in self._events_of(namespaces, LATE))
 
     def unfollowed(self, since_ms: Mapping[str, int | None]) -> dict[str, list[tuple[int, int]]]:
         """Return, by namespace, when its flag was set while it is not known that blue was followed.
@@ -218,49 +207,43 @@ class MigrationRecord:
 
     def accepted(self, namespaces: Iterable[str]) -> frozenset[str]:
         """Return the cases that were accepted by name when the migration of any of these namespaces began."""
-        wanted = set(namespaces)
-        starts = (one for one in self.events() if one["event"] == STARTING and one["namespace"] in wanted)
+        starts = self._events_of(namespaces, STARTING)
         return frozenset(name for one in starts for name in one.get("accepted", ()))
 
     def begun(self) -> list[str]:
         """List the namespaces whose migration was begun, and is neither aborted nor finished."""
-        found: dict[str, bool] = {}
-        for event in self.events():
-            if event["event"] in (STARTING, ABORTED, FINISHED):
-                found[event["namespace"]] = event["event"] == STARTING
-        return [namespace for namespace, is_begun in found.items() if is_begun]
+        kinds = (STARTING, ABORTED, FINISHED)
+        found = {event["namespace"]: event["event"] for event in self.events() if event["event"] in kinds}
+        return [namespace for namespace, newest in found.items() if newest == STARTING]
 
     def has_moved(self, namespace: str) -> bool:
         """Return whether clients may have been sent to green: a migration was begun that is not finished."""
-        done = False
-        for event in self.events():
-            if event.get("namespace") == namespace and event["event"] in (STARTING, FINISHED):
-                done = event["event"] == STARTING
-        return done
+        return self._newest((STARTING, FINISHED), namespace=namespace).get("event") == STARTING
 
     def is_subscribed_again(self, namespace: str) -> bool:
         """Return whether the subscriptions that blue had deleted were made again since the namespace's newest start."""
-        done = False
-        for event in self.events():
-            if event.get("namespace") == namespace and event["event"] in (STARTING, SUBSCRIBED_AGAIN):
-                done = event["event"] == SUBSCRIBED_AGAIN
-        return done
+        return self._newest((STARTING, SUBSCRIBED_AGAIN), namespace=namespace).get("event") == SUBSCRIBED_AGAIN
 
     def reopening(self, topic: str) -> Mapping[str, Any] | None:
         """Return the newest event of a topic that was reopened; None if there is none."""
-        found = None
-        for event in self.events():
-            if event["event"] == REOPENING and event.get("topic") == topic:
-                found = event
-        return found
+        return self._newest((REOPENING,), topic=topic) or None
 
     def is_reopened(self, topic: str) -> bool:
         """Return whether the newest reopening of a topic was completed, with its subscriptions."""
-        completed = False
+        return self._newest((REOPENING, REOPENED), topic=topic).get("event") == REOPENED
+
+    def _events_of(self, namespaces: Iterable[str], *kinds: str) -> Iterator[Mapping[str, Any]]:
+        """Return the events of these kinds about these namespaces, oldest first."""
+        wanted = set(namespaces)
+        return (event for event in self.events() if event["event"] in kinds and event["namespace"] in wanted)
+
+    def _newest(self, kinds: Collection[str], **about: str) -> Mapping[str, Any]:
+        """Return the newest event of these kinds with these facts; an empty one where there is none."""
+        found: Mapping[str, Any] = {}
         for event in self.events():
-            if event.get("topic") == topic and event["event"] in (REOPENING, REOPENED):
-                completed = event["event"] == REOPENED
-        return completed
+            if event["event"] in kinds and all(event.get(name) == value for name, value in about.items()):
+                found = event
+        return found
 
     def _ends_with_a_line(self) -> bool:
         with self.path.open("rb") as file:
@@ -279,19 +262,19 @@ def _without_times(since: int, until: int, taken: Iterable[tuple[int, int]]) -> 
     yield since, until
 
 
-def _without(one: Expected, client: str) -> Expected:
+def _without(one: ExpectedTopic, client: str) -> ExpectedTopic:
     """Return what is still to come to green of a topic's clients, once it has seen these."""
     if not client:
         return replace(one, had_producer=False)
     return replace(one, read_by=tuple(name for name in one.read_by if name != client))
 
 
-def _joined(earlier: Expected | None, topic: str, facts: Mapping[str, Any]) -> Expected:
+def _joined(earlier: ExpectedTopic | None, topic: str, facts: Mapping[str, Any]) -> ExpectedTopic:
     """Add what a later start saw: it may have found less, since some had moved already."""
     subscriptions = set(facts["subscriptions"])
     if earlier is not None:
         subscriptions |= set(earlier.subscriptions)
     entries = None if earlier is None else earlier.entries
-    return Expected(
+    return ExpectedTopic(
         topic, tuple(sorted(subscriptions)), bool(facts["had_producer"]), tuple(facts.get("read_by", ())), entries
     )

@@ -57,7 +57,7 @@ def is_subscription(cursor: str) -> bool:
 
 
 def holds_messages(cursor: str) -> bool:
-    """Return whether a cursor, by its decoded name, holds messages for somebody."""
+    """Return whether a cursor, by its decoded name, holds messages for a client or another cluster."""
     return cursor not in _NO_SUBSCRIPTIONS
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import Expected, Look, Observer
-from bookwarden.blue_green.ports import MigrationAdmin
-from bookwarden.blue_green.readiness.findings import Judged, Override
+from bookwarden.blue_green.observing import MigrationObserver, MigrationSnapshot
+from bookwarden.blue_green.readiness.findings import CheckResult, Override
 from bookwarden.blue_green.readiness.topics import readers_text
 from bookwarden.blue_green.record import ABORTED, MigrationRecord
 from bookwarden.blue_green.scope import is_brokers_own, is_subscription
-from bookwarden.blue_green.states import TopicState, entries_of
+from bookwarden.blue_green.sides.cluster import ClusterSide
+from bookwarden.blue_green.states import ExpectedTopic, TopicState, entries_of
 from bookwarden.errors import BookwardenError, PulsarError, RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -24,14 +24,14 @@ _AT_ONCE: Final = 16
 _INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
 # Rounds until each topic must be marked, the one under way not counted.
 ROUNDS: Final = 2
-# For a broker that takes long over many topics, beside the rounds.
+# For a broker that takes long over many topics, in addition to the rounds.
 _SPARE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.5
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartResult:
     """The result for one namespace; ``left`` are the topics that were not marked, and then the flag is off again."""
 
     namespace: str  #: Its name.
@@ -48,7 +48,7 @@ class Started:
         return not self.left and not self.took_back and not self.trouble and not self.refused
 
 
-class Starting:
+class MigrationStarter:
     """Begins migrations on blue; ``urls`` are where clients are sent.
 
     May be killed at any moment and run again: what was begun is recorded before the flag is set, and a namespace whose
@@ -58,19 +58,16 @@ class Starting:
 
     def __init__(
         self,
-        cluster: Callable[[], str],
-        admin: MigrationAdmin,
-        observer: Observer,
-        loaded_topics: Callable[[], Collection[str]],
+        blue: ClusterSide,
+        observer: MigrationObserver,
         record: MigrationRecord,
         urls: RedirectUrls,
         resources: GreenResources,
         say: Say = lambda _line: None,
     ) -> None:
-        self._cluster = cluster
-        self._admin = admin
+        self._blue = blue
+        self._admin = blue.admin
         self._observer = observer
-        self._loaded_topics = loaded_topics
         self._record = record
         self._urls = urls
         self._resources = resources
@@ -91,7 +88,7 @@ class Starting:
 
     def set_urls(self) -> None:
         """Set the URLs without the flag, and read both back; RefusedError if the whole cluster is migrated already."""
-        cluster = self._cluster()
+        cluster = self._blue.cluster
         if cluster not in self._admin.clusters():
             raise RefusedError(f"blue has no cluster {cluster!r}: the broker would make one, and migrate nothing")
         wanted = ClusterFlag(False, self._urls)
@@ -102,7 +99,7 @@ class Starting:
                 "off (`cluster-migration abort`), and migrate namespace by namespace"
             )
         if found != wanted:
-            self._record.append("urls", cluster=cluster, former=None if found is None else _plain(found))
+            self._record.append("urls", cluster=cluster, former=None if found is None else asdict(found))
             self._admin.write_flag(cluster, wanted)
         now = self._admin.read_flag(cluster)
         if now != wanted:
@@ -110,11 +107,11 @@ class Starting:
 
     def start(
         self, namespace: str, accepted: Sequence[str] = (), is_ready: Callable[[str], bool] = lambda _namespace: True
-    ) -> Started:
+    ) -> StartResult:
         """Load every topic, set the flag, read it back, and prove within two rounds that each topic was marked.
 
         ``accepted`` are the cases that cannot be made safe and that the operator accepts, for the record. Where a topic
-        was not marked, the flag is taken off again: topics that no broker loads would be out of everybody's reach.
+        was not marked, the flag is taken off again: no client would reach topics that no broker loads.
 
         What blue has got since `prepare` is made on green before the flag; then ``is_ready`` is asked, and where it
         says no the flag is not set. What comes between that and the mark is made on green while the proof runs, and
@@ -127,26 +124,27 @@ class Starting:
         else:
             self._complete(namespace)
             if not is_ready(namespace):
-                return Started(namespace, len(self._topics(namespace)), 0, refused=True)
+                return StartResult(namespace, len(self._topics(namespace)), 0, refused=True)
             expected = self._complete(namespace)
-            self._record.starting(namespace, expected, accepted, self._cluster())
+            self._record.starting(namespace, expected, accepted, self._blue.cluster)
             self._admin.set_migrated(namespace, True)
         if not self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} was flagged, and its broker says that it is not: nothing was begun")
         return self._prove(namespace, round_s)
 
-    def _complete(self, namespace: str) -> list[Expected]:
+    def _complete(self, namespace: str) -> list[ExpectedTopic]:
         """Load all topics, and make on green what it lacks of them."""
         expected = self._load_all(namespace)
         redirects = self._record.has_moved(namespace)
         self._resources.complete({one.topic: one.subscriptions for one in expected}, redirects=redirects)
         return expected
 
-    def _load_all(self, namespace: str) -> list[Expected]:
+    def _load_all(self, namespace: str) -> list[ExpectedTopic]:
         topics = self._topics(namespace)
         self._say(f"{namespace}: loading {len(topics)} topics")
-        found = self._stats_of_all(topics)
-        loaded = self._loaded_topics()
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="load") as pool:
+            found = list(pool.map(self._admin.stats, topics))
+        loaded = self._blue.loaded_topics()
         missing = [topic for topic in topics if topic not in loaded]
         if missing:
             raise RefusedError(
@@ -158,50 +156,43 @@ class Starting:
     def _topics(self, namespace: str) -> list[str]:
         return [topic for topic in self._admin.topics(namespace) if not is_brokers_own(TopicName.parse(topic))]
 
-    def _stats_of_all(self, topics: Sequence[str]) -> list[Any]:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="load") as pool:
-            return list(pool.map(self._admin.stats, topics))
-
-    def _look(self, namespace: str) -> Look:
-        return self._observer.look([namespace])
-
-    def _prove(self, namespace: str, round_s: float) -> Started:
+    def _prove(self, namespace: str, round_s: float) -> StartResult:
         self._say(f"{namespace}: flagged; its topics are marked within {ROUNDS} rounds of {round_s:g} s")
         deadline = time.monotonic() + (ROUNDS + 1) * round_s + _SPARE_S
-        trouble, look = "", Look(0)
+        trouble, snapshot = "", MigrationSnapshot(0)
         while True:
             try:
-                look, trouble = self._look(namespace), ""
-                self._resources.complete_look(look)
+                snapshot, trouble = self._observer.snapshot([namespace]), ""
+                self._resources.complete_snapshot(snapshot)
                 if self._proven:
-                    self._resources.complete_look(self._observer.look(self._proven))
+                    self._resources.complete_snapshot(self._observer.snapshot(self._proven))
             except BookwardenError as error:
                 trouble = str(error)
-            lost = look.of_state(TopicState.STRANDED, TopicState.UNMARKED)
-            waiting = look.of_state(TopicState.WAITING, TopicState.UNKNOWN)
+            lost = snapshot.of_state(TopicState.STRANDED, TopicState.UNMARKED)
+            waiting = snapshot.of_state(TopicState.WAITING, TopicState.UNKNOWN)
             if not trouble and not lost and not [seen for seen in waiting if not seen.is_marked]:
-                self._record.marked(namespace, {one.topic: entries_of(one.info) for one in look.topics if one.info})
+                self._record.marked(namespace, {one.topic: entries_of(one.info) for one in snapshot.topics if one.info})
                 self._proven.append(namespace)
-                return Started(namespace, len(look.topics), sum(seen.is_marked for seen in look.topics))
+                return StartResult(namespace, len(snapshot.topics), sum(seen.is_marked for seen in snapshot.topics))
             if lost or time.monotonic() > deadline:
-                return self._take_back(namespace, look, trouble)
+                return self._take_back(namespace, snapshot, trouble)
             time.sleep(min(_LOOK_EVERY_S, round_s))
 
-    def _take_back(self, namespace: str, look: Look, trouble: str) -> Started:
-        left = look.of_state(TopicState.WAITING, TopicState.UNKNOWN, TopicState.UNMARKED, TopicState.STRANDED)
+    def _take_back(self, namespace: str, snapshot: MigrationSnapshot, trouble: str) -> StartResult:
+        left = snapshot.of_state(TopicState.WAITING, TopicState.UNKNOWN, TopicState.UNMARKED, TopicState.STRANDED)
         self._say(f"{namespace}: {len(left)} topics were not marked; its flag is taken off again")
         self._admin.set_migrated(namespace, False)
         self._record.append(ABORTED, namespace=namespace, by="start")
         if self._admin.is_migrated(namespace):
             raise PulsarError(f"{namespace} is still flagged although its flag was taken off: run `abort`")
-        marked = sum(seen.is_marked for seen in look.topics)
+        marked = sum(seen.is_marked for seen in snapshot.topics)
         names = tuple(seen.topic for seen in left)
-        return Started(namespace, len(look.topics), marked, names, took_back=True, trouble=trouble)
+        return StartResult(namespace, len(snapshot.topics), marked, names, took_back=True, trouble=trouble)
 
 
 def without_moved(
-    findings: Iterable[Judged], expected: Mapping[str, Expected], read_by_readers: Collection[str] = ()
-) -> list[Judged]:
+    findings: Iterable[CheckResult], expected: Mapping[str, ExpectedTopic], read_by_readers: Collection[str] = ()
+) -> list[CheckResult]:
     """Leave out data of topics without a subscription that had some when an earlier start found them.
 
     Blue deletes a subscription of a marked topic once it was drained: what it held was read. Topics that readers read
@@ -218,13 +209,8 @@ def without_moved(
     return found
 
 
-def _expected(topic: str, stats: Any) -> Expected:
+def _expected(topic: str, stats: Any) -> ExpectedTopic:
     subscriptions = [name for name in stats.get("subscriptions") or {} if is_subscription(name)]
     durable = [name for name in subscriptions if stats["subscriptions"][name].get("durable", True)]
     read_by = [name for name in durable if stats["subscriptions"][name].get("consumers")]
-    return Expected(topic, tuple(sorted(durable)), bool(stats.get("publishers")), tuple(sorted(read_by)))
-
-
-def _plain(flag: ClusterFlag) -> dict[str, Any]:
-    urls = {name: getattr(flag.urls, name) for name in flag.urls.__slots__}
-    return {"migrated": flag.migrated, "urls": urls}
+    return ExpectedTopic(topic, tuple(sorted(durable)), bool(stats.get("publishers")), tuple(sorted(read_by)))

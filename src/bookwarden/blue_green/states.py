@@ -1,14 +1,14 @@
 """The state of a topic in a migration, by what its nodes and its broker say of it: a decision without input or output.
 
 A topic's nodes say whether it was marked: it accepts no more, and its clients are sent to green. Once a flag is set no
-broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches nobody.
+broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches no client.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.blue_green.scope import is_replicator
@@ -23,12 +23,12 @@ class TopicState(enum.Enum):
     WAITING = "WAITING"  #: Loaded under the flag, and not marked yet.
     HELD = "HELD"  #: Marked; replication to another cluster is behind, and holds the producers.
     DRAINING = "DRAINING"  #: Marked; consumers read what is left.
-    STUCK = "STUCK"  #: Marked; something is left, and nobody reads it.
+    STUCK = "STUCK"  #: Marked; something is left, and no consumer reads it.
     PRODUCERS_LEFT = "PRODUCERS LEFT"  #: Marked and drained; green has not seen a producer that blue had.
     CONSUMERS_LEFT = "CONSUMERS LEFT"  #: The same of a subscription's consumers.
     DRAINED = "DRAINED"  #: Marked; nothing is left to read.
     STRANDED = "STRANDED"  #: Marked, not loaded, something left: no broker loads it while the flag is set.
-    UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps everybody out, and nothing moves it.
+    UNMARKED = "UNMARKED"  #: Not marked and not loaded: the flag keeps all clients out, and nothing moves it.
     GONE = "GONE"  #: Deleted on blue.
     ROLLED_BACK = "ROLLED BACK"  #: Marked, and no flag any more: it accepts no message until it is reopened.
     UNKNOWN = "UNKNOWN"  #: The brokers did not say whether it is loaded.
@@ -40,7 +40,7 @@ DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
 CLIENTS_LEFT: Final = frozenset({TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT})
 #: Nothing is left to be read.
 UNNEEDED: Final = DONE | CLIENTS_LEFT
-#: These do not go on by themselves, and take messages from nobody: somebody has to act.
+#: These do not go on by themselves, and no client reaches them: an operator has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
 ADVICE: Final[Mapping[TopicState, str]] = {
@@ -59,8 +59,8 @@ ADVICE: Final[Mapping[TopicState, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CursorSeen:
-    """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where nobody could tell."""
+class CursorStatus:
+    """A subscription, or a replicator, of a topic; ``unread`` are its entries, None where that is not known."""
 
     name: str
     unread: int | None
@@ -73,8 +73,8 @@ class CursorSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSeen:
-    """A topic, or partition, as it was seen in one look; ``info`` is None where it has no node any more."""
+class TopicStatus:
+    """A topic, or partition, as it was seen in one snapshot; ``info`` is None where it has no node any more."""
 
     topic: str  #: Full name.
     info: ManagedLedgerInfo | None  #: The value of its node.
@@ -82,11 +82,11 @@ class TopicSeen:
     loaded: bool | None = None  #: A broker has it; None where one did not say.
     publishers: int | None = None  #: Connected now; None where the topic is not loaded.
     #: Subscriptions and replicators, without the cursors that brokers keep for themselves.
-    cursors: tuple[CursorSeen, ...] = ()
+    cursors: tuple[CursorStatus, ...] = ()
     green_lacks_producer: bool = False  #: Blue had one at the start, and green has none.
     green_lacks: tuple[str, ...] = ()  #: Subscriptions that are read on blue, had a consumer there, and none on green.
     compacted: bool = False  #: It has the cursor of compaction.
-    trouble: str = ""  #: Why something of it is not known.
+    error: str = ""  #: Why something of it is not known.
 
     @property
     def unread(self) -> int:
@@ -114,7 +114,7 @@ class TopicSeen:
         return state_of(self)
 
 
-def state_of(seen: TopicSeen) -> TopicState:
+def state_of(seen: TopicStatus) -> TopicState:
     """Decide the state of a topic; what is not known never counts as read."""
     if seen.info is None:
         return TopicState.GONE
@@ -132,7 +132,7 @@ def state_of(seen: TopicSeen) -> TopicState:
     return _loaded_state(seen) if seen.is_marked else TopicState.WAITING
 
 
-def _loaded_state(seen: TopicSeen) -> TopicState:
+def _loaded_state(seen: TopicStatus) -> TopicState:
     left = [cursor for cursor in seen.cursors if not cursor.is_read]
     if not left:
         return _drained_state(seen)
@@ -143,7 +143,7 @@ def _loaded_state(seen: TopicSeen) -> TopicState:
     return TopicState.STUCK if idle else TopicState.DRAINING
 
 
-def _drained_state(seen: TopicSeen) -> TopicState:
+def _drained_state(seen: TopicStatus) -> TopicState:
     if seen.green_lacks_producer:
         return TopicState.PRODUCERS_LEFT
     return TopicState.CONSUMERS_LEFT if seen.green_lacks else TopicState.DRAINED
@@ -184,19 +184,11 @@ def _entries(info: ManagedLedgerInfo) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Counts of a scope at one moment."""
+class ExpectedTopic:
+    """A topic as it was when its migration began: what green must have, and blue may lose."""
 
-    at_ms: int  #: By this machine's clock.
-    states: Mapping[TopicState, int] = field(default_factory=dict)  #: Topics in each.
-    unread: int = 0  #: Entries that are left on blue.
-
-    @property
-    def topics(self) -> int:
-        """All topics that were ever seen."""
-        return sum(self.states.values())
-
-    @property
-    def done(self) -> int:
-        """Topics that have nothing left on blue."""
-        return sum(count for state, count in self.states.items() if state in DONE)
+    topic: str
+    subscriptions: tuple[str, ...] = ()
+    had_producer: bool = False
+    read_by: tuple[str, ...] = ()  #: Subscriptions that had a consumer.
+    entries: int | None = None  #: When it was marked; None where that is not known.

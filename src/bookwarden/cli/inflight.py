@@ -13,7 +13,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.shared_doubts import SharedDoubt
-from bookwarden.migration.phases import StorePhase, read_phases
+from bookwarden.migration.watching import StorePhase, read_phases
 from bookwarden.preflight import require_topics
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.migration import movable_stores_of

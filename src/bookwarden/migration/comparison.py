@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from bookwarden.errors import ConfigError, RefusedError
+from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.urls import split_chroot
 from bookwarden.migration.walking import TreeWalk
 
 
@@ -122,44 +125,6 @@ def row_of(difference: Difference) -> dict[str, Any]:
     for name, side in zip(_STORES, (difference.source, difference.target), strict=True):
         row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
     return row
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The result of verifying a migrated store."""
-
-    source: str  #: Its URL.
-    target: str  #: Its URL.
-    phase: str | None  #: In the source's flag; None without a flag.
-    switched_ms: int | None  #: When the target replaced the source, by the source's clock; None if it has not.
-    report: Report  #: The findings, in numbers of nodes.
-    seconds: float  #: The comparison took.
-    differences: str | None  #: The file or folder of all differences; None if they were not kept.
-
-    @property
-    def first(self) -> Iterator[Difference]:
-        """The differences that are shown, by class."""
-        return (one for found in self.report.first.values() for one in found)
-
-    def as_json(self) -> dict[str, Any]:
-        """Convert it to JSON's types, for programs."""
-        report = self.report
-        return {
-            "source": self.source,
-            "target": self.target,
-            "phase": self.phase,
-            "switched_ms": self.switched_ms,
-            "seconds": round(self.seconds, 3),
-            "clean": not report.faults,
-            "compared": report.compared,
-            "equal": report.equal,
-            "ephemeral": report.ephemeral,
-            "versions_kept": report.versions_kept,
-            "other_versions": report.other_versions,
-            "counts": {kind.value: count for kind, count in report.counts.items()},
-            "first": [row_of(one) for one in self.first],
-            "differences_file": self.differences,
-        }
 
 
 # This many nodes with equal bytes show whether the target took over the source's versions.
@@ -327,3 +292,26 @@ class Comparison:
 
 def _persistent(node: Versioned | None) -> Versioned | None:
     return None if node is None or node.ephemeral else node
+
+
+def copy_of(flag: MigrationState | None, source_url: str, target: str | None) -> str:
+    """Return the URL of the copy of a source: the one given, or else what the source's flag names.
+
+    Raises ConfigError where there is nothing to compare, and RefusedError where the flag names a target that is not
+    complete.
+    """
+    found = target or _target_of(flag, source_url)
+    if split_chroot(source_url) == split_chroot(found):
+        raise ConfigError(f"{found} would be compared with itself: name two stores")
+    return found
+
+
+def _target_of(flag: MigrationState | None, source_url: str) -> str:
+    if flag is None or not flag.target_url:
+        raise ConfigError(f"{source_url} has no {MIGRATION_PATH} that names a target: name one with --target")
+    if not flag.is_completed:
+        raise RefusedError(
+            f"the migration of {source_url} to {flag.target_url} is {flag.phase}, not COMPLETED, and its target is not "
+            "complete: wait for it, or name the target with --target to compare it all the same"
+        )
+    return flag.target_url

@@ -1,37 +1,123 @@
-"""A migration observed, prepared, begun and followed, by the source, its brokers and the target."""
+"""A source surveyed and observed, and its migration begun and followed, by the source, its brokers and the target."""
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
 from bookwarden.metastore.following.participants import Participant, read_participants
-from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen
-from bookwarden.migration.survey import Survey, survey
-from bookwarden.migration.watching import Copied, Look
+from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
+from bookwarden.migration.walking import TreeWalk
+from bookwarden.migration.watching import CopyProgress, PhaseSnapshot
+
+# Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
+SAMPLE_SIZE: Final = 1_000
+
+_KEPT_PATHS: Final = 3
+
+
+class SizedNode(NamedTuple):
+    """A node's path and the bytes of its value."""
+
+    path: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSeen:
-    """A registered broker; ``settings`` is None, and ``trouble`` says why, where it did not tell them.
+class Survey:
+    """The nodes of a source."""
 
-    ``other_configuration`` is the URL of its configuration store if that is another one than its metadata store.
-    """
+    nodes: int  #: Number of persistent nodes.
+    size: int  #: Bytes of values and paths of the persistent nodes.
+    ephemeral: int  #: Number of ephemeral nodes.
+    largest: SizedNode | None  #: The persistent node with the largest value; None without nodes.
+    #: The first paths of each session's ephemeral nodes, in order; None: the store tells no session.
+    sessions: Mapping[int | None, tuple[str, ...]]
+    #: Paths of some persistent nodes, all if they are few, each chosen with the same probability.
+    sample: tuple[str, ...]
 
-    name: str
-    version: str | None = None
-    settings: Mapping[str, str] | None = None
-    trouble: str | None = None
-    other_configuration: str | None = None
+    @property
+    def is_sampled_whole(self) -> bool:
+        """Whether the sample has all nodes."""
+        return len(self.sample) == self.nodes
+
+
+def survey(
+    source: MetadataStore,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+    sample_size: int = SAMPLE_SIZE,
+) -> Survey:
+    """Read all of a source; ``progress`` is called with the number of nodes read so far."""
+    tally = _SurveyCounter(progress, sample_size)
+    TreeWalk([source], tally.add).run()
+    return tally.survey()
+
+
+class _SurveyCounter:
+    """Gathers what the threads of a walk find."""
+
+    def __init__(self, progress: Callable[[int], object], sample_size: int) -> None:
+        self._progress = progress
+        self._sample_size = sample_size
+        self._lock = threading.Lock()
+        self._random = random.Random()
+        self._nodes = self._size = self._ephemeral = 0
+        self._largest: SizedNode | None = None
+        self._sessions: dict[int | None, list[str]] = {}
+        # The paths with the largest random numbers: a heap, the smallest first.
+        self._sample: list[tuple[float, str]] = []
+
+    def add(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
+        """Count the nodes of some paths."""
+        with self._lock:
+            for path, node in zip(paths, nodes[0], strict=True):
+                if node is None:
+                    continue
+                if node.ephemeral:
+                    self._add_ephemeral(path, node)
+                else:
+                    self._add_persistent(path, len(node.value))
+            self._progress(self._nodes + self._ephemeral)
+
+    def survey(self) -> Survey:
+        """Sum up."""
+        sessions = {session: tuple(paths) for session, paths in self._sessions.items()}
+        sample = tuple(sorted(path for _, path in self._sample))
+        return Survey(self._nodes, self._size, self._ephemeral, self._largest, sessions, sample)
+
+    def _add_ephemeral(self, path: str, node: Versioned) -> None:
+        self._ephemeral += 1
+        kept = self._sessions.setdefault(node.session, [])
+        kept.append(path)
+        kept.sort()
+        del kept[_KEPT_PATHS:]
+
+    def _add_persistent(self, path: str, size: int) -> None:
+        self._nodes += 1
+        self._size += size + len(path)
+        if self._largest is None or size > self._largest.size:
+            self._largest = SizedNode(path, size)
+        drawn = self._random.random()
+        if len(self._sample) < self._sample_size:
+            heapq.heappush(self._sample, (drawn, path))
+        elif drawn > self._sample[0][0]:
+            heapq.heapreplace(self._sample, (drawn, path))
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredStores:
     """Settings that bear on a move."""
 
     source_url: str  #: As in the settings, or as the operator gives it.
@@ -53,7 +139,7 @@ class RegisteredClusters:
 
 
 @dataclass(frozen=True, slots=True)
-class Observations(Configured):
+class Observations(ConfiguredStores):
     """The state of source, target and processes before a migration."""
 
     target_url: str  #: As the operator gives it.
@@ -63,7 +149,7 @@ class Observations(Configured):
     #: Sessions with ephemeral nodes that have not registered, with some paths of those.
     not_taking_part: Mapping[int | None, tuple[str, ...]]
     survey: Survey  #: Of the source.
-    brokers: tuple[BrokerSeen, ...]  #: All that are registered.
+    brokers: tuple[RegisteredBroker, ...]  #: All that are registered.
     admin_trouble: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
     admin_brokers: tuple[str, ...]  #: The brokers of its cluster, as it lists them.
     has_numbered_ledgers: bool  #: Whether the source's counter has given ids to ledgers.
@@ -73,21 +159,8 @@ class Observations(Configured):
     registered: RegisteredClusters = RegisteredClusters()  #: By the registry of bookie clusters in the source.
 
 
-# A silent target is not asked again for so long.
+# A target that does not answer is not asked again for this time.
 _TARGET_AVOIDED_S: Final = 60.0
-
-
-class MigratingBroker(Protocol):
-    """The broker that is asked about migrations; each call may raise BookwardenError."""
-
-    def status(self) -> object:
-        """Ask for the phase, as this broker sees it."""
-
-    def brokers(self) -> Sequence[str]:
-        """List the brokers of its cluster."""
-
-    def start(self, target_url: str) -> None:
-        """Make it begin; the flag must be known to be absent."""
 
 
 class MigrationControl:
@@ -95,18 +168,17 @@ class MigrationControl:
 
     ``source`` is the raw one: the store that follows a migration would redirect reads; ``surveyed`` is the same, its
     reads limited for the survey. ``keeps_ledgers`` says that it has BookKeeper's metadata too, ``is_zookeeper`` that
-    brokers move such a store. ``read_brokers`` asks each registered broker, with the fields of BrokerSeen;
-    ``read_registered`` reads the registry of bookie clusters, with the fields
-    of RegisteredClusters.
+    brokers move such a store. ``broker`` is asked about migrations, and ``connection`` has the credentials for all.
+    ``read_registered`` reads the registry of bookie clusters, with the fields of RegisteredClusters.
     """
 
     def __init__(
         self,
-        configured: Configured,
+        configured: ConfiguredStores,
         source: MetadataStore,
         surveyed: MetadataStore,
-        broker: MigratingBroker,
-        read_brokers: Callable[[], Iterable[tuple[str, str | None, Mapping[str, str] | None, str | None, str | None]]],
+        broker: MigrationAdmin,
+        connection: PulsarConnection,
         open_target: Callable[[str], MetadataStore],
         read_registered: Callable[[], tuple[tuple[str, ...], str, bool, str]],
         *,
@@ -118,7 +190,7 @@ class MigrationControl:
         self._configured = configured
         self._source = source
         self._surveyed = surveyed
-        self._read_brokers = read_brokers
+        self._connection = connection
         self._open_target = open_target
         self._read_registered = read_registered
         self._is_zookeeper = is_zookeeper
@@ -126,18 +198,18 @@ class MigrationControl:
         self._targets: dict[str, MetadataStore] = {}
         self._target_avoided_until = 0.0
 
-    def look(self) -> Look:
+    def snapshot(self) -> PhaseSnapshot:
         """Read the flag and the participants, after a sync; raise StoreError or FormatError if that fails."""
         at_ms = int(time.time() * 1000)
         self._source.sync()
         participants = {one.name: one.whose for one in read_participants(self._source)}
         node = self._source.get(MIGRATION_PATH)
         if node is None:
-            return Look(at_ms, participants=participants)
+            return PhaseSnapshot(at_ms, participants=participants)
         state = parse_flag(node)
-        return Look(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
+        return PhaseSnapshot(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
-    def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
+    def copy_progress(self, found: Survey, target_url: str | None) -> CopyProgress | None:
         """Return how much of the source the target has, by the survey's sample; None without an answer."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
@@ -148,7 +220,7 @@ class MigrationControl:
             self._target_avoided_until = time.monotonic() + _TARGET_AVOIDED_S
             return None
         there = sum(node is not None for node in nodes)
-        return Copied(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
+        return CopyProgress(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
 
     def survey(self, progress: Callable[[int], object] = lambda _: None) -> Survey:
         """Read all of the source."""
@@ -162,21 +234,21 @@ class MigrationControl:
         """
         if not self._is_zookeeper:
             raise ConfigError(f"{self.source_url} is no ZooKeeper: brokers move metadata from ZooKeeper to Oxia alone")
-        look = self._look_at_any_flag()
+        snapshot = self._snapshot_of_any_flag()
         registered = read_participants(self._source)
         root = self._configured.ledgers_root
         registered_clusters = RegisteredClusters(*self._read_registered())
         numbered = registered_clusters.id_root or (root if self._keeps_ledgers else "")
         bookies, known = self._bookies(root) if self._keeps_ledgers else ((), ())
         return Observations(
-            **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(Configured)},
+            **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(ConfiguredStores)},
             target_url=target_url,
-            phase=look.phase,
-            flag_target=look.target_url,
+            phase=snapshot.phase,
+            flag_target=snapshot.target_url,
             participants={one.name: one.whose for one in registered},
             not_taking_part=self._not_taking_part(found, registered),
             survey=found,
-            brokers=tuple(BrokerSeen(*broker) for broker in self._read_brokers()),
+            brokers=tuple(read_registered_brokers(self._source, self._connection)),
             admin_trouble=_trouble_of(self.broker.status),
             admin_brokers=self._admin_brokers(),
             has_numbered_ledgers=bool(numbered) and self._source.get(f"{numbered}/idgen") is not None,
@@ -189,12 +261,12 @@ class MigrationControl:
     def start(self, target_url: str) -> None:
         """Make the broker begin; raises as the broker's `start`, and RefusedError if there is a flag.
 
-        An order beside an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
+        An order next to an existing flag is dangerous: 4.2.4 overwrites its phase with FAILED, also in mid-copy.
         """
-        look = self.look()
-        if look.phase is not None:
+        snapshot = self.snapshot()
+        if snapshot.phase is not None:
             raise RefusedError(
-                f"{MIGRATION_PATH} of {self.source_url} says {look.phase}: a broker that is told to start now would "
+                f"{MIGRATION_PATH} of {self.source_url} says {snapshot.phase}: a broker that starts now would "
                 "write FAILED over it; see `bookwarden metadata-migration status`"
             )
         self.broker.start(target_url)
@@ -206,11 +278,11 @@ class MigrationControl:
             # The broker's status tells what is wrong with it.
             return ()
 
-    def _look_at_any_flag(self) -> Look:
+    def _snapshot_of_any_flag(self) -> PhaseSnapshot:
         try:
-            return self.look()
+            return self.snapshot()
         except FormatError:
-            return Look(int(time.time() * 1000), "not understood")
+            return PhaseSnapshot(int(time.time() * 1000), "not understood")
 
     def _bookies(self, root: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         available = f"{root}/available"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.ledger_numbers import largest_of_ledger_ids, read_ledger_numbers
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
@@ -62,10 +63,9 @@ class Counters:
     source_url: str  #: Names it in errors.
     target: MigrationTarget  #: The store that replaced it.
     target_url: str  #: What the source's flag named when the target was opened.
-    #: Reads a store's counter of ledger ids; None where ledgers are counted elsewhere.
-    ledger_numbers: Callable[[MetadataStore], LedgerNumbers | None] | None
-    #: Finds the largest id of the target's ledgers in a range; None likewise.
-    largest_ledger_id: Callable[[int, int], int | None] | None
+    ledgers_elsewhere: str | None  #: The store in which ledgers are counted as before, if that is neither.
+    ledgers_root: str  #: Below it ledger ids are counted.
+    ledger_places: Sequence[tuple[MetadataStore, str]]  #: Stores and ledgers roots that have the ledgers.
 
     def examine(self) -> list[Counter]:
         """Compare the counters of both stores and the existing ledgers; reads only."""
@@ -76,14 +76,15 @@ class Counters:
         return counters
 
     def _of_ledgers(self) -> list[Counter]:
-        if self.ledger_numbers is None or self.largest_ledger_id is None:
+        if self.ledgers_elsewhere is not None:
             return []
-        source, target = (self.ledger_numbers(store) for store in (self.source, self.target))
+        source, target = (read_ledger_numbers(store, self.ledgers_root) for store in (self.source, self.target))
         if target is None and source is not None:
             target = source._replace(next_number=_FIRST)
         if target is None:
             return []
-        return [ledger_ids(source, target, self.largest_ledger_id(target.first_id, target.end_id))]
+        largest = largest_of_ledger_ids(self.ledger_places, target.first_id, target.end_id)
+        return [ledger_ids(source, target, largest)]
 
     def advance(
         self,
@@ -94,11 +95,11 @@ class Counters:
     ) -> None:
         """Advance the target's counters past all numbers that were given.
 
-        ``progress`` is called with a counter's number on the way. Servers older than 0.15 let nobody set a counter:
+        ``progress`` is called with a counter's number on the way. Servers older than 0.15 let no client set a counter:
         without ``count_up`` it then stays behind. Raises NotFoundError if the target lacks one.
         """
         if completed_target(self.source, self.source_url) != self.target_url:
-            raise RefusedError(f"the flag of {self.source_url} names another target than before: start anew")
+            raise RefusedError(f"the flag of {self.source_url} names another target than before: start again")
         for counter in counters:
             if not counter.behind:
                 continue

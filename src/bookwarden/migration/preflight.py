@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.control import BrokerSeen, Observations
-from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
+from bookwarden.migration.control import Observations
+from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
 _PROPOSED_BYTES_PER_SECOND: Final = PROPOSED_BYTES / PROPOSED_SECONDS
 # Measured of a broker of 4.2.4 (docs/metadata-migration.md, "size"): 20,250 nodes in 1.9 s.
@@ -31,13 +32,13 @@ _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
 NEVER_SKIPPED: Final = frozenset({"flag", "cluster", "bookie clusters"})
 
 
-def judge(seen: Observations) -> list[Finding]:
+def evaluate(seen: Observations) -> list[Finding]:
     """List all lines, in the best order to deal with them."""
     return [Finding(check, *found) for check, line in _LINES.items() for found in line(seen)]
 
 
 def estimate_seconds(nodes: int, size: int) -> float:
-    """Estimate how many seconds it takes to copy so many nodes with so many bytes."""
+    """Estimate the seconds that it takes to copy these nodes and bytes."""
     return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
 
 
@@ -111,13 +112,14 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
     yield from faults
     if silent:
         yield warns(
-            f"not told by {some(silent)}", "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there"
+            f"not reported by {some(silent)}",
+            "check zookeeperSessionExpiredPolicy and bookkeeperMetadataServiceUri there",
         )
     elif seen.brokers and not faults:
         yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
 
 
-def _faults_of(broker: BrokerSeen, seen: Observations) -> Iterator[Found]:
+def _faults_of(broker: RegisteredBroker, seen: Observations) -> Iterator[Found]:
     settings = broker.settings or {}
     if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
         yield fails(
@@ -147,7 +149,7 @@ def _participants(seen: Observations) -> Iterator[Found]:
     others = {session: paths for session, paths in seen.not_taking_part.items() if not _bookies_in(paths, seen)}
     if not seen.participants:
         yield fails(
-            "no process has registered: the copy would begin at once, and nobody would follow",
+            "no process has registered: the copy would begin at once, and no process would follow",
             "restart all brokers and bookies: after a migration that failed they register when they start",
         )
     for paths in others.values():
@@ -264,8 +266,8 @@ def _size(seen: Observations) -> Iterator[Found]:
         return
     yield warns(
         told,
-        "no topic, subscription, ledger or policy can be made or changed for so long: choose the hour; "
-        "delete what nobody needs first (`bookwarden orphans scan`)",
+        "no topic, subscription, ledger or policy can be made or changed meanwhile: choose the hour; "
+        "delete what is not needed first (`bookwarden orphans scan`)",
     )
 
 

@@ -18,7 +18,7 @@ from bookwarden.metastore.interface import MetadataStore, Versioned
 Piece = TypeVar("Piece")
 
 
-class Pieces(Generic[Piece]):
+class WorkQueue(Generic[Piece]):
     """A queue with room for ``most`` pieces; it ends when it is empty and no thread works on one of its pieces.
 
     ``first`` are in it from the start, however many there are.
@@ -102,7 +102,7 @@ class TreeWalk:
 
     def run(self) -> None:
         """Visit all nodes; raises what the trees raise, and what the visit does."""
-        pieces: Pieces[_Below] = Pieces(self._grouped([("/", None)]), _MOST_WAITING)
+        pieces: WorkQueue[_Directories] = WorkQueue(self._grouped([("/", None)]), _MOST_WAITING)
         for tree in self._trees:
             tree.sync()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="walk") as pool:
@@ -113,7 +113,7 @@ class TreeWalk:
                 # On an error of one thread, and on Ctrl-C, the others end with their batch.
                 pieces.stop()
 
-    def _work(self, pieces: Pieces[_Below]) -> None:
+    def _work(self, pieces: WorkQueue[_Directories]) -> None:
         try:
             for piece in pieces.each():
                 self._walk(piece, pieces)
@@ -121,7 +121,7 @@ class TreeWalk:
             pieces.stop()
             raise
 
-    def _walk(self, piece: _Below, pieces: Pieces[_Below]) -> None:
+    def _walk(self, piece: _Directories, pieces: WorkQueue[_Directories]) -> None:
         """Visit all of a piece but the parts left to other threads."""
         levels = [piece]
         while levels and not pieces.is_stopped:
@@ -133,11 +133,11 @@ class TreeWalk:
             mine = [group for group in self._grouped(below) if not pieces.offer(group)]
             levels += reversed(mine)
 
-    def _grouped(self, directories: Sequence[_Directory]) -> Iterator[_Below]:
+    def _grouped(self, directories: Sequence[_Directory]) -> Iterator[_Directories]:
         """Divide directories so that each thread gets some."""
         size = min(_MOST_DIRECTORIES, max(1, len(directories) // (2 * self._threads)))
         for begin in range(0, len(directories), size):
-            yield _Below(self._paths_in, directories[begin : begin + size])
+            yield _Directories(self._paths_in, directories[begin : begin + size])
 
     def _paths_in(self, paths: Sequence[str]) -> Iterator[str]:
         """Yield the paths of all children of these nodes, in any of the trees."""
@@ -163,7 +163,7 @@ class TreeWalk:
         return [(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
 
 
-class _Below:
+class _Directories:
     """The paths below some directories, listed as they are asked for; for one thread at a time."""
 
     def __init__(self, paths_in: Callable[[Sequence[str]], Iterator[str]], directories: Iterable[_Directory]) -> None:

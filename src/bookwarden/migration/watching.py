@@ -1,20 +1,27 @@
-"""A migration under way, as seen by an operator who waits for its end."""
+"""A migration under way, as seen by an operator who waits for its end; and the phases of the stores, by their flags."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from bookwarden.migration.rehearsal.operation import PARTICIPANTS_LIMIT_SECONDS
+from bookwarden.errors import FormatError, StoreError
+from bookwarden.metastore.following.flag import read_flag
+from bookwarden.metastore.interface import MetadataStore
 
+# The speed that PIP-454 promises, and its coordinator's wait for participants, after which it copies anyway.
+PROPOSED_SECONDS: Final = 30.0
+PROPOSED_BYTES: Final = 500_000_000
+PARTICIPANTS_LIMIT_SECONDS: Final = 60.0
 # A coordinator that is alive makes progress sooner.
 _STALL_SECONDS: Final = 30.0
 
 
-class Ending(Enum):
+class MigrationOutcome(Enum):
     """The end of a migration."""
 
     COMPLETED = "completed"
@@ -22,13 +29,13 @@ class Ending(Enum):
     REMOVED = "flag removed"
 
 
-def ending_of(phase: str | None) -> Ending | None:
+def ending_of(phase: str | None) -> MigrationOutcome | None:
     """Return the ending that a phase is; None for other phases."""
-    return {"COMPLETED": Ending.COMPLETED, "FAILED": Ending.FAILED}.get(phase or "")
+    return {"COMPLETED": MigrationOutcome.COMPLETED, "FAILED": MigrationOutcome.FAILED}.get(phase or "")
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyProgress:
     """The number of the source's nodes that are in the target: counted, or estimated from a sample."""
 
     nodes: int
@@ -37,7 +44,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PhaseSnapshot:
     """A migration as seen at one moment."""
 
     at_ms: int  #: By our clock, in ms since the epoch.
@@ -47,8 +54,8 @@ class Look:
     changed_ms: int = 0  #: When the phase began, by the clock of the source's server; 0 without one.
     #: By registered node, the process behind it; "" if unknown.
     participants: Mapping[str, str] = field(default_factory=dict)
-    copied: Copied | None = None  #: None if unknown.
-    trouble: str | None = None  #: Why the source could not be read; all else is then of the last look.
+    copied: CopyProgress | None = None  #: None if unknown.
+    trouble: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
 
     @property
     def blocked_seconds(self) -> float:
@@ -65,85 +72,113 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A look, its warnings, and the migration's ending if it was the last look."""
+class PhaseStep:
+    """A snapshot, its warnings, and the migration's ending if it was the last snapshot."""
 
-    look: Look
+    snapshot: PhaseSnapshot
     warnings: tuple[str, ...] = ()
-    ending: Ending | None = None
+    ending: MigrationOutcome | None = None
 
     @property
     def differs_from(self) -> tuple[object, ...]:
         """The values whose change makes a step worth reporting: all but times."""
-        look = self.look
-        return look.phase, tuple(look.participants), look.copied, look.trouble, self.warnings
+        snapshot = self.snapshot
+        return snapshot.phase, tuple(snapshot.participants), snapshot.copied, snapshot.trouble, self.warnings
 
 
 def follow(
-    look: Callable[[], Look],
+    snapshot: Callable[[], PhaseSnapshot],
     *,
     every_s: float = 0.5,
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Step]:
+) -> Iterator[PhaseStep]:
     """Look until the migration is over; the last step has its ending."""
-    course = _Course(clock)
+    course = _Watch(clock)
     while True:
-        step = course.step(look())
+        step = course.step(snapshot())
         yield step
         if step.ending is not None:
             return
         pause(every_s)
 
 
-class _Course:
-    """The looks so far; each warning is given once."""
+class _Watch:
+    """The snapshots so far; each warning is given once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._last: Look | None = None
+        self._last: PhaseSnapshot | None = None
         self._moved_at = clock()
         self._warned: set[str] = set()
 
-    def step(self, look: Look) -> Step:
+    def step(self, snapshot: PhaseSnapshot) -> PhaseStep:
         before = self._last
-        if before is None or (look.phase, look.copied, look.trouble) != (before.phase, before.copied, before.trouble):
+        if before is None or (snapshot.phase, snapshot.copied, snapshot.trouble) != (
+            before.phase,
+            before.copied,
+            before.trouble,
+        ):
             self._moved_at = self._clock()
-        warnings = tuple(text for text in self._warnings(look, before) if text not in self._warned)
+        warnings = tuple(text for text in self._warnings(snapshot, before) if text not in self._warned)
         self._warned.update(warnings)
-        self._last = look
-        return Step(look, warnings, _ending(look, before))
+        self._last = snapshot
+        return PhaseStep(snapshot, warnings, _ending(snapshot, before))
 
-    def _warnings(self, look: Look, before: Look | None) -> Iterator[str]:
-        if look.trouble is not None:
+    def _warnings(self, snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> Iterator[str]:
+        if snapshot.trouble is not None:
             return
-        left = _named(look.participants)
-        if left and before is not None and (before.phase, look.phase) == ("PREPARATION", "COPYING"):
+        left = _named(snapshot.participants)
+        if left and before is not None and (before.phase, snapshot.phase) == ("PREPARATION", "COPYING"):
             yield (
                 f"the copy began without {left}: what they write to the source now "
                 "may be lost; find them, and verify the copy"
             )
         idle = self._clock() - self._moved_at
-        if look.phase == "PREPARATION" and idle > 2 * PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
+        if snapshot.phase == "PREPARATION" and idle > 2 * PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
             yield (
                 # It looks for the last time before its 60 s are over, and then pauses for as long again.
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
             )
-        if look.phase == "COPYING" and look.copied is not None and idle > _STALL_SECONDS:
+        if snapshot.phase == "COPYING" and snapshot.copied is not None and idle > _STALL_SECONDS:
             yield (
                 f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "
                 "'A migration that stands still' in docs/metadata-migration.md"
             )
 
 
-def _ending(look: Look, before: Look | None) -> Ending | None:
-    if look.trouble is not None:
+def _ending(snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> MigrationOutcome | None:
+    if snapshot.trouble is not None:
         return None
-    if look.phase is None:
-        return None if before is None or before.phase is None else Ending.REMOVED
-    return ending_of(look.phase)
+    if snapshot.phase is None:
+        return None if before is None or before.phase is None else MigrationOutcome.REMOVED
+    return ending_of(snapshot.phase)
 
 
 def _named(participants: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({whose})" if whose else name for name, whose in sorted(participants.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class StorePhase:
+    """Phase of one metadata store, by its flag; ``problem`` is the reason if it is not known."""
+
+    store: str
+    phase: str
+    target: str | None = None
+    problem: str = ""
+
+
+def read_phases(stores: Mapping[str, Callable[[], MetadataStore]]) -> tuple[StorePhase, ...]:
+    """Read the flag of each store by URL; they are opened for that."""
+    return tuple(_phase_of(url, opened) for url, opened in stores.items())
+
+
+def _phase_of(url: str, opened: Callable[[], MetadataStore]) -> StorePhase:
+    try:
+        with closing(opened()) as store:
+            flag = read_flag(store)
+    except (StoreError, FormatError) as error:
+        return StorePhase(url, "unknown", problem=str(error))
+    return StorePhase(url, "NOT_STARTED") if flag is None else StorePhase(url, flag.phase, flag.target_url)

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bookwarden.blue_green.observing import Look
+from bookwarden.blue_green.observing import MigrationSnapshot
 from bookwarden.blue_green.scope import namespace_of
 from bookwarden.config import Settings
 from bookwarden.wiring.blue_green import BlueGreenContext
@@ -22,17 +22,17 @@ def migration_metrics(settings: Settings) -> bytes:
         return b""
     with BlueGreenContext(settings) as context:
         names = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
-        look = context.observer.look(names, context.record.expected(names))
+        snapshot = context.observer.snapshot(names, context.record.expected(names))
     registry = CollectorRegistry()
-    registry.register(_LookCollector(look))
+    registry.register(_LookCollector(snapshot))
     return generate_latest(registry)
 
 
 class _LookCollector(Collector):
     """The metrics of one look."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, snapshot: MigrationSnapshot) -> None:
+        self._look = snapshot
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric."""
@@ -55,6 +55,6 @@ class _LookCollector(Collector):
             flagged.add_metric([namespace], is_on)
         yield unread
         yield flagged
-        troubles = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
-        troubles.add_metric([], len(self._look.troubles))
-        yield troubles
+        errors = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
+        errors.add_metric([], len(self._look.errors))
+        yield errors

@@ -62,13 +62,20 @@ class PhaseOneContext(Resources):
     """Everything that phase one needs; close it, or use it in a with statement.
 
     ``on_report`` is called with each report of marks, as by ``MarkMetrics(registry).count`` of `pipelines.metrics`.
+    ``metadata`` is that of a caller who has it open, and closes it.
     """
 
-    def __init__(self, settings: Settings, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_report: Callable[[MarkReport], None] = lambda _: None,
+        metadata: MetadataContext | None = None,
+    ) -> None:
         super().__init__()
         connection, deletion = connection_of(settings.pulsar), settings.deletion
         with self._closed_on_error():
-            self.metadata = self._keep(MetadataContext(settings))
+            self.metadata = metadata or self._keep(MetadataContext(settings))
             sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
             self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
             store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)

@@ -58,6 +58,7 @@ class MetadataContext(Resources):
 
     ``max_reads_per_second`` is for each store of this process; None sets no limit. ``one_of_many`` is as for
     `open_metadata_store`, and so is ``deletes``. ``migrations`` has the state of the stores that Pulsar may move.
+    ``admin`` is that of a caller who has one, and closes it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class MetadataContext(Resources):
         max_reads_per_second: float | None = None,
         one_of_many: bool = False,
         deletes: bool = False,
+        admin: PulsarAdmin | None = None,
     ) -> None:
         super().__init__()
         self._settings = settings
@@ -113,7 +115,7 @@ class MetadataContext(Resources):
                     lambda: scheme_of(pulsars_moved_to() or urls[0]) == "oxia",
                 ),
             )
-            self.admin = self._keep(PulsarAdmin(connection_of(settings.pulsar)))
+            self.admin = admin or self._keep(PulsarAdmin(connection_of(settings.pulsar)))
             self.last_entries = LastEntries(self.catalog, lambda: self.bookies)
             self.references = MetadataReferences(
                 list(self.stores.values()),

@@ -1,4 +1,4 @@
-"""Wiring of migrations of a metadata store: prepared, begun, followed, verified, its counters advanced."""
+"""Wiring of migrations of a metadata store: prepared, rehearsed, begun, followed, verified, its counters advanced."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_of_ledger_ids, read_ledger_numbers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
-from bookwarden.clusters.pulsar.rest.registered_brokers import read_registered_brokers
 from bookwarden.config import MetadataStoreSettings, Settings
-from bookwarden.errors import ConfigError, RefusedError
-from bookwarden.metastore.following.flag import MIGRATION_PATH, MigrationState, read_flag
+from bookwarden.errors import ConfigError
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
-from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.migration.comparison import ZOOKEEPERS_OWN, Comparison
-from bookwarden.migration.control import Configured, MigrationControl
+from bookwarden.migration.control import ConfiguredStores, MigrationControl
 from bookwarden.migration.counters import Counters, completed_target
 from bookwarden.resources import Resources
 from bookwarden.switching.registry_node import RegistryNode, read_id_counter, read_registered
@@ -54,7 +49,7 @@ class MigrationContext(Resources):
             raw = self._keep(open_single_store(store, url))
             place, whole = bookkeeper_place_of(store), split_chroot(url)
             others = {other for other in (*store.urls, place.url) if split_chroot(other) != whole}
-            configured = Configured(
+            configured = ConfiguredStores(
                 source_url=url,
                 chroot=whole[1],
                 ledgers_root=place.ledgers_root,
@@ -68,7 +63,7 @@ class MigrationContext(Resources):
                 raw,
                 throttled(raw, max_reads_per_second),
                 self.admin,
-                partial(read_registered_brokers, raw, connection),
+                connection,
                 lambda target: self._keep(open_single_store(store, target)),
                 partial(read_registered, RegistryNode(raw, url)),
                 is_zookeeper=scheme_of(url) == "zk",
@@ -76,81 +71,47 @@ class MigrationContext(Resources):
             )
 
 
-class CountersContext(Resources):
-    """The stores of a finished migration, the former and the new one; close it, or use it in a with statement.
+class SourceContext(Resources):
+    """The store that is moved, or was, and others that a command opens; close it, or use it in a with statement.
 
-    ``source`` is the URL of the former, None for the one in the settings; its flag names the new one. Raises
-    ConfigError where these are not ZooKeeper and Oxia, and RefusedError for a migration that is not COMPLETED.
-    ``ledgers_elsewhere`` is the store of BookKeeper's metadata if that is neither: it counts ledgers as before.
+    ``source`` is a URL, also of a snapshot, None for the only store of the settings. Stores are those of exactly their
+    URLs, during and after a migration too.
     """
 
-    def __init__(self, settings: MetadataStoreSettings, *, source: str | None = None) -> None:
+    def __init__(self, settings: MetadataStoreSettings, source: str | None = None) -> None:
         super().__init__()
+        self.settings = settings
         with self._closed_on_error():
             self.source_url = source or former_store(settings)
-            moved = self._keep(open_single_store(settings, self.source_url))
-            if not isinstance(moved, ZooKeeperStore):
-                raise ConfigError(f"{self.source_url} is no ZooKeeper: name the store that was moved with --source")
-            self.target_url = completed_target(moved, self.source_url)
-            target = self._keep(open_single_store(settings, self.target_url))
-            if not isinstance(target, MigrationTarget):
-                raise ConfigError(f"{self.target_url}, to which the metadata was moved, is no Oxia")
-            place = bookkeeper_place_of(settings)
-            # The settings may name either store by now.
-            is_here = split_chroot(place.url) in (split_chroot(self.source_url), split_chroot(self.target_url))
-            # The copy has the newest registry.
-            self.ledgers_elsewhere, root, places = read_id_counter(
-                RegistryNode(target, self.target_url),
-                place.ledgers_root,
-                None if is_here else place.url,
-                lambda url: self._keep(open_single_store(settings, url)),
-                target,
-            )
-            counts = self.ledgers_elsewhere is None
-            self.counters = Counters(
-                moved,
-                self.source_url,
-                target,
-                self.target_url,
-                ledger_numbers=partial(read_ledger_numbers, root=root) if counts else None,
-                largest_ledger_id=partial(largest_of_ledger_ids, places) if counts else None,
-            )
+            self.source = self.open(self.source_url)
+            #: URLs of all stores that the settings, or the caller, name.
+            self.in_use = (self.source_url, *settings.urls, bookkeeper_place_of(settings).url)
+
+    def open(self, url: str) -> MetadataStore:
+        """Open another store, closed with this one."""
+        return self._keep(open_single_store(self.settings, url))
 
 
-class VerificationContext(Resources):
-    """The source and the target of a migration, whatever its phase; close it, or use it in a with statement.
+def counters_of(context: SourceContext) -> Counters:
+    """Return the counters of a finished migration, of the former store and of the new one, which its flag names.
 
-    ``source`` and ``target`` are URLs, None for those that the settings and the source's flag name.
-    ``max_reads_per_second`` is for each of both stores. Raises ConfigError where there is nothing to compare, and
-    RefusedError where the flag names a target that is not complete.
+    Raises ConfigError where these are not ZooKeeper and Oxia, and RefusedError for a migration that is not COMPLETED.
     """
-
-    def __init__(
-        self,
-        settings: MetadataStoreSettings,
-        *,
-        source: str | None = None,
-        target: str | None = None,
-        max_reads_per_second: float | None = None,
-    ) -> None:
-        super().__init__()
-        with self._closed_on_error():
-            self.source_url = source or former_store(settings)
-            read = self._open(settings, self.source_url, max_reads_per_second)
-            #: That of the source.
-            flag = self.flag = read_flag(read)
-            #: When the target was put in the source's place, in ms by the source's clock; None if it was not.
-            self.switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
-            self.target_url = target or _target_of(self.flag, self.source_url)
-            if split_chroot(self.source_url) == split_chroot(self.target_url):
-                raise ConfigError(f"{self.target_url} would be compared with itself: name two stores")
-            copied = self._open(settings, self.target_url, max_reads_per_second)
-            passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
-            #: Makes what compares both stores, of what a copy has.
-            self.comparison = partial(Comparison, read, copied, passed_over=passed_over)
-
-    def _open(self, settings: MetadataStoreSettings, url: str, max_reads_per_second: float | None) -> MetadataStore:
-        return throttled(self._keep(open_single_store(settings, url)), max_reads_per_second)
+    source, source_url = context.source, context.source_url
+    if not isinstance(source, ZooKeeperStore):
+        raise ConfigError(f"{source_url} is no ZooKeeper: name the store that was moved with --source")
+    target_url = completed_target(source, source_url)
+    target = context.open(target_url)
+    if not isinstance(target, MigrationTarget):
+        raise ConfigError(f"{target_url}, to which the metadata was moved, is no Oxia")
+    place = bookkeeper_place_of(context.settings)
+    # The settings may name either store by now.
+    is_here = split_chroot(place.url) in (split_chroot(source_url), split_chroot(target_url))
+    # The copy has the newest registry.
+    ledgers = read_id_counter(
+        RegistryNode(target, target_url), place.ledgers_root, None if is_here else place.url, context.open, target
+    )
+    return Counters(source, source_url, target, target_url, *ledgers)
 
 
 def former_store(settings: MetadataStoreSettings) -> str:
@@ -163,14 +124,3 @@ def former_store(settings: MetadataStoreSettings) -> str:
             f"metadata_store.urls names {urls[0]}: name the store from before the migration with --source"
         )
     return urls[0]
-
-
-def _target_of(flag: MigrationState | None, source_url: str) -> str:
-    if flag is None or not flag.target_url:
-        raise ConfigError(f"{source_url} has no {MIGRATION_PATH} that names a target: name one with --target")
-    if not flag.is_completed:
-        raise RefusedError(
-            f"the migration of {source_url} to {flag.target_url} is {flag.phase}, not COMPLETED, and its target is not "
-            "complete: wait for it, or name the target with --target to compare it all the same"
-        )
-    return flag.target_url

@@ -8,18 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.readiness.findings import Override, blocking
-from bookwarden.blue_green.releasing import ReleasingAsItGoes
-from bookwarden.blue_green.starting import Started
-from bookwarden.blue_green.verifying import Verified, verify
-from bookwarden.blue_green.watching import Ending, follow
+from bookwarden.blue_green.finishing import MigrationFinisher, MigrationVerification, verify_migration
+from bookwarden.blue_green.green_resources import GreenResources
+from bookwarden.blue_green.observing import MigrationSnapshot
+from bookwarden.blue_green.preparing.operation import Preparation
+from bookwarden.blue_green.readiness.checks import evaluate
+from bookwarden.blue_green.readiness.findings import CheckResult, Override, blocking
+from bookwarden.blue_green.releasing import ContinuousReleaser, TopicReleaser
+from bookwarden.blue_green.starting import MigrationStarter, StartResult
+from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, follow
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, ServerError
-from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden_dev.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Account, Flow, Traffic
 from bookwarden_dev.devcluster.blue_green import BlueAndGreen
@@ -121,21 +123,24 @@ class MoveStory:
                 admin.put(f"{path}/partitions", 3) if is_partitioned else admin.put(path)
 
     def _prepare(self, context: BlueGreenContext) -> None:
-        with ReadinessContext(self._settings, context) as readiness:
-            before = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
-            self._say(f"preflight: {len(before)} lines stand in the way: {', '.join(one.check for one in before)}")
-            preparation = readiness.preparation([NAMESPACE])
-            wanted = preparation.plan()
-            done = preparation.execute(wanted)
-            self._say(f"prepare: {len(done.done)} steps, on green what it lacks, on blue that nothing is deleted")
-            left = blocking(readiness.preflight([NAMESPACE]), _ACCEPTED)
+        def blocked() -> list[CheckResult]:
+            return blocking(evaluate(context.preflight.observe([NAMESPACE])), _ACCEPTED)
+
+        before = blocked()
+        self._say(f"preflight: {len(before)} checks block: {', '.join(one.check for one in before)}")
+        preparation = Preparation(context.preflight, [NAMESPACE], context.journal)
+        done = preparation.execute(preparation.plan())
+        self._say(f"prepare: {len(done.done)} steps, on green what it lacks, on blue that nothing is deleted")
+        left = blocked()
         if left:
-            raise RefusedError(f"{left[0].check} stands in the way after the preparation: {left[0].seen}")
+            raise RefusedError(f"{left[0].check} blocks after the preparation: {left[0].seen}")
 
     def _start(self, context: BlueGreenContext) -> None:
-        starting = context.starting(context.green_resources(), self._say)
-        starting.set_urls()
-        started: Started = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
+        blue, urls = context.blue, redirect_urls(context.clients)
+        with closing(GreenResources(blue, context.green, context.record)) as resources:
+            starting = MigrationStarter(blue, context.observer, context.record, urls, resources, self._say)
+            starting.set_urls()
+            started: StartResult = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
         if not started.ok:
             raise ServerError(f"{started.left[0] if started.left else NAMESPACE} was not marked; see blue's broker log")
         self._say(f"start: {started.marked} of {started.topics} topics and partitions are marked")
@@ -143,26 +148,26 @@ class MoveStory:
     def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
         expected, told = context.record.expected([NAMESPACE]), ""
         deadline, arrived = time.monotonic() + _PATIENCE_S, False
-        as_it_goes = ReleasingAsItGoes(context.releasing)
+        as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
+        health = BrokerHealth(context.blue)
 
-        def look() -> Look:
-            return context.observer.look([NAMESPACE], expected)
+        def snapshot() -> MigrationSnapshot:
+            return context.observer.snapshot([NAMESPACE], expected)
 
-        for step in follow(look, every_s=_LOOK_EVERY_S, health=context.health, unanswered=lambda: as_it_goes.timed_out):
-            progress = step.look.progress
-            states = ", ".join(f"{state.value} {count}" for state, count in progress.states.items())
+        for step in follow(snapshot, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
+            states = ", ".join(f"{state.value} {count}" for state, count in step.snapshot.states.items())
             if states != told:
-                self._say(f"watch: {states}; {progress.unread} entries unread")
+                self._say(f"watch: {states}; {step.snapshot.unread} entries unread")
                 told = states
             if not arrived and all(seen.topic.endswith("/consumer-away") for seen in step.holding):
                 self._say("the consumer that was away comes back, with blue's URL")
                 traffic.arrive()
                 arrived = True
-            for reason in as_it_goes.take(step.look.topics):
+            for reason in as_it_goes.take(step.snapshot.topics):
                 self._say(f"not released: {reason}")
-            if step.ending is Ending.DRAINED:
+            if step.ending is DrainOutcome.DRAINED:
                 return
-            if step.ending is Ending.DEADLOCKED:
+            if step.ending is DrainOutcome.DEADLOCKED:
                 raise ServerError(
                     f"broker {', '.join(step.deadlocked)} of blue is deadlocked, as released brokers can be where a "
                     "migrated topic ends (docs/cluster-migration.md, 'A deadlocked broker'); run the demo again"
@@ -171,23 +176,23 @@ class MoveStory:
                 raise ServerError(f"not drained within {_PATIENCE_S:.0f} s: {states}")
 
     def _finish(self, context: BlueGreenContext, accounts: list[Account], drained_s: float) -> MoveFinale:
-        expected, accepted = context.record.expected([NAMESPACE]), [one.value for one in _ACCEPTED]
-        verified = verify(context.observer, context.green.nodes, context.green.admin, [NAMESPACE], expected, accepted)
+        blue, green, observer, record = context.blue, context.green, context.observer, context.record
+        verified = verify_migration(blue, green, observer, record, [NAMESPACE], [one.value for one in _ACCEPTED])
         faults = [f"{one.topic}: {fault}" for one in verified.topics for fault in one.faults]
         self._say(f"verify: {len(verified.topics)} topics and partitions, {len(faults)} not done")
-        with FinishingContext(self._settings, context, lambda _line: None) as finishing:
-            plan = finishing.finishing.plan([NAMESPACE], verified)
-            removed = list(finishing.finishing.carry_out(plan))
-            finishing.finishing.close([NAMESPACE], plan, removed)
+        finishing = MigrationFinisher(blue, green, observer, context.removal, record)
+        plan = finishing.plan([NAMESPACE], verified)
+        removed = list(finishing.carry_out(plan))
+        finishing.close([NAMESPACE], plan, removed)
         marks = sum(one.marks for one in removed)
         self._say(f"finish: {sum(one.done for one in removed)} topics removed from blue, {marks} ledgers marked")
-        left = [seen.topic for seen in context.observer.look([NAMESPACE]).topics]
+        left = [seen.topic for seen in observer.snapshot([NAMESPACE]).topics]
         topics = tuple(_moved(account, verified, left) for account in accounts)
         faults += list(verified.faults) + [one.problem for one in removed if one.problem]
         return MoveFinale(topics, drained_s, marks, tuple(faults), plan.leftovers)
 
 
-def _moved(account: Account, verified: Verified, left: list[str]) -> TopicMoved:
+def _moved(account: Account, verified: MigrationVerification, left: list[str]) -> TopicMoved:
     own = [one for one in verified.topics if one.topic.partition("-partition-")[0] == account.flow.topic]
     kept = [topic for topic in left if topic.partition("-partition-")[0] == account.flow.topic]
     return TopicMoved(

@@ -12,11 +12,13 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.blue_green.ports import Nodes
-from bookwarden.blue_green.starting import Starting
-from bookwarden.blue_green.verifying import verify
+from bookwarden.blue_green.aborting import MigrationAborter, TopicReopener
+from bookwarden.blue_green.finishing import MigrationFinisher, verify_migration
+from bookwarden.blue_green.green_resources import GreenResources
+from bookwarden.blue_green.starting import MigrationStarter
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.clusters.pulsar.rest.brokers import broker_clock
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
@@ -26,7 +28,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext, redirect_urls
+from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
 from bookwarden_dev.demo.traffic import Flow
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.blue_green.application import Application
@@ -340,7 +342,7 @@ def test_start_takes_the_flag_off_where_a_topic_was_not_marked(site: BlueGreenSi
             admin.put(topic_path(quiet))
         site.run("prepare", namespace, "--execute", "--yes")
         with site.context() as context:
-            starting = context.starting(context.green_resources(), lambda _line: None)
+            starting = starting_of(context)
             unloaded = partial(context.blue.admin.unload, quiet)
             starting._admin = Interrupted(context.blue.admin, "set_migrated", unloaded)  # type: ignore[assignment]
             starting.set_urls()
@@ -365,8 +367,8 @@ LATE_ABORT_DEATHS = [("admin", "create_subscription", "before"), ("admin", "crea
 REOPEN_DEATHS = {
     "unloaded": ("admin", "unload", "after"),
     "announced": ("record", "append", "after"),
-    "unwritten": ("terminated", "write", "before"),
-    "written": ("terminated", "write", "after"),
+    "unwritten": ("nodes", "replace_value", "before"),
+    "written": ("nodes", "replace_value", "after"),
     "bare": ("admin", "create_subscription", "before"),
     "whole": ("admin", "create_subscription", "after"),
 }
@@ -392,7 +394,7 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
             abort_and_die(context, namespace, part, call, when)
         assert not context.blue.nodes.is_flagged(namespace)
         for topic, (part, call, when) in deaths.items():
-            reopening = context.reopening
+            reopening = TopicReopener(context.blue, context.record)
             setattr(reopening, f"_{part}", Dying(getattr(reopening, f"_{part}"), call, when))
             with pytest.raises(KilledError):
                 reopening.reopen(topic)
@@ -417,7 +419,7 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
 
 def abort_and_die(context: BlueGreenContext, namespace: str, part: str, call: str, when: str) -> None:
     """Abort, and be killed at a call."""
-    aborting = context.aborting
+    aborting = MigrationAborter(context.blue, context.observer, context.record)
     setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
     with pytest.raises(KilledError):
         aborting.abort([namespace])
@@ -434,13 +436,18 @@ def reads_nothing(site: BlueGreenSite, topic: str) -> bool:
     return False
 
 
-def no_cursors(nodes: Nodes, topic: str) -> bool:
+def no_cursors(nodes: MigrationNodes, topic: str) -> bool:
     """Return whether blue has deleted each subscription of a topic."""
     found = nodes.topic(TopicName.parse(topic).managed_ledger)
     return found is not None and not found.cursors
 
 
-def begin(starting: Starting, namespace: str) -> None:
+def starting_of(context: BlueGreenContext) -> MigrationStarter:
+    resources = GreenResources(context.blue, context.green, context.record)
+    return MigrationStarter(context.blue, context.observer, context.record, redirect_urls(context.clients), resources)
+
+
+def begin(starting: MigrationStarter, namespace: str) -> None:
     starting.set_urls()
     starting.start(namespace)
 
@@ -465,7 +472,7 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
         site.run("prepare", *names, "--execute", "--yes")
         for namespace, (part, call, when) in zip(names, deaths, strict=True):
             with site.context() as context:
-                starting = context.starting(context.green_resources(), lambda _line: None)
+                starting = starting_of(context)
                 if call == "write_flag":
                     context.blue.admin.write_flag(context.blue.cluster, ClusterFlag(False, RedirectUrls()))
                 setattr(starting, f"_{part}", Dying(getattr(starting, f"_{part}"), call, when))
@@ -479,10 +486,10 @@ def test_start_and_finish_go_on_where_they_were_killed(site: BlueGreenSite, tmp_
         for topic, application in zip(topics, applications, strict=True):
             eventually(partial(has_all, application, sending.numbers(topic)), SECONDS, 0.5)
     assert site.answer("verify", *names)["done"]
-    with site.context() as context, FinishingContext(site.settings, context, lambda _line: None) as finishing:
-        record = context.record
-        verified = verify(context.observer, context.green.nodes, context.green.admin, names, record.expected(names))
-        doomed = finishing.finishing
+    with site.context() as context:
+        blue, green, observer, record = context.blue, context.green, context.observer, context.record
+        verified = verify_migration(blue, green, observer, record, names)
+        doomed = MigrationFinisher(blue, green, observer, context.removal, record)
         doomed._record = Dying(record, "append", "after")
         with pytest.raises(KilledError):
             list(doomed.carry_out(doomed.plan(names, verified, ["late-clients"])))

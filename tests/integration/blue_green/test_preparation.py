@@ -13,11 +13,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from bookwarden.blue_green.preparing.operation import Cluster, Preparation
-from bookwarden.blue_green.preparing.steps import Side
+from bookwarden.blue_green.preparing.operation import Preparation
+from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
 from bookwarden_dev.devcluster.ports import free_ports
 from servers.blue_green import shop
 from servers.blue_green.site import BlueGreenSite
@@ -87,8 +86,8 @@ def test_what_green_lacks_is_named_mended_and_mended_once(site: BlueGreenSite) -
     assert site.answer("prepare", *everything, "--execute", "--yes")["done"] == []
     site.answer("prepare", *everything, "--verify", expected=0)
 
-    with ReadinessContext(site.settings) as context:
-        seen = context.observe(everything)
+    with site.context() as context:
+        seen = context.preflight.observe(everything)
         for ours, theirs in seen.pairs():
             assert theirs is not None
             wanted, found = shop.contents(ours, "blue"), shop.contents(theirs, "green")
@@ -166,7 +165,7 @@ def test_cases_that_cannot_be_made_safe_are_refused_and_accepted_by_name(site: B
         site.run("preflight", namespace, *accepted[:6], expected=NOT_READY)
         site.run("preflight", namespace, *accepted, expected=READY)
         text = site.run("preflight", namespace, *accepted).stdout
-        assert "clients in C++ (Python, Node.js), which may stand still: Pulsar-CPP-v" in text
+        assert "clients in C++ (Python, Node.js), which may stall: Pulsar-CPP-v" in text
     finally:
         client.close()
 
@@ -240,12 +239,12 @@ class Killed(BaseException):
 class Dying:
     """Writes of a cluster, of which the one ends the process before it is made, the next one behind it."""
 
-    def __init__(self, making: Any, deaths: Iterator[bool]) -> None:
-        self._making = making
+    def __init__(self, writer: Any, deaths: Iterator[bool]) -> None:
+        self._writer = writer
         self._deaths = deaths
 
     def __getattr__(self, name: str) -> Any:
-        write = getattr(self._making, name)
+        write = getattr(self._writer, name)
 
         def dying(*arguments: Any, **named: Any) -> None:
             if next(self._deaths):
@@ -266,13 +265,11 @@ def test_killed_at_any_write_and_run_again_it_ends_the_same(site: BlueGreenSite)
     site.run("prepare", whole, "--execute", "--yes")
     deaths = alternating()
     killed = 0
-    with ReadinessContext(site.settings) as context:
-        usual = context.preparation([broken])
-        clusters = {
-            side: Cluster(one.cluster, one.admin, Dying(usual.making(side), deaths))
-            for side, one in ((Side.BLUE, context.clusters.blue), (Side.GREEN, context.clusters.green))
-        }
-        dying = Preparation(lambda: context.observe([broken]), clusters, context.journal)
+    with site.context() as context, site.context() as doomed:
+        usual = Preparation(context.preflight, [broken], context.journal)
+        for side in (doomed.blue, doomed.green):
+            side.writer = Dying(side.writer, deaths)
+        dying = Preparation(doomed.preflight, [broken], doomed.journal)
         while (plan := dying.plan()).steps:
             with pytest.raises(Killed):
                 dying.execute(plan)
@@ -280,14 +277,14 @@ def test_killed_at_any_write_and_run_again_it_ends_the_same(site: BlueGreenSite)
             assert killed < 200
         assert killed >= 2 * 20
         assert usual.execute(usual.plan()).is_complete
-        seen = context.observe([whole, broken])
+        seen = context.preflight.observe([whole, broken])
         for side, name in ((seen.green, "green"), (seen.blue, "blue")):
             assert shop.contents(side.namespaces[broken], name) == shop.contents(side.namespaces[whole], name)
 
         # The policies from before are known, whichever run noted them.
         done = usual.take_back(usual.held([broken]))
         assert not done.failed
-        seen = context.observe([broken])
+        seen = context.preflight.observe([broken])
         for side, name in ((seen.green, "green"), (seen.blue, "blue")):
             found = shop.contents(side.namespaces[broken], name)
             assert found["policies"][INACTIVE] == shop.INACTIVE
@@ -318,6 +315,6 @@ def test_a_process_that_is_killed_leaves_nothing_to_mend_by_hand(site: BlueGreen
 
 def test_start_has_the_same_findings_over_clusters_that_are_open(site: BlueGreenSite) -> None:
     namespace = site.make_namespace(site.fresh("unready"))
-    with site.context() as context, ReadinessContext(site.settings, context) as readiness:
-        checks = {one.check for one in readiness.preflight([namespace]) if one.stands_in_the_way}
+    with site.context() as context:
+        checks = {one.check for one in evaluate(context.preflight.observe([namespace])) if one.blocks}
     assert checks == {"namespaces on green", "deletion held"}

@@ -18,9 +18,7 @@ import urllib3
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.counters import COUNTERS_BEHIND
-from bookwarden.cli.migration.preflight import WOULD_FAIL
-from bookwarden.cli.migration.status import MIGRATION_FAILED, UNDER_WAY
+from bookwarden.cli.migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import NotFoundError, RefusedError, StoreError

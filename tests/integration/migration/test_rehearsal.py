@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.differences import DIFFERENCES_FOUND
+from bookwarden.cli.migration.options import DIFFERENCES_FOUND
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.rehearsal.marker import MARKER
+from bookwarden.migration.rehearsal.scratch import MARKER
 from bookwarden.migration.walking import TreeWalk
 from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper

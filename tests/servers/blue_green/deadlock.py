@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.java_peer import JavaPeer, java_peer
 
-from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED
+from bookwarden.cli.cluster_migration.options import DEADLOCKED
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden_dev.devcluster.servers.specs import load_runtime
@@ -95,7 +95,7 @@ def _provoke(site: BlueGreenSite, consumers: JavaPeer) -> tuple[str, list[str]]:
         # What was acknowledged last is in its locks by then.
         time.sleep(0.5)
         with site.context() as context:
-            if context.health.deadlocked():
+            if context.blue.deadlocked_brokers():
                 return namespace, topics
         site.run("abort", namespace)
     raise AssertionError(f"no deadlock in {_ROUNDS} rounds of {_TOPICS} topics")

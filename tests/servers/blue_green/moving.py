@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bookwarden.cli.cluster_migration.exit_codes import DEADLOCKED, LATE
+from bookwarden.cli.cluster_migration.options import DEADLOCKED, LATE
 from bookwarden_dev.demo.traffic import Account, Flow, Traffic
 from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite
@@ -72,7 +72,7 @@ def drained(site: BlueGreenSite, namespace: str) -> None:
 
     def is_read() -> bool:
         with site.context() as context:
-            topics = context.observer.look([namespace]).topics
+            topics = context.observer.snapshot([namespace]).topics
         return bool(topics) and all(seen.is_read for seen in topics)
 
     eventually(is_read, SECONDS, 0.5)

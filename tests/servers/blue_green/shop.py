@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bookwarden.blue_green.sides.policies import grants, namespace_settings, topic_settings
-from bookwarden.blue_green.sides.values import NamespaceSeen
+from bookwarden.blue_green.sides.values import NamespaceInfo
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 
@@ -82,7 +82,7 @@ def add_schema(admin: PulsarAdmin, topic: str, fields: int) -> None:
     admin.post(f"/schemas/{tenant}/{namespace}/{local}/schema", body)
 
 
-def contents(seen: NamespaceSeen, cluster: str) -> Mapping[str, Any]:
+def contents(seen: NamespaceInfo, cluster: str) -> Mapping[str, Any]:
     """Return all that a copy takes along, in the same form for a namespace of another name."""
 
     def named(text: str) -> str:

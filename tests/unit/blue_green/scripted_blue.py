@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bookwarden.blue_green.observing import Observer
+from bookwarden.blue_green.aborting import TopicReopener
+from bookwarden.blue_green.observing import MigrationObserver
 from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.reopening import Reopening
-from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes, TerminatedNodes
+from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -45,26 +46,34 @@ def cursor(ledger_id: int, entry_id: int) -> bytes:
 class ScriptedBlue:
     """The store, the broker and the record; ``on_unload`` is called in each unload, as clients would act then."""
 
+    cluster = "blue"
+
     def __init__(self, folder: Path) -> None:
+        self.admin = self
         self.store = MemoryStore()
         self.record = MigrationRecord(folder)
         self.loaded: set[str] = set()
+        self.deadlocked: tuple[str, ...] = ()
         self.unloaded: list[str] = []
         self.created: list[tuple[str, str, Position]] = []
         #: Answers to questions for stats; other topics must not be asked about.
         self.told: dict[str, Mapping[str, Any]] = {}
         self.on_unload: Callable[[str], None] = lambda _topic: None
         self.nodes = MigrationNodes(self.store, lambda _ledger_id: None)
-        self.reopening = Reopening(
-            lambda: "blue",
-            self.nodes,
-            TerminatedNodes(self.store),
-            self,
-            lambda: self.loaded,
-            self.record,
-            sleep=lambda _seconds: None,
-        )
-        self.observer = Observer(lambda: "blue", self.nodes, self, lambda: self.loaded)
+        self.reopening = TopicReopener(self, self.record, sleep=lambda _seconds: None)
+        self.observer = self.observer_with()
+
+    def observer_with(self, green: ScriptedBlue | None = None) -> MigrationObserver:
+        return MigrationObserver(self, self.record, green)
+
+    def loaded_topics(self) -> set[str]:
+        return self.loaded
+
+    def deadlocked_brokers(self) -> tuple[str, ...]:
+        return self.deadlocked
+
+    def read_ledgers(self, _ledger_ids: Sequence[int]) -> Sequence[LedgerReading]:
+        return ()
 
     def put_topic(self, value: bytes, **cursors: bytes) -> None:
         path = f"/managed-ledgers/{TopicName.parse(TOPIC).managed_ledger}"

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from bookwarden.blue_green.sides.values import (
-    BrokerSeen,
-    LookupSeen,
-    NamespaceSeen,
+    BrokerInfo,
+    ClusterInfo,
+    LookupResult,
+    NamespaceInfo,
     Observations,
-    SchemaSeen,
-    SideSeen,
-    SubscriptionSeen,
-    TopicSeen,
+    SchemaInfo,
+    SubscriptionStats,
+    TopicStats,
 )
 from bookwarden.disk_space import DiskSpace
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -24,7 +24,7 @@ PARTED = f"persistent://{NAME}/parted"
 PARTS = tuple(f"{PARTED}-partition-{index}" for index in range(2))
 PLAIN, TLS = "pulsar://green:6650", "pulsar+ssl://green:6651"
 URLS = RedirectUrls("http://green:8080", "", PLAIN, TLS)
-SCHEMA = SchemaSeen("AVRO", '{"type": "record"}')
+SCHEMA = SchemaInfo("AVRO", '{"type": "record"}')
 STARTED_MS = 1_700_000_000_000
 HELD = {"deleteWhileInactive": False, "inactiveTopicDeleteMode": "x", "maxInactiveDurationSeconds": 60}
 SETTINGS = {
@@ -51,18 +51,18 @@ def policies(cluster: str, **changes: Any) -> dict[str, Any]:
     return {**found, **changes}
 
 
-def topic(name: str, **changes: Any) -> TopicSeen:
-    made = TopicSeen(
+def topic(name: str, **changes: Any) -> TopicStats:
+    made = TopicStats(
         name,
-        subscriptions=(SubscriptionSeen("app", consumers=1), SubscriptionSeen("pulsar.dedup", backlog=9)),
+        subscriptions=(SubscriptionStats("app", consumers=1), SubscriptionStats("pulsar.dedup", backlog=9)),
         client_versions=frozenset({"Pulsar-Java-v4.0.8"}),
         cursors=frozenset({"app", "pulsar.dedup"}),
     )
     return replace(made, **changes)
 
 
-def namespace(cluster: str, **changes: Any) -> NamespaceSeen:
-    made = NamespaceSeen(
+def namespace(cluster: str, **changes: Any) -> NamespaceInfo:
+    made = NamespaceInfo(
         NAME,
         policies(cluster),
         partitioned={PARTED: 2},
@@ -73,8 +73,8 @@ def namespace(cluster: str, **changes: Any) -> NamespaceSeen:
     return replace(made, **changes)
 
 
-def side(cluster: str, **changes: Any) -> SideSeen:
-    broker = BrokerSeen(
+def side(cluster: str, **changes: Any) -> ClusterInfo:
+    broker = BrokerInfo(
         f"{cluster}:8080",
         "4.0.8",
         {**SETTINGS, "clusterName": cluster},
@@ -82,7 +82,7 @@ def side(cluster: str, **changes: Any) -> SideSeen:
         (f"pulsar://{cluster}:6650",),
         STARTED_MS,
     )
-    made = SideSeen(
+    made = ClusterInfo(
         cluster,
         brokers=(broker,),
         clusters=frozenset({cluster}),
@@ -100,7 +100,7 @@ def ready(**changes: Any) -> Observations:
         side("blue"),
         side("green"),
         URLS,
-        lookups=(LookupSeen(PLAIN, "t", "pulsar://green:6650", "4.0.8"), LookupSeen(TLS, "t", trouble="no TLS")),
+        lookups=(LookupResult(PLAIN, "t", "pulsar://green:6650", "4.0.8"), LookupResult(TLS, "t", error="no TLS")),
         web_brokers={"http://green:8080": frozenset({"green:8080"})},
         at_ms=STARTED_MS + 3_600_000,
         disks={"bookie-1": DiskSpace(1000, 500)},
@@ -138,5 +138,5 @@ def both_with(blue: dict[str, str], green: dict[str, str], size: int = 0) -> Obs
 def broker_of_blue(version: str = "4.0.8", **settings: str) -> Observations:
     """Return it with another broker of blue."""
     told = {**SETTINGS, "clusterName": "blue", **settings}
-    broker = BrokerSeen("blue:8080", version, told, None, ("pulsar://blue:6650",))
+    broker = BrokerInfo("blue:8080", version, told, None, ("pulsar://blue:6650",))
     return ready(blue=side("blue", brokers=(broker,)))

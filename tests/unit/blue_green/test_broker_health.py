@@ -6,10 +6,9 @@ import itertools
 
 import pytest
 
-from bookwarden.blue_green.broker_health import BrokerHealth
-from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.states import CursorSeen, TopicSeen
-from bookwarden.blue_green.watching import Ending, Step, follow
+from bookwarden.blue_green.observing import MigrationSnapshot
+from bookwarden.blue_green.states import CursorStatus, TopicStatus
+from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, DrainStep, follow
 from bookwarden.errors import DeadlockedBrokerError, StoreError
 from unit.blue_green.test_states import IDLE, MARKED, TOPIC
 
@@ -23,21 +22,21 @@ class Brokers:
         self.deadlocked = deadlocked
         self.asked = 0
 
-    def __call__(self) -> tuple[str, ...]:
+    def deadlocked_brokers(self) -> tuple[str, ...]:
         self.asked += 1
         return self.deadlocked
 
 
-def draining(unread: int) -> TopicSeen:
-    return TopicSeen(TOPIC, MARKED, True, True, None, (CursorSeen("app", unread, 1),))
+def draining(unread: int) -> TopicStatus:
+    return TopicStatus(TOPIC, MARKED, True, True, None, (CursorStatus("app", unread, 1),))
 
 
-def stuck(unread: int) -> TopicSeen:
-    return TopicSeen(TOPIC, MARKED, True, True, 0, (IDLE, CursorSeen("other", unread, 1)))
+def stuck(unread: int) -> TopicStatus:
+    return TopicStatus(TOPIC, MARKED, True, True, 0, (IDLE, CursorStatus("other", unread, 1)))
 
 
-def look(*topics: TopicSeen) -> Look:
-    return Look(0, topics, {"shop/live": True})
+def look(*topics: TopicStatus) -> MigrationSnapshot:
+    return MigrationSnapshot(0, topics, {"shop/live": True})
 
 
 def test_brokers_are_asked_where_a_topic_stands_still_for_half_a_minute_and_once_a_minute() -> None:
@@ -67,7 +66,7 @@ def test_an_unload_without_an_answer_has_them_asked_at_once() -> None:
 
 
 def test_a_topic_whose_broker_does_not_answer_has_them_asked_at_once() -> None:
-    seen = Look(0, (draining(5),), {"shop/live": True}, unanswered=(TOPIC,))
+    seen = MigrationSnapshot(0, (draining(5),), {"shop/live": True}, unanswered=(TOPIC,))
     assert BrokerHealth(Brokers(BROKER)).after(seen, (), 0) == (BROKER,)
 
 
@@ -75,15 +74,16 @@ def test_what_is_done_is_no_reason_to_ask() -> None:
     brokers = Brokers()
     health = BrokerHealth(brokers)
     for now in (0, 100):
-        health.after(look(draining(0), TopicSeen(f"{TOPIC}-gone", None, True)), (), now)
+        health.after(look(draining(0), TopicStatus(f"{TOPIC}-gone", None, True)), (), now)
     assert brokers.asked == 0
 
 
 def test_a_store_that_does_not_answer_is_no_deadlock() -> None:
-    def down() -> tuple[str, ...]:
-        raise StoreError("no answer")
+    class Down(Brokers):
+        def deadlocked_brokers(self) -> tuple[str, ...]:
+            raise StoreError("no answer")
 
-    assert BrokerHealth(down).after(look(draining(5)), (TOPIC,), 0) == ()
+    assert BrokerHealth(Down()).after(look(draining(5)), (TOPIC,), 0) == ()
 
 
 def test_a_command_refuses_a_deadlocked_broker_with_what_to_do() -> None:
@@ -95,7 +95,7 @@ def test_a_command_refuses_a_deadlocked_broker_with_what_to_do() -> None:
     assert refused.value.exit_code == 28
 
 
-def steps(health: BrokerHealth, *seen: tuple[float, TopicSeen], timed_out: tuple[str, ...] = ()) -> list[Step]:
+def steps(health: BrokerHealth, *seen: tuple[float, TopicStatus], timed_out: tuple[str, ...] = ()) -> list[DrainStep]:
     # The time is asked for twice at each look.
     times, looks = iter([at for at, _ in seen for _ in range(2)]), iter([look(one) for _, one in seen])
     watched = follow(
@@ -112,7 +112,7 @@ def steps(health: BrokerHealth, *seen: tuple[float, TopicSeen], timed_out: tuple
 def test_a_deadlock_ends_the_watch_and_takes_the_place_of_other_advice() -> None:
     moments = [(at, stuck(5)) for at in (0.0, 31.0)]
     found = steps(BrokerHealth(Brokers(BROKER)), *moments)
-    assert [step.ending for step in found] == [None, Ending.DEADLOCKED]
+    assert [step.ending for step in found] == [None, DrainOutcome.DEADLOCKED]
     (before,), (after,) = (step.warnings for step in found)
     assert before.startswith("STUCK")
     assert after.startswith(f"broker {BROKER} of blue is deadlocked")

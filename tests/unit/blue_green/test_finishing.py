@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removable
+from bookwarden.blue_green.finishing import (
+    FinishPlan,
+    MigrationFinisher,
+    MigrationVerification,
+    RemovableTopic,
+    TopicVerification,
+)
 from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.verifying import TopicVerified, Verified
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
@@ -19,7 +24,7 @@ from bookwarden.ledgers.names import TopicName
 from unit.blue_green.scripted_blue import TOPIC, ScriptedBlue, cursor, node
 
 NAME = TopicName.parse(TOPIC).managed_ledger
-PLAN = FinishPlan((Removable(TOPIC, (TOPIC,)),), {}, ())
+PLAN = FinishPlan((RemovableTopic(TOPIC, (TOPIC,)),), {}, ())
 
 
 class Phase:
@@ -66,8 +71,8 @@ def blue(tmp_path: Path) -> ScriptedBlue:
     return made
 
 
-def finishing(blue: ScriptedBlue, phase: Phase, record: MigrationRecord | None = None) -> Finishing:
-    return Finishing(blue.observer, blue.nodes, blue, blue, phase.removal(), record or blue.record)
+def finishing(blue: ScriptedBlue, phase: Phase, record: MigrationRecord | None = None) -> MigrationFinisher:
+    return MigrationFinisher(blue, blue, blue.observer, phase.removal(), record or blue.record)
 
 
 def test_a_drained_topic_is_marked_and_removed(blue: ScriptedBlue) -> None:
@@ -79,7 +84,7 @@ def test_a_drained_topic_is_marked_and_removed(blue: ScriptedBlue) -> None:
 
 @pytest.mark.parametrize("state", ["PRODUCERS LEFT", "CONSUMERS LEFT"])
 def test_a_topic_whose_clients_are_not_on_green_is_kept_unless_accepted(blue: ScriptedBlue, state: str) -> None:
-    verified = Verified((TopicVerified(TOPIC, state, 13, 13, 0, 20),))
+    verified = MigrationVerification((TopicVerification(TOPIC, state, 13, 13, 0, 20),))
     plan = finishing(blue, Phase(blue)).plan([], verified)
     assert plan.removable == ()
     assert f"{state}: " in plan.kept[TOPIC]
@@ -92,9 +97,11 @@ def test_the_plan_has_the_bytes_of_a_last_ledger_that_only_its_metadata_tells(bl
         metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, (), length=900)
         return [StoredLedger(ledger_ids[0], "", 0, 0, b"", metadata), AbsentLedger(ledger_ids[1])]
 
-    verified = Verified((TopicVerified(TOPIC, "DRAINED", 13, 13, 0, 20, bytes_on_blue=50, unsized=(6, 7)),))
-    ours = Finishing(blue.observer, blue.nodes, blue, blue, Phase(blue).removal(), blue.record, read_ledgers=read)
-    assert [one.size for one in ours.plan([], verified).removable] == [950]
+    verified = MigrationVerification(
+        (TopicVerification(TOPIC, "DRAINED", 13, 13, 0, 20, bytes_on_blue=50, unsized=(6, 7)),)
+    )
+    blue.read_ledgers = read
+    assert [one.size for one in finishing(blue, Phase(blue)).plan([], verified).removable] == [950]
 
 
 def test_a_topic_that_is_reopened_while_it_is_marked_is_not_removed(blue: ScriptedBlue) -> None:

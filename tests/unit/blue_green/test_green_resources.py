@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green import following, green_resources
+from bookwarden.blue_green import green_resources
 from bookwarden.blue_green import record as record_module
 from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
-from bookwarden.blue_green.observing import Expected, Look
+from bookwarden.blue_green.observing import MigrationSnapshot
 from bookwarden.blue_green.record import ABORTED, FINISHED, FOLLOWED, MigrationRecord
-from bookwarden.blue_green.states import CursorSeen, TopicSeen
+from bookwarden.blue_green.states import CursorStatus, ExpectedTopic, TopicStatus
 from bookwarden.errors import NotFoundError, PulsarError, StoreError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 from bookwarden.ledgers.names import TopicName
@@ -123,8 +123,7 @@ class Blue:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list of one item, the time that the record and the follower see, in ms."""
     now = [1_000_000]
-    for module in (following, green_resources):
-        monkeypatch.setattr(module, "now_ms", lambda: now[0])
+    monkeypatch.setattr(green_resources, "now_ms", lambda: now[0])
     monkeypatch.setattr(record_module, "time", SimpleNamespace(time=lambda: now[0] / 1000))
     return now
 
@@ -132,20 +131,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def record(tmp_path: Path) -> MigrationRecord:
     made = MigrationRecord(tmp_path)
-    made.starting(NAMESPACE, [Expected(TOPIC, ("app",))])
+    made.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app",))])
     return made
 
 
 def resources(
     record: MigrationRecord, green: Any, blue: Any = None, policy: LatePolicy = LatePolicy.REPORT
 ) -> GreenResources:
-    blue = blue or Blue()
-    return GreenResources(blue, blue, green, green, green, green, record, policy)
+    return GreenResources(side(blue or Blue()), side(green), record, policy)
 
 
-def look(*names: str, topic: str = TOPIC, info: ManagedLedgerInfo | None = MARKED) -> Look:
-    seen = TopicSeen(topic, info, True, True, 0, tuple(CursorSeen(name, 3, 1) for name in names))
-    return Look(0, (seen,), {NAMESPACE: True})
+def side(double: Any) -> Any:
+    return SimpleNamespace(admin=double, nodes=double, writer=double)
+
+
+def look(*names: str, topic: str = TOPIC, info: ManagedLedgerInfo | None = MARKED) -> MigrationSnapshot:
+    seen = TopicStatus(topic, info, True, True, 0, tuple(CursorStatus(name, 3, 1) for name in names))
+    return MigrationSnapshot(0, (seen,), {NAMESPACE: True})
 
 
 def test_a_subscription_that_green_lacks_is_made_there_once_with_its_properties(record: MigrationRecord) -> None:
@@ -153,13 +155,13 @@ def test_a_subscription_that_green_lacks_is_made_there_once_with_its_properties(
     blue.told[TOPIC] = {"subscriptions": {"late": {"subscriptionProperties": {"a": "b"}, "replicated": True}}}
     ours = resources(record, green, blue)
     for _ in range(2):
-        ours.complete_look(look("app", "late", "pulsar.repl.west", "__compaction", "pulsar.dedup"))
+        ours.complete_snapshot(look("app", "late", "pulsar.repl.west", "__compaction", "pulsar.dedup"))
     assert green.made == [(TOPIC, "late", {"a": "b"}, True)]
     assert record.late([NAMESPACE]) == ()
     # `verify` asks for it also once blue has deleted it, and another process knows that it is ours.
     assert record.expected([NAMESPACE])[TOPIC].subscriptions == ("app", "late")
     green.there[TOPIC]["late"] = 50
-    resources(record, green).complete_look(look("late"))
+    resources(record, green).complete_snapshot(look("late"))
     assert record.late([NAMESPACE]) == ()
 
 
@@ -168,8 +170,8 @@ def test_one_that_its_client_made_behind_entries_of_green_is_reported(record: Mi
     ours = resources(record, green)
     assert ours.late_in(look("app", "late", "early")) == [(TOPIC, "late", 5)]
     assert record.late([NAMESPACE]) == ()
-    ours.complete_look(look("app", "late", "early"))
-    ours.complete_look(look("app", "late", "early"))
+    ours.complete_snapshot(look("app", "late", "early"))
+    ours.complete_snapshot(look("app", "late", "early"))
     assert record.late([NAMESPACE]) == ((TOPIC, "late", 5),)
     assert record.late(["shop/other"]) == ()
     record.append(FINISHED, namespace=NAMESPACE)
@@ -186,13 +188,13 @@ def test_one_that_has_read_all_that_green_had_before_is_not_reported(record: Mig
 def test_one_that_its_client_makes_just_before_us_is_reported_too(record: MigrationRecord) -> None:
     green = Green(orders={"app": 9})
     green.faster = {"late"}
-    resources(record, green).complete_look(look("late"))
+    resources(record, green).complete_snapshot(look("late"))
     assert record.late([NAMESPACE]) == ((TOPIC, "late", 7),)
 
 
 def test_it_is_reset_where_that_is_wanted(record: MigrationRecord) -> None:
     green = Green(orders={"app": 9, "late": 5})
-    resources(record, green, policy=LatePolicy.RESET).complete_look(look("late"))
+    resources(record, green, policy=LatePolicy.RESET).complete_snapshot(look("late"))
     assert green.there[TOPIC]["late"] == 0
     assert record.late([NAMESPACE]) == ()
     # Where it began says nothing any more.
@@ -202,8 +204,8 @@ def test_it_is_reset_where_that_is_wanted(record: MigrationRecord) -> None:
 
 def test_one_that_was_reported_is_reset_though_blue_has_deleted_it(record: MigrationRecord) -> None:
     green = Green(orders={"app": 9, "late": 5})
-    resources(record, green).complete_look(look("late"))
-    resources(record, green, policy=LatePolicy.RESET).complete_look(look())
+    resources(record, green).complete_snapshot(look("late"))
+    resources(record, green, policy=LatePolicy.RESET).complete_snapshot(look())
     assert green.there[TOPIC]["late"] == 0
     assert record.late([NAMESPACE]) == ()
 
@@ -212,7 +214,7 @@ def test_before_the_flag_no_client_of_blue_was_on_green(record: MigrationRecord)
     green = Green(orders={"app": 9, "late": 5})
     ours = resources(record, green)
     ours.complete({TOPIC: ["late"]}, redirects=False)
-    ours.complete_look(look("late"))
+    ours.complete_snapshot(look("late"))
     assert record.late([NAMESPACE]) == ()
 
 
@@ -220,12 +222,12 @@ def test_what_cannot_be_told_is_tried_again(record: MigrationRecord) -> None:
     ours = resources(record, Green(orders={"app": 9, "broken": 5}))
     for _ in range(2):
         with pytest.raises(PulsarError):
-            ours.complete_look(look("broken"))
+            ours.complete_snapshot(look("broken"))
 
 
 def test_what_is_recorded_and_green_has_not_is_made(record: MigrationRecord) -> None:
     green = Green(orders={})
-    resources(record, green).complete_look(look("app"))
+    resources(record, green).complete_snapshot(look("app"))
     assert green.made == [(TOPIC, "app", {}, False)]
     assert record.late([NAMESPACE]) == ()
 
@@ -249,10 +251,10 @@ def test_one_that_is_gone_from_a_partition_waits_for_its_number_likewise(record:
     ours = resources(record, green, blue)
     ours.follow([NAMESPACE])
     blue.changed = [[(part, "brief")]]
-    ours.complete_look(look(topic=part))
+    ours.complete_snapshot(look(topic=part))
     assert green.made == []
     blue.partitions[PARTED] = 4
-    ours.complete_look(look(topic=part))
+    ours.complete_snapshot(look(topic=part))
     assert green.made == [(PARTED, "raised to", 4), (part, "brief", {}, False)]
 
 
@@ -269,11 +271,11 @@ def test_one_that_blue_has_deleted_by_the_next_look_is_made_on_green(record: Mig
     ours = resources(record, green, blue)
     ours.follow([NAMESPACE])
     blue.changed = [["brief", "__compaction", "pulsar.repl.west"]]
-    ours.complete_look(look("app"))
+    ours.complete_snapshot(look("app"))
     assert green.made == [(TOPIC, "brief", {}, False)]
     # A topic that blue has deleted, too.
     blue.changed = [["last"]]
-    ours.complete_look(look(info=None))
+    ours.complete_snapshot(look(info=None))
     assert green.made[1:] == [(TOPIC, "last", {}, False)]
 
 
@@ -282,7 +284,7 @@ def test_one_that_its_client_made_on_green_by_the_next_look_is_reported(record: 
     ours = resources(record, green, blue)
     ours.follow([NAMESPACE])
     blue.changed = [["brief"]]
-    ours.complete_look(look("app"))
+    ours.complete_snapshot(look("app"))
     assert record.late([NAMESPACE]) == ((TOPIC, "brief", 4),)
 
 
@@ -292,11 +294,11 @@ def test_one_that_clients_deleted_before_the_mark_is_not_made(record: MigrationR
     ours.follow([NAMESPACE])
     blue.changed = [["deleted"], [], ["brief"]]
     for _ in range(2):
-        ours.complete_look(look("app", info=OPEN))
-    ours.complete_look(look("app", info=OPEN))
+        ours.complete_snapshot(look("app", info=OPEN))
+    ours.complete_snapshot(look("app", info=OPEN))
     assert green.made == []
     # Its topic was marked between both looks.
-    ours.complete_look(look("app"))
+    ours.complete_snapshot(look("app"))
     assert green.made == [(TOPIC, "brief", {}, False)]
 
 
@@ -307,12 +309,12 @@ def test_one_that_green_could_not_be_given_is_tried_again_though_it_is_gone(reco
     blue.changed = [["broken"]]
     for _ in range(2):
         with pytest.raises(PulsarError):
-            ours.complete_look(look("app"))
+            ours.complete_snapshot(look("app"))
     del green.there[TOPIC]["broken"]
-    ours.complete_look(look("app"))
+    ours.complete_snapshot(look("app"))
     assert green.made == [(TOPIC, "broken", {}, False)]
     del green.there[TOPIC]["broken"]
-    ours.complete_look(look("app"))
+    ours.complete_snapshot(look("app"))
     assert len(green.made) == 1
 
 
@@ -324,9 +326,9 @@ def test_what_came_to_green_while_nobody_followed_blue_is_reported(tmp_path: Pat
     ours = resources(record, green)
     ours.follow([NAMESPACE])
     clock[0] += 1_000
-    record.starting(NAMESPACE, [Expected(TOPIC, ("app",))])
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app",))])
     clock[0] += 300_000
-    ours.complete_look(look())
+    ours.complete_snapshot(look())
     ours.close()
     begun = clock[0] = clock[0] + 20_000
     again = resources(record, green)
@@ -339,18 +341,18 @@ def test_what_came_to_green_while_nobody_followed_blue_is_reported(tmp_path: Pat
     assert resources(record, green).late_in(look("between")).count((TOPIC, "between", 4)) == 1
     # Its client is on its way at the first look.
     between = green.there[TOPIC].pop("between")
-    again.complete_look(look())
+    again.complete_snapshot(look())
     assert record.late([NAMESPACE]) == ()
     green.there[TOPIC]["between"] = between
     clock[0] += 59_500
-    again.complete_look(look())
+    again.complete_snapshot(look())
     assert record.late([NAMESPACE]) == ((TOPIC, "between", 4),)
     # Green's own clients may delete it.
     assert record.expected([NAMESPACE])[TOPIC].subscriptions == ("app",)
     clock[0] += 300_000
-    again.complete_look(look())
+    again.complete_snapshot(look())
     reads = green.reads
-    again.complete_look(look())
+    again.complete_snapshot(look())
     assert green.reads == reads
     again.close()
     assert resources(record, green).late_in(look()) == []
@@ -365,7 +367,7 @@ def test_what_was_reported_and_reset_is_not_reported_again(clock: list[int], rec
     blue.is_followed = False
     ours = resources(record, green, blue, LatePolicy.RESET)
     ours.follow([NAMESPACE])
-    ours.complete_look(look())
+    ours.complete_snapshot(look())
     assert green.there[TOPIC]["between"] == 0
     green.there[TOPIC]["between"] = 7
     assert resources(record, green).late_in(look()) == []
@@ -379,11 +381,11 @@ def test_a_gap_is_a_time_in_which_nobody_followed(record: MigrationRecord, clock
     ours = resources(record, green, blue)
     ours.follow([NAMESPACE])
     clock[0] += 100_000
-    ours.complete_look(look())
+    ours.complete_snapshot(look())
     green.created_ms = {"between": begun + 150_000}
     clock[0] += 100_000
     blue.changed = [None]
-    ours.complete_look(look())
+    ours.complete_snapshot(look())
     assert record.late([NAMESPACE]) == ((TOPIC, "between", 4),)
     assert record.unfollowed({NAMESPACE: clock[0]})[NAMESPACE] == [(begun + 100_000, begun + 200_000)]
 

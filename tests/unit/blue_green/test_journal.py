@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.preparing.journal import BEGUN, DONE, TAKEN_BACK, PreparationJournal
-from bookwarden.blue_green.preparing.operation import Cluster, Preparation
-from bookwarden.blue_green.preparing.steps import Action, Plan, Side, Step
-from bookwarden.blue_green.sides.values import SideSeen
+from bookwarden.blue_green.preparing.operation import BEGUN, DONE, TAKEN_BACK, Preparation, PreparationJournal
+from bookwarden.blue_green.preparing.plan import Action, PreparationPlan, PreparationStep, Side
+from bookwarden.blue_green.sides.values import ClusterInfo
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
 
 KEY = "inactiveTopicPolicies"
-STEP = Step(Side.BLUE, Action.POLICY, NAME, KEY, {"a": 1}, {"b": 2}, NAME)
+STEP = PreparationStep(Side.BLUE, Action.POLICY, NAME, KEY, {"a": 1}, {"b": 2}, NAME)
 
 
 def test_a_value_from_before_is_known_until_it_is_taken_back(tmp_path: Path) -> None:
@@ -82,22 +82,30 @@ class Recorded:
 
 
 def preparation(tmp_path: Path, green: Recorded, blue: Recorded) -> Preparation:
-    made = {
-        Side.GREEN: Cluster("green", green, green),
-        Side.BLUE: Cluster("blue", blue, blue),
-    }
-    return Preparation(ready, made, PreparationJournal(tmp_path))
+    return Preparation(observing(written("green", green), written("blue", blue)), [], PreparationJournal(tmp_path))
+
+
+def written(name: str, cluster: Recorded, writer: Recorded | None = None) -> Any:
+    return SimpleNamespace(cluster=name, admin=cluster, writer=writer or cluster)
+
+
+def observing(green: Any, blue: Any) -> Any:
+    return SimpleNamespace(green=green, blue=blue, observe=lambda _namespaces: ready())
 
 
 def test_what_needs_a_step_that_failed_is_left_and_the_rest_is_done(tmp_path: Path) -> None:
     green = Recorded(policies("green"), refuses="create_topic")
     steps = (
-        Step(Side.GREEN, Action.TOPIC, SINGLE, namespace=NAME),
-        Step(Side.GREEN, Action.TOPIC, "persistent://a/b/c", namespace="a/b"),
-        Step(Side.GREEN, Action.SUBSCRIPTION, SINGLE, "app", {"properties": {}, "replicated": False}, None, NAME),
-        Step(Side.GREEN, Action.SUBSCRIPTION, f"{SINGLE}2", "app", {"properties": {}, "replicated": False}, None, NAME),
+        PreparationStep(Side.GREEN, Action.TOPIC, SINGLE, namespace=NAME),
+        PreparationStep(Side.GREEN, Action.TOPIC, "persistent://a/b/c", namespace="a/b"),
+        PreparationStep(
+            Side.GREEN, Action.SUBSCRIPTION, SINGLE, "app", {"properties": {}, "replicated": False}, None, NAME
+        ),
+        PreparationStep(
+            Side.GREEN, Action.SUBSCRIPTION, f"{SINGLE}2", "app", {"properties": {}, "replicated": False}, None, NAME
+        ),
     )
-    done = preparation(tmp_path, green, Recorded({})).execute(Plan(steps))
+    done = preparation(tmp_path, green, Recorded({})).execute(PreparationPlan(steps))
     assert [one.target for one, _ in done.failed] == [SINGLE, "persistent://a/b/c"]
     assert [one.target for one in done.done] == [f"{SINGLE}2"]
     assert not done.is_complete
@@ -106,19 +114,21 @@ def test_what_needs_a_step_that_failed_is_left_and_the_rest_is_done(tmp_path: Pa
 def test_versions_of_a_schema_stop_at_the_first_that_is_refused(tmp_path: Path) -> None:
     green = Recorded({}, refuses="add_schema")
     value = {"type": "AVRO", "schema": "{}", "properties": {}}
-    steps = tuple(Step(Side.GREEN, Action.SCHEMA, SINGLE, str(number), value, None, NAME) for number in range(3))
-    done = preparation(tmp_path, green, Recorded({})).execute(Plan(steps))
+    steps = tuple(
+        PreparationStep(Side.GREEN, Action.SCHEMA, SINGLE, str(number), value, None, NAME) for number in range(3)
+    )
+    done = preparation(tmp_path, green, Recorded({})).execute(PreparationPlan(steps))
     assert [one.key for one, _ in done.failed] == ["0"]
 
 
 def test_a_policy_that_somebody_changed_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     blue = Recorded(policies("blue"))
     before = policies("blue")["inactive_topic_policies"]
-    step = Step(Side.BLUE, Action.POLICY, NAME, KEY, {"deleteWhileInactive": False}, before, NAME)
+    step = PreparationStep(Side.BLUE, Action.POLICY, NAME, KEY, {"deleteWhileInactive": False}, before, NAME)
     operation = preparation(tmp_path, Recorded({}), blue)
-    assert operation.execute(Plan((step,))).done == (step,)
+    assert operation.execute(PreparationPlan((step,))).done == (step,)
     blue.current = policies("blue", inactive_topic_policies={"deleteWhileInactive": True, "x": "changed"})
-    done = operation.execute(Plan((step,)))
+    done = operation.execute(PreparationPlan((step,)))
     assert len(done.failed) == 1
     assert len(blue.written) == 1
     # Nor is it given back.
@@ -141,20 +151,22 @@ def test_what_another_broker_does_not_know_yet_is_waited_for(tmp_path: Path) -> 
             return super().policies(namespace)
 
     late = Late(policies("green"))
-    sides = {Side.GREEN: Cluster("green", late, green), Side.BLUE: Cluster("blue", late, green)}
-    operation = Preparation(ready, sides, PreparationJournal(tmp_path), slept.append)
-    step = Step(Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME)
-    assert operation.execute(Plan((step,))).done == (step,)
+    sides = observing(written("green", late, green), written("blue", late, green))
+    operation = Preparation(sides, [], PreparationJournal(tmp_path), slept.append)
+    step = PreparationStep(
+        Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME
+    )
+    assert operation.execute(PreparationPlan((step,))).done == (step,)
     assert len(slept) == 2
     failures += [NotFoundError("gone")] * 9
-    assert [why for _, why in operation.execute(Plan((step,))).failed] == ["gone"]
+    assert [why for _, why in operation.execute(PreparationPlan((step,))).failed] == ["gone"]
 
 
 def test_all_of_the_journal_is_taken_back_where_nothing_is_named(tmp_path: Path) -> None:
     operation = preparation(tmp_path, Recorded({}), Recorded({}))
     with PreparationJournal(tmp_path).writing() as note:
         note(BEGUN, STEP)
-        note(BEGUN, Step(Side.GREEN, Action.POLICY, NAME, "messageTTL", 5, None, NAME))
+        note(BEGUN, PreparationStep(Side.GREEN, Action.POLICY, NAME, "messageTTL", 5, None, NAME))
     assert operation.held() == [STEP]
     assert operation.held([NAME]) == [STEP]
     assert operation.held(["a/b"]) == []
@@ -171,13 +183,11 @@ def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:
             return super().__getattr__(name)
 
     looking = Looking({})
-    operation = Preparation(
-        ready, {Side.GREEN: Cluster("green", green, looking), Side.BLUE: Cluster("blue", green, green)}, journal
-    )
-    operation.execute(Plan((Step(Side.GREEN, Action.TENANT, "t", value={}),)))
+    operation = Preparation(observing(written("green", green, looking), written("blue", green)), [], journal)
+    operation.execute(PreparationPlan((PreparationStep(Side.GREEN, Action.TENANT, "t", value={}),)))
     assert noted == [1]
 
 
 def test_sides_are_those_of_the_journal() -> None:
-    assert Step.of_json(STEP.as_json()) == STEP
-    assert isinstance(side("blue"), SideSeen)
+    assert PreparationStep.of_json(STEP.as_json()) == STEP
+    assert isinstance(side("blue"), ClusterInfo)

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.readiness.findings import ACCEPTED, Judged, Override, Severity, blocking
-from bookwarden.blue_green.readiness.judging import CHECKS, judge
+from bookwarden.blue_green.readiness.checks import CHECKS, evaluate
+from bookwarden.blue_green.readiness.findings import ACCEPTED, CheckResult, Override, Severity, blocking
 from bookwarden.blue_green.sides.values import (
-    BrokerSeen,
-    LookupSeen,
+    BrokerInfo,
+    LookupResult,
     Observations,
-    RemoteSeen,
-    SchemaSeen,
-    SubscriptionSeen,
+    ReplicationStats,
+    SchemaInfo,
+    SubscriptionStats,
 )
 from bookwarden.blue_green.starting import without_moved
+from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.redirects import ClusterFlag, RedirectUrls
@@ -41,17 +41,17 @@ from unit.blue_green.seen import (
 )
 
 L, F, W = Severity.LOSES, Severity.FAILS, Severity.WARNING
-APP = SubscriptionSeen("app", consumers=1)
+APP = SubscriptionStats("app", consumers=1)
 
 
 def faults(seen: Observations) -> list[tuple[int, Severity | None, Override | None]]:
     """List what is not well; green's address for TLS, which nobody uses, never is."""
-    found = [(one.number, one.severity, one.override) for one in judge(seen) if one.severity is not None]
+    found = [(one.number, one.severity, one.override) for one in evaluate(seen) if one.severity is not None]
     return [one for one in found if one != (4, W, None)]
 
 
-def test_nothing_stands_in_the_way_where_both_are_alike() -> None:
-    findings = judge(ready())
+def test_nothing_blocks_where_both_are_alike() -> None:
+    findings = evaluate(ready())
     assert faults(ready()) == []
     assert {one.number for one in findings} == set(range(1, 25))
     assert blocking(findings) == []
@@ -63,7 +63,7 @@ def test_the_checks_are_those_that_were_measured() -> None:
 
 
 NO_BROKER = ready(blue=side("blue", brokers=()))
-SILENT = ready(blue=side("blue", brokers=(BrokerSeen("b", "4.0.8", None, "refused", ("pulsar://blue:6650",)),)))
+SILENT = ready(blue=side("blue", brokers=(BrokerInfo("b", "4.0.8", None, "refused", ("pulsar://blue:6650",)),)))
 WITH_WEST = {"replication_clusters": ["blue", "west"]}
 
 
@@ -85,9 +85,9 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         (broker_of_blue(clusterName="other"), [(3, F, None)]),
         (ready(urls=RedirectUrls("", "", PLAIN, "")), [(4, L, None)]),
         (ready(urls=RedirectUrls("", "", "pulsar://green", clusters.TLS)), [(4, L, None)]),
-        (ready(lookups=(LookupSeen(PLAIN, "t", trouble="refused"),)), [(4, L, None)]),
-        (ready(lookups=(LookupSeen(PLAIN, "t", "pulsar://blue:6650"),)), [(4, L, None)]),
-        (ready(lookups=(LookupSeen(PLAIN, "t", "pulsar://third:6650"),)), [(4, L, None)]),
+        (ready(lookups=(LookupResult(PLAIN, "t", error="refused"),)), [(4, L, None)]),
+        (ready(lookups=(LookupResult(PLAIN, "t", "pulsar://blue:6650"),)), [(4, L, None)]),
+        (ready(lookups=(LookupResult(PLAIN, "t", "pulsar://third:6650"),)), [(4, L, None)]),
         (ready(lookups=()), [(4, L, None)]),
         (ready(web_brokers={"http://b": frozenset({"blue:8080"})}), [(4, L, None)]),
         (ready(web_brokers={"http://b": frozenset({"third:8080"})}), [(4, L, None)]),
@@ -129,41 +129,41 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
             with_green(topics={name: topic(name, subscriptions=(APP,)) for name in (SINGLE, PARTS[0])}),
             [(8, F, None), (9, L, None)],
         ),
-        (with_topic(subscriptions=(APP, SubscriptionSeen("new", consumers=1))), [(9, L, None)]),
-        (with_topic(subscriptions=(SubscriptionSeen("app", consumers=1, properties={"a": "b"}),)), [(9, W, None)]),
+        (with_topic(subscriptions=(APP, SubscriptionStats("new", consumers=1))), [(9, L, None)]),
+        (with_topic(subscriptions=(SubscriptionStats("app", consumers=1, properties={"a": "b"}),)), [(9, W, None)]),
         (with_green(schemas={}), [(10, F, None)]),
-        (with_green(schemas={SINGLE: (SchemaSeen("JSON", "{}"),)}), [(10, F, None)]),
-        (with_green(schemas={SINGLE: (clusters.SCHEMA, SchemaSeen("JSON", "{}"))}), []),
-        (with_blue(schema_troubles=("t: refused",)), [(10, F, None)]),
+        (with_green(schemas={SINGLE: (SchemaInfo("JSON", "{}"),)}), [(10, F, None)]),
+        (with_green(schemas={SINGLE: (clusters.SCHEMA, SchemaInfo("JSON", "{}"))}), []),
+        (with_blue(schema_errors=("t: refused",)), [(10, F, None)]),
         (with_green(policies=policies("green", is_allow_auto_update_schema=False)), [(10, W, None), (11, W, None)]),
         (with_green(policies=policies("green", message_ttl_in_seconds=5)), [(11, W, None)]),
         (with_green(policies=policies("green", auth_policies={})), [(11, W, None)]),
         (with_green(topic_policies={}), [(11, W, None)]),
         (with_blue(policies=policies("blue", offload_threshold=5)), [(11, W, None)]),
-        (with_green(policy_troubles=("refused",)), [(11, F, None)]),
-        (with_topic(trouble="500"), [(12, L, None)]),
+        (with_green(policy_errors=("refused",)), [(11, F, None)]),
+        (with_topic(error="500"), [(12, L, None)]),
         (with_topic(size=5, subscriptions=()), [(13, L, Override.READERS)]),
         (with_topic(size=5, history=(3, 5)), [(13, L, Override.HISTORY)]),
         (with_topic(size=5, history=(-1, -1)), [(13, L, Override.HISTORY)]),
         (
-            with_topic(subscriptions=(APP, SubscriptionSeen("reader-1", consumers=1, durable=False))),
+            with_topic(subscriptions=(APP, SubscriptionStats("reader-1", consumers=1, durable=False))),
             [(13, L, Override.READERS)],
         ),
-        (with_topic(subscriptions=(APP, SubscriptionSeen("__compaction"))), [(13, L, Override.COMPACTED_TOPICS)]),
+        (with_topic(subscriptions=(APP, SubscriptionStats("__compaction"))), [(13, L, Override.COMPACTED_TOPICS)]),
         (
-            with_topic(subscriptions=(SubscriptionSeen("app", backlog=5),)),
+            with_topic(subscriptions=(SubscriptionStats("app", backlog=5),)),
             [(14, F, Override.IDLE_SUBSCRIPTIONS)],
         ),
         (with_topic(subscriptions=(replace(APP, delayed=3),)), [(14, W, None)]),
         (with_topic(subscriptions=(replace(APP, backlog=5),)), []),
-        (with_topic(subscriptions=(APP, SubscriptionSeen("away"))), [(15, L, None)]),
-        (with_topic(remotes=(RemoteSeen("west", 7, True),)), [(16, F, None)]),
-        (with_topic(remotes=(RemoteSeen("west", 0, False),)), [(16, F, None)]),
+        (with_topic(subscriptions=(APP, SubscriptionStats("away"))), [(15, L, None)]),
+        (with_topic(remotes=(ReplicationStats("west", 7, True),)), [(16, F, None)]),
+        (with_topic(remotes=(ReplicationStats("west", 0, False),)), [(16, F, None)]),
         (with_blue(policies=policies("blue", **WITH_WEST)), [(16, W, None)]),
         (ready(blue=side("blue", open_transactions={"1": frozenset({SINGLE})})), [(17, L, Override.TRANSACTIONS)]),
         (ready(blue=side("blue", open_transactions={"1": frozenset()})), [(17, L, Override.TRANSACTIONS)]),
         (ready(blue=side("blue", open_transactions={"1": frozenset({"a/b/c"})})), [(17, W, None)]),
-        (ready(blue=side("blue", transaction_trouble="refused")), [(17, L, Override.TRANSACTIONS)]),
+        (ready(blue=side("blue", transaction_error="refused")), [(17, L, Override.TRANSACTIONS)]),
         (with_topic(transactions=1), [(17, L, Override.TRANSACTIONS)]),
         (with_blue(transaction_bytes=100), [(17, L, Override.TRANSACTIONS)]),
         (with_topic(client_versions=frozenset({"2.10.6"})), [(18, L, Override.OLD_CLIENTS)]),
@@ -204,14 +204,14 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         ),
         (with_topic(terminated=True), [(21, W, None)]),
         (with_topic(terminated=True, migrated=True), [(21, W, None)]),
-        (with_topic(metadata_trouble="500"), [(21, F, None)]),
+        (with_topic(metadata_error="500"), [(21, F, None)]),
         (with_blue(policies=policies("blue", deleted=True)), [(21, F, None)]),
         (with_green(policies=policies("green", max_topics_per_namespace=2)), [(11, W, None), (22, F, None)]),
         (ready(disks={"b1": DiskSpace(1000, 149)}), [(22, W, None)]),
         (ready(disks={"b1": DiskSpace(1000, 150)}), []),
         (ready(disks={"b1": DiskSpace(1000, 900), "b2": DiskSpace(trouble="no answer")}), [(22, W, None)]),
         (ready(disks={}), [(22, F, None)]),
-        (ready(disks={}, disk_trouble="refused"), [(22, W, None)]),
+        (ready(disks={}, disk_error="refused"), [(22, W, None)]),
         (with_topic(size=501), [(22, W, None)]),
         (with_topic(size=500), []),
         (broker_of_blue(defaultRetentionTimeInMinutes="60"), []),
@@ -232,14 +232,14 @@ def test_each_fault_is_found_by_its_check(
 
 
 def test_without_brokers_nothing_is_well() -> None:
-    well = {one.number for one in judge(NO_BROKER) if one.severity is None}
+    well = {one.number for one in evaluate(NO_BROKER) if one.severity is None}
     assert well.isdisjoint({1, 2, 19})
-    assert blocking(judge(NO_BROKER))
+    assert blocking(evaluate(NO_BROKER))
 
 
 def test_what_is_accepted_by_name_is_a_warning_and_nothing_else_is() -> None:
     seen = with_topic(subscriptions=(), size=5, client_versions=frozenset({"2.10.6"}))
-    findings = judge(seen)
+    findings = evaluate(seen)
     assert {one.override for one in blocking(findings)} == {Override.READERS, Override.OLD_CLIENTS}
     left = blocking(findings, {Override.READERS})
     assert [one.override for one in left] == [Override.OLD_CLIENTS]
@@ -260,8 +260,8 @@ def test_replication_between_clusters_of_one_name_is_none() -> None:
 
 def test_a_second_start_names_only_the_topics_that_did_not_move() -> None:
     moved, read, alone = (f"persistent://{NAME}/{name}" for name in ("moved", "read", "alone"))
-    line = Judged(13, "x", L, "all", "", NAME, (moved, read, alone), Override.READERS)
-    expected = {name: Expected(name, ("app",), entries=5) for name in (moved, read)}
+    line = CheckResult(13, "x", L, "all", "", NAME, (moved, read, alone), Override.READERS)
+    expected = {name: ExpectedTopic(name, ("app",), entries=5) for name in (moved, read)}
     (left,) = without_moved([line], expected, {read})
     assert left.evidence == (read, alone)
     assert moved not in left.seen

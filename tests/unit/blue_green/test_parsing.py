@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.sides.observing import SideObserver, parse_history, parse_topic
+from bookwarden.blue_green.sides.observing import ClusterObserver, parse_history, parse_topic
 from bookwarden.blue_green.sides.policies import retains
-from bookwarden.blue_green.sides.ports import BrokerAnswer
-from bookwarden.blue_green.sides.values import RemoteSeen, SubscriptionSeen
+from bookwarden.blue_green.sides.values import ReplicationStats, SubscriptionStats
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.errors import FormatError
 
 STATS: dict[str, Any] = {
@@ -43,11 +43,11 @@ INFO: dict[str, Any] = {
 def test_a_topic_is_what_its_owner_and_its_metadata_say() -> None:
     found = parse_topic("t", STATS, "", INFO, "")
     assert found.subscriptions == (
-        SubscriptionSeen("app", 1, 2, replicated=True, properties={"a": "b"}, delayed=4),
-        SubscriptionSeen("reader-1", durable=False),
+        SubscriptionStats("app", 1, 2, replicated=True, properties={"a": "b"}, delayed=4),
+        SubscriptionStats("reader-1", durable=False),
     )
     assert [one.name for one in found.copied] == ["app"]
-    assert found.remotes == (RemoteSeen("west", 7, False),)
+    assert found.remotes == (ReplicationStats("west", 7, False),)
     assert found.client_versions == {"Pulsar-CPP-v4.2.0", "2.10.6", ""}
     assert (found.size, found.transactions, found.producers) == (29, 3, 1)
     assert (found.terminated, found.migrated, found.cursors) == (True, True, frozenset({"o d+"}))
@@ -55,22 +55,22 @@ def test_a_topic_is_what_its_owner_and_its_metadata_say() -> None:
 
 def test_what_was_not_answered_is_trouble() -> None:
     found = parse_topic("t", None, "500 already migrated", None, "404")
-    assert (found.trouble, found.metadata_trouble) == ("500 already migrated", "404")
+    assert (found.error, found.metadata_error) == ("500 already migrated", "404")
 
 
 @pytest.mark.parametrize("broken", [{"subscriptions": ["app"]}, {"storageSize": "much"}, {"publishers": 3}])
 def test_another_form_is_trouble(broken: dict[str, Any]) -> None:
-    assert parse_topic("t", {**STATS, **broken}, "", INFO, "").trouble
+    assert parse_topic("t", {**STATS, **broken}, "", INFO, "").error
 
 
 TOPICS, STORED = (
     "org.apache.pulsar.broker.service." + name
     for name in ("SystemTopicBasedTopicPoliciesService", "MetadataStoreTopicPoliciesService")
 )
-BROKER = ("b", "4.2.4", {"topicPoliciesServiceClassName": STORED}, None, None)
+BROKER = RegisteredBroker("b", "4.2.4", {"topicPoliciesServiceClassName": STORED})
 
 
-def seen_policies(*brokers: BrokerAnswer, events: bool = False, error: str = "") -> tuple[Any, tuple[str, ...]]:
+def seen_policies(*brokers: RegisteredBroker, events: bool = False, error: str = "") -> tuple[Any, tuple[str, ...]]:
     """Say where the policies of topics were read from, and what was told of them."""
 
     def stored(_: str) -> Mapping[str, Mapping[str, Any]]:
@@ -79,15 +79,16 @@ def seen_policies(*brokers: BrokerAnswer, events: bool = False, error: str = "")
         return {"stored": {}}
 
     sources: Any = SimpleNamespace(
-        admin=None, brokers=lambda: brokers, topic_policies=lambda _: {"events": {}}, stored_policies=stored
+        admin=None, brokers=lambda: list(brokers), topic_policies=lambda _: {"events": {}}, stored_policies=stored
     )
-    found, troubles = SideObserver(sources)._topic_policies("t/n", events=events)
-    return next(iter(found), None), troubles
+    found, errors = ClusterObserver(sources)._topic_policies("t/n", events=events)
+    return next(iter(found), None), errors
 
 
 def test_policies_of_topics_are_read_from_where_the_brokers_have_them() -> None:
-    told, silent = ("a", "4.2.4", {"topicPoliciesServiceClassName": TOPICS}, None, None), ("c", None, None, "?", None)
-    older = ("d", "4.0.8", {"x": "y"}, None, None)
+    told = RegisteredBroker("a", "4.2.4", {"topicPoliciesServiceClassName": TOPICS})
+    silent = RegisteredBroker("c", None, None, "?")
+    older = RegisteredBroker("d", "4.0.8", {"x": "y"})
     assert seen_policies(BROKER, events=True) == ("events", ())
     assert seen_policies(BROKER) == ("stored", ())
     assert seen_policies(told, BROKER) == ("stored", ())
@@ -97,10 +98,10 @@ def test_policies_of_topics_are_read_from_where_the_brokers_have_them() -> None:
 
 def test_policies_of_topics_that_cannot_be_known_are_told() -> None:
     assert seen_policies(BROKER, error="field x") == (None, ("t/n: field x",))
-    found, (trouble,) = seen_policies((*BROKER[:4], "zk:other:2181"))
-    assert (found, "zk:other:2181" in trouble) == ("stored", True)
-    found, (trouble,) = seen_policies(("b", None, {"topicPoliciesServiceClassName": "their.Own"}, None, None))
-    assert (found, "their.Own" in trouble) == (None, True)
+    found, (error,) = seen_policies(BROKER._replace(other_configuration="zk:other:2181"))
+    assert (found, "zk:other:2181" in error) == ("stored", True)
+    found, (error,) = seen_policies(RegisteredBroker("b", None, {"topicPoliciesServiceClassName": "their.Own"}))
+    assert (found, "their.Own" in error) == (None, True)
 
 
 def test_history_is_what_the_slowest_subscription_has_behind_it() -> None:

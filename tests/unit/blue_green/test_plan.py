@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bookwarden.blue_green.preparing.plan import plan
-from bookwarden.blue_green.preparing.steps import Action, Side
-from bookwarden.blue_green.sides.values import BrokerSeen, Observations, SchemaSeen, SubscriptionSeen
+from bookwarden.blue_green.preparing.plan import Action, Side, plan
+from bookwarden.blue_green.sides.values import BrokerInfo, Observations, SchemaInfo, SubscriptionStats
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (
     HELD,
@@ -86,10 +85,10 @@ def test_what_green_has_otherwise_is_left() -> None:
         policies=policies("green", message_ttl_in_seconds=5, auth_policies={"namespace_auth": {"reader": ["produce"]}}),
         partitioned={PARTED: 4},
         topics={
-            name: topic(name, subscriptions=(SubscriptionSeen("app", properties={"a": "b"}), SubscriptionSeen("own")))
+            name: topic(name, subscriptions=(SubscriptionStats("app", properties={"a": "b"}), SubscriptionStats("own")))
             for name in (SINGLE, *PARTS, f"{PARTED}-partition-2", f"{PARTED}-partition-3")
         },
-        schemas={SINGLE: (clusters.SCHEMA, SchemaSeen("JSON", "{}"))},
+        schemas={SINGLE: (clusters.SCHEMA, SchemaInfo("JSON", "{}"))},
         topic_policies={SINGLE: {"maxConsumerPerTopic": 1, "replicationClusters": ["green"], "maxMessageSize": 7}},
     )
     assert steps(ready(green=side("green", namespaces={NAME: theirs}))) == []
@@ -119,12 +118,12 @@ def test_each_partition_of_green_gets_the_subscriptions() -> None:
 
 def test_subscriptions_of_brokers_and_readers_stay_away() -> None:
     own = ("__compaction", "pulsar.dedup", "pulsar.repl.west")
-    found = [SubscriptionSeen(name) for name in own] + [SubscriptionSeen("reader-1", durable=False)]
+    found = [SubscriptionStats(name) for name in own] + [SubscriptionStats("reader-1", durable=False)]
     assert steps(with_topic(subscriptions=tuple(found))) == []
 
 
 def test_schemas_follow_in_their_order_or_not_at_all() -> None:
-    second, third = SchemaSeen("AVRO", "2"), SchemaSeen("AVRO", "3", {"k": "v"})
+    second, third = SchemaInfo("AVRO", "2"), SchemaInfo("AVRO", "3", {"k": "v"})
     ours = {SINGLE: (clusters.SCHEMA, second, third)}
     seen = with_blue(schemas=ours)
     assert steps(seen) == [("schema", SINGLE, "1"), ("schema", SINGLE, "2")]
@@ -201,7 +200,7 @@ def test_both_sides_are_kept_from_deleting_and_blue_from_growing() -> None:
 
 
 def test_brokers_that_do_not_tell_are_taken_for_deleting() -> None:
-    silent = BrokerSeen("blue:8080", "4.0.8", None, "refused")
+    silent = BrokerInfo("blue:8080", "4.0.8", None, "refused")
     own = namespace("blue", policies=policies("blue", inactive_topic_policies=None))
     seen = ready(blue=side("blue", brokers=(silent,), namespaces={NAME: own}))
     assert ("policy", NAME, INACTIVE) in steps(seen)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.blue_green.observing import Expected
 from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MADE, MigrationRecord
+from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.errors import FormatError, PulsarError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
@@ -16,18 +16,18 @@ NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"
 
 def test_what_was_there_is_what_all_starts_saw(tmp_path: Path) -> None:
     record = MigrationRecord(tmp_path / "new")
-    record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"), True)])
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app", "audit"), True)])
     record.marked(NAMESPACE, {TOPIC: 13})
     record.append(ABORTED, namespace=NAMESPACE)
     assert record.begun() == []
-    record.starting(NAMESPACE, [Expected(TOPIC, ("audit",), False, ("audit",))])
-    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, ("audit",), 13)}
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("audit",), False, ("audit",))])
+    assert record.expected([NAMESPACE]) == {TOPIC: ExpectedTopic(TOPIC, ("app", "audit"), False, ("audit",), 13)}
     assert record.expected(["shop/other"]) == {}
     assert record.begun() == [NAMESPACE]
     record.append(FINISHED, namespace=NAMESPACE)
     assert record.begun() == []
     assert list(record.expected([NAMESPACE])) == [TOPIC]
-    record.starting(NAMESPACE, [Expected("persistent://shop/live/other")])
+    record.starting(NAMESPACE, [ExpectedTopic("persistent://shop/live/other")])
     assert list(record.expected([NAMESPACE])) == ["persistent://shop/live/other"]
 
 
@@ -58,12 +58,12 @@ def test_blues_name_is_the_recorded_one_only_while_no_broker_tells_it(tmp_path: 
 
 def test_clients_that_green_has_seen_are_not_waited_for(tmp_path: Path) -> None:
     record = MigrationRecord(tmp_path)
-    record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"), True, ("app", "audit"))], cluster="blue")
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app", "audit"), True, ("app", "audit"))], cluster="blue")
     record.arrived([(TOPIC, ""), (TOPIC, "app")])
-    assert record.expected([NAMESPACE]) == {TOPIC: Expected(TOPIC, ("app", "audit"), False, ("audit",))}
+    assert record.expected([NAMESPACE]) == {TOPIC: ExpectedTopic(TOPIC, ("app", "audit"), False, ("audit",))}
     assert record.cluster(silent) == "blue"
     # They may have come back to blue before another start.
-    record.starting(NAMESPACE, [Expected(TOPIC, ("app",), True, ("app",))])
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app",), True, ("app",))])
     assert record.expected([NAMESPACE])[TOPIC].had_producer
     assert record.cluster(silent) == "blue"
 
@@ -78,7 +78,7 @@ def test_topics_with_clients_on_blue_are_known_for_a_while(tmp_path: Path) -> No
 
 def test_a_line_that_was_cut_short_says_nothing_and_hides_nothing(tmp_path: Path) -> None:
     record = MigrationRecord(tmp_path)
-    record.starting(NAMESPACE, [Expected(TOPIC, ("app",))])
+    record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app",))])
     with record.path.open("ab") as file:
         file.write(b'{"event": "aborted", "namesp')
     assert record.begun() == [NAMESPACE]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.blue_green.aborting import Aborting
-from bookwarden.blue_green.observing import Expected
-from bookwarden.blue_green.states import TopicState
+from bookwarden.blue_green.aborting import MigrationAborter
+from bookwarden.blue_green.states import ExpectedTopic, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
@@ -31,7 +30,7 @@ def raw(blue: ScriptedBlue) -> bytes:
 def test_it_is_opened_while_nobody_has_it_and_its_subscriptions_are_made_again(blue: ScriptedBlue) -> None:
     blue.put_topic(node(), app=cursor(6, 2))
     blue.loaded = {TOPIC}
-    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"))])
+    blue.record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app", "audit"))])
     assert not blue.reopening.plan(TOPIC).done
     assert raw(blue) == node()
     found = blue.reopening.reopen(TOPIC)
@@ -53,7 +52,7 @@ def test_it_is_refused_while_its_clients_load_it_again_each_time(blue: ScriptedB
 def test_whoever_loaded_it_in_the_moment_of_the_change_is_unloaded(blue: ScriptedBlue) -> None:
     blue.put_topic(node())
     answers = [set[str](), {TOPIC}]
-    blue.reopening._loaded_topics = lambda: answers.pop(0)
+    blue.loaded_topics = lambda: answers.pop(0)
     assert blue.reopening.reopen(TOPIC).done
     assert blue.unloaded == [TOPIC, TOPIC]
 
@@ -111,19 +110,19 @@ def test_it_is_put_back_until_somebody_has_used_it(blue: ScriptedBlue) -> None:
 def test_an_abort_takes_the_flag_off_and_tells_what_was_marked(blue: ScriptedBlue) -> None:
     blue.put_topic(node(), app=cursor(5, 9))
     blue.flag()
-    assert blue.observer.look([NAMESPACE]).topics[0].state is TopicState.STRANDED
+    assert blue.observer.snapshot([NAMESPACE]).topics[0].state is TopicState.STRANDED
     assert blue.observer.flagged_namespaces() == [NAMESPACE]
-    aborting = Aborting(lambda: "blue", blue, blue.observer, blue.record)
+    aborting = MigrationAborter(blue, blue.observer, blue.record)
     done = aborting.abort([NAMESPACE])
     assert done.taken_off == (NAMESPACE,)
-    (seen,) = done.look.topics
+    (seen,) = done.snapshot.topics
     assert (seen.state, seen.unread) == (TopicState.ROLLED_BACK, 3)
     assert aborting.abort([NAMESPACE]).taken_off == ()
 
 
 def test_a_subscription_that_was_deleted_since_it_was_reopened_is_not_made_again(blue: ScriptedBlue) -> None:
     blue.put_topic(node(), app=cursor(6, 2))
-    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"))])
+    blue.record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app", "audit"))])
     assert blue.reopening.reopen(TOPIC).subscriptions == ("audit",)
     blue.created.clear()
     # "audit" is not among the cursors here: as if its owner had deleted it. Its old position lies before all of today.
@@ -134,7 +133,7 @@ def test_a_subscription_that_was_deleted_since_it_was_reopened_is_not_made_again
 
 def test_a_reopening_that_was_killed_makes_the_subscriptions_when_it_is_run_again(blue: ScriptedBlue) -> None:
     blue.put_topic(node(), app=cursor(6, 2))
-    blue.record.starting(NAMESPACE, [Expected(TOPIC, ("app", "audit"))])
+    blue.record.starting(NAMESPACE, [ExpectedTopic(TOPIC, ("app", "audit"))])
     answers = iter([PulsarError("killed"), None])
 
     def create(topic: str, subscription: str, after: Position) -> None:

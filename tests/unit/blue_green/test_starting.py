@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import Look
-from bookwarden.blue_green.starting import Starting
+from bookwarden.blue_green.observing import MigrationSnapshot
+from bookwarden.blue_green.starting import MigrationStarter
 from bookwarden.blue_green.states import TopicState
 from bookwarden.redirects import RedirectUrls
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
@@ -61,7 +61,7 @@ class Resources:
     def complete(self, topics: Mapping[str, Collection[str]], *, redirects: bool) -> None:
         self.done.append(("complete", dict(topics), redirects))
 
-    def complete_look(self, look: Look) -> None:
+    def complete_snapshot(self, look: MigrationSnapshot) -> None:
         self.done.append(("look", tuple(look.flagged), [seen.state for seen in look.topics]))
 
 
@@ -70,12 +70,10 @@ def blue(tmp_path: Path) -> Blue:
     return Blue(tmp_path)
 
 
-def starting_of(blue: Blue, resources: Resources) -> Starting:
-    return Starting(
-        lambda: "blue",
+def starting_of(blue: Blue, resources: Resources) -> MigrationStarter:
+    return MigrationStarter(
         blue,
         blue.observer,
-        lambda: blue.loaded,
         blue.record,
         RedirectUrls("pulsar://green:6650"),
         cast(GreenResources, resources),

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bookwarden.blue_green.states import CursorSeen, TopicSeen, TopicState, entries_of, unread_entries
+from bookwarden.blue_green.states import CursorStatus, TopicState, TopicStatus, entries_of, unread_entries
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 
 TOPIC = "persistent://shop/live/orders"
@@ -14,11 +14,11 @@ OPEN = ManagedLedgerInfo((LedgerInfo(5, 10), LedgerInfo(6)))
 MARKED = dataclasses.replace(OPEN, terminated=Position(6, 2), properties={"migrated": "true"})
 BY_USER = dataclasses.replace(MARKED, properties={})
 
-READ = CursorSeen("app", 0, 1)
-LEFT = CursorSeen("app", 3, 1)
-IDLE = CursorSeen("app", 3, 0)
-UNKNOWN = CursorSeen("app", None)
-REPLICATING = CursorSeen("pulsar.repl.west", 3, 0)
+READ = CursorStatus("app", 0, 1)
+LEFT = CursorStatus("app", 3, 1)
+IDLE = CursorStatus("app", 3, 0)
+UNKNOWN = CursorStatus("app", None)
+REPLICATING = CursorStatus("pulsar.repl.west", 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_the_state(
     info: ManagedLedgerInfo | None,
     flagged: bool,
     loaded: bool | None,
-    cursors: tuple[CursorSeen, ...],
+    cursors: tuple[CursorStatus, ...],
     lacks: bool,
 ) -> None:
-    assert TopicSeen(TOPIC, info, flagged, loaded, None, cursors, lacks).state is state
+    assert TopicStatus(TOPIC, info, flagged, loaded, None, cursors, lacks).state is state
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_unread_entries_of_a_topic_that_accepts_messages_are_not_known() -> None
 
 
 def test_consumers_that_green_has_not_seen_are_left_once_all_is_read() -> None:
-    seen = TopicSeen(TOPIC, MARKED, True, True, None, (READ,), green_lacks=("app",))
+    seen = TopicStatus(TOPIC, MARKED, True, True, None, (READ,), green_lacks=("app",))
     assert seen.state is TopicState.CONSUMERS_LEFT
     assert dataclasses.replace(seen, green_lacks_producer=True).state is TopicState.PRODUCERS_LEFT
     assert dataclasses.replace(seen, cursors=(LEFT,)).state is TopicState.DRAINING

@@ -15,7 +15,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.phases import StorePhase, read_phases
+from bookwarden.migration.watching import StorePhase, read_phases
 from bookwarden.wiring.migration import movable_stores_of
 
 

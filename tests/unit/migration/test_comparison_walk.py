@@ -12,7 +12,7 @@ from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.interface import Versioned
 from bookwarden.migration import walking
 from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, VersionRule
-from bookwarden.migration.walking import Pieces
+from bookwarden.migration.walking import WorkQueue
 from servers.planted_tree import Planted, node, tree
 
 
@@ -89,7 +89,7 @@ def test_each_difference_is_found_once_in_small_batches(monkeypatch: pytest.Monk
 
 
 def test_no_more_pieces_wait_than_there_is_room_for() -> None:
-    pieces = Pieces(["first"], 2)
+    pieces = WorkQueue(["first"], 2)
     assert [pieces.offer("second"), pieces.offer("third")] == [True, False]
     assert list(pieces.each()) == ["first", "second"]
 

@@ -16,10 +16,8 @@ from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.migration.comparison import DifferenceClass
-from bookwarden.migration.rehearsal.copying import Copy, NotCopied, SizedNode
-from bookwarden.migration.rehearsal.marker import MARKER, Hold, find_marker
-from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
-from bookwarden.migration.rehearsal.scratch import claim, clean, clean_own
+from bookwarden.migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
+from bookwarden.migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
 from servers.metadata_tree import CURSORS, LARGEST, LEDGERS, fill, paths_of, persistent
 from servers.waiting import eventually
 
@@ -141,7 +139,7 @@ def test_somebody_else_who_writes_to_the_namespace_ends_the_copy() -> None:
     source, scratch = filled(), MemoryStore()
     with claim(scratch, AT_ONCE) as hold:
         scratch.create(LEDGERS[0], b"of a cluster", make_parents=True)
-        with pytest.raises(RefusedError, match="somebody else"):
+        with pytest.raises(RefusedError, match="another client"):
             Copy(source, scratch, hold).run()
     assert scratch.get(LEDGERS[0]) is not None
 
@@ -239,7 +237,7 @@ def test_a_rehearsal_that_goes_on_is_not_cleaned_away() -> None:
         hold.require()
 
 
-def ended_by(hold: Hold, error: type[Exception], match: str) -> None:
+def ended_by(hold: ScratchLease, error: type[Exception], match: str) -> None:
     """Wait until a hold lets nothing be written, for such an error."""
 
     def is_refused() -> bool:
@@ -263,7 +261,7 @@ def test_a_rehearsal_that_was_taken_over_writes_nothing_more() -> None:
             with suppress(LostRaceError):
                 scratch.put(MARKER, b"of another", find_marker(scratch).version)  # type: ignore[union-attr]
                 break
-        ended_by(hold, RefusedError, "by somebody else")
+        ended_by(hold, RefusedError, "by another client")
     assert scratch.get(MARKER).value == b"of another"  # type: ignore[union-attr]
 
 
@@ -355,7 +353,7 @@ def test_what_a_rehearsal_that_is_killed_at_any_change_leaves_can_be_removed(aft
 def test_the_marker_stands_for_the_time_in_which_it_was_written() -> None:
     scratch = MemoryStore()
     with claim(scratch, AT_ONCE) as hold:
-        assert isinstance(hold, Hold)
+        assert isinstance(hold, ScratchLease)
     found = find_marker(scratch)
     assert found is not None
     node = Versioned(b"", 0, found.begun_ms, found.begun_ms)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.control import BrokerSeen, Observations, RegisteredClusters
-from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, judge
-from bookwarden.migration.survey import SizedNode, Survey
+from bookwarden.migration.control import Observations, RegisteredClusters, SizedNode, Survey
+from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate
 
 OK, WARNING, FAILS = Verdict.OK, Verdict.WARNING, Verdict.FAILS
-BROKER = BrokerSeen("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})
+BROKER = RegisteredBroker("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})
 SURVEY = Survey(1_000, 1_000_000, 3, SizedNode("/large", 900), {1: ("/loadbalance/brokers/b1:8080",)}, ("/a",))
 GOOD = Observations(
     source_url="zk:zk1:2181",
@@ -41,17 +41,17 @@ GOOD = Observations(
 )
 
 
-def broker(**changes: Any) -> tuple[BrokerSeen, ...]:
+def broker(**changes: Any) -> tuple[RegisteredBroker, ...]:
     settings = {**(BROKER.settings or {}), **changes.pop("settings", {})}
-    return (dataclasses.replace(BROKER, settings=settings, **changes),)
+    return (BROKER._replace(settings=settings, **changes),)
 
 
-def silent(**changes: Any) -> tuple[BrokerSeen, ...]:
-    return (BrokerSeen("b1:8080", settings=None, trouble="no answer", **changes),)
+def silent(version: str | None = None) -> tuple[RegisteredBroker, ...]:
+    return (RegisteredBroker("b1:8080", version, trouble="no answer"),)
 
 
 def test_a_cluster_that_is_ready_has_no_warning() -> None:
-    findings = judge(GOOD)
+    findings = evaluate(GOOD)
     assert {one.verdict for one in findings} == {OK}
     assert failing(findings) == []
     assert len({one.check for one in findings}) == len(findings) >= 13
@@ -59,7 +59,7 @@ def test_a_cluster_that_is_ready_has_no_warning() -> None:
 
 @pytest.mark.parametrize("phase", ["NOT_STARTED", "PREPARATION", "COPYING", "COMPLETED", "FAILED", "no such phase"])
 def test_any_flag_fails_and_is_never_skipped(phase: str) -> None:
-    (found,) = failing(judge(dataclasses.replace(GOOD, phase=phase, flag_target="oxia://o/x")))
+    (found,) = failing(evaluate(dataclasses.replace(GOOD, phase=phase, flag_target="oxia://o/x")))
     assert found.check == "flag"
     assert found.check in NEVER_SKIPPED
     assert f"{phase}, to oxia://o/x" in found.seen
@@ -122,7 +122,7 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("check", "verdict", "changes", "seen"), CASES)
 def test_each_fault_is_a_line_with_advice(check: str, verdict: Verdict, changes: dict[str, Any], seen: str) -> None:
-    findings = judge(dataclasses.replace(GOOD, **changes))
+    findings = evaluate(dataclasses.replace(GOOD, **changes))
     (found,) = [one for one in findings if one.check == check and one.verdict is verdict]
     assert seen in found.seen
     assert found.advice
@@ -145,7 +145,7 @@ def test_a_stock_broker_is_advised_only_where_one_cluster_has_all_and_counts_on(
     registered: RegisteredClusters, advice: str
 ) -> None:
     brokers = broker(settings={"bookkeeperMetadataServiceUri": "bookwarden://zk1:2181/ledgers"})
-    findings = judge(dataclasses.replace(GOOD, brokers=brokers, registered=registered))
+    findings = evaluate(dataclasses.replace(GOOD, brokers=brokers, registered=registered))
     (found,) = [one for one in findings if one.check == "broker settings" and one.verdict is FAILS]
     assert found.advice.startswith(advice)
     several = [one for one in failing(findings) if one.check == "bookie clusters"]
@@ -155,7 +155,7 @@ def test_a_stock_broker_is_advised_only_where_one_cluster_has_all_and_counts_on(
 
 def test_a_line_is_given_for_each_session_that_does_not_take_part() -> None:
     sessions = {1: ("/namespace/a",), 2: ("/namespace/b", "/namespace/c")}
-    found = failing(judge(dataclasses.replace(GOOD, not_taking_part=sessions)))
+    found = failing(evaluate(dataclasses.replace(GOOD, not_taking_part=sessions)))
     assert [one.seen.partition(" keeps ")[2].partition(":")[0] for one in found] == [
         "/namespace/a",
         "/namespace/b, /namespace/c",
@@ -164,7 +164,7 @@ def test_a_line_is_given_for_each_session_that_does_not_take_part() -> None:
 
 def test_long_lists_are_cut() -> None:
     names = tuple(f"n{number}" for number in range(9))
-    (found,) = failing(judge(dataclasses.replace(GOOD, target=TargetSeen(names, True, True))))
+    (found,) = failing(evaluate(dataclasses.replace(GOOD, target=TargetSeen(names, True, True))))
     assert found.seen == "not empty: it has /n0, /n1, /n2 and 6 more"
 
 

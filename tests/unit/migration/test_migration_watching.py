@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from bookwarden.cli.migration.watch import _Counting
+from bookwarden.cli.migration.watch import _CopyCounter
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.survey import Survey, survey
-from bookwarden.migration.watching import Copied, Ending, Look, Step, follow
+from bookwarden.migration.control import Survey, survey
+from bookwarden.migration.watching import CopyProgress, MigrationOutcome, PhaseSnapshot, PhaseStep, follow
 
 BEGAN = 1_000_000
 
 
-def look(phase: str | None, at_s: float = 0, changed_s: float = 0, **more: Any) -> Look:
+def look(phase: str | None, at_s: float = 0, changed_s: float = 0, **more: Any) -> PhaseSnapshot:
     began = 0 if phase is None else BEGAN
     changed = 0 if phase is None else BEGAN + int(changed_s * 1000)
-    return Look(BEGAN + int(at_s * 1000), phase, "oxia://o/n", began, changed, **more)
+    return PhaseSnapshot(BEGAN + int(at_s * 1000), phase, "oxia://o/n", began, changed, **more)
 
 
 class Clock:
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-def followed(looks: Sequence[Look], every_s: float = 1) -> list[Step]:
+def followed(looks: Sequence[PhaseSnapshot], every_s: float = 1) -> list[PhaseStep]:
     clock, left = Clock(), iter(looks)
     return list(follow(lambda: next(left), every_s=every_s, pause=clock.pause, clock=clock))
 
@@ -43,25 +43,25 @@ def followed(looks: Sequence[Look], every_s: float = 1) -> list[Step]:
 @pytest.mark.parametrize(
     ("last", "ending"),
     [
-        (look("COMPLETED"), Ending.COMPLETED),
-        (look("FAILED"), Ending.FAILED),
-        (look(None), Ending.REMOVED),
+        (look("COMPLETED"), MigrationOutcome.COMPLETED),
+        (look("FAILED"), MigrationOutcome.FAILED),
+        (look(None), MigrationOutcome.REMOVED),
     ],
 )
-def test_it_is_followed_to_its_end_and_no_further(last: Look, ending: Ending) -> None:
+def test_it_is_followed_to_its_end_and_no_further(last: PhaseSnapshot, ending: MigrationOutcome) -> None:
     steps = followed([look("PREPARATION"), look("COPYING"), last, look("COPYING")])
     assert [step.ending for step in steps] == [None, None, ending]
 
 
 def test_without_a_flag_it_waits_for_one() -> None:
     steps = followed([look(None), look("PREPARATION"), look("COMPLETED")])
-    assert [step.ending for step in steps] == [None, None, Ending.COMPLETED]
+    assert [step.ending for step in steps] == [None, None, MigrationOutcome.COMPLETED]
 
 
 def test_a_source_that_does_not_answer_ends_nothing() -> None:
     silent = look("COMPLETED", trouble="no connection")
     steps = followed([look("COPYING"), silent, look("COMPLETED")])
-    assert [step.ending for step in steps] == [None, None, Ending.COMPLETED]
+    assert [step.ending for step in steps] == [None, None, MigrationOutcome.COMPLETED]
 
 
 def test_writes_are_blocked_from_preparation_to_the_end() -> None:
@@ -74,7 +74,7 @@ def test_writes_are_blocked_from_preparation_to_the_end() -> None:
     assert look("PREPARATION", at_s=-3).blocked_seconds == 0
 
 
-def warnings(steps: Sequence[Step]) -> Iterator[str]:
+def warnings(steps: Sequence[PhaseStep]) -> Iterator[str]:
     return (text for step in steps for text in step.warnings)
 
 
@@ -93,7 +93,7 @@ def test_who_comes_in_mid_copy_was_not_left_behind() -> None:
 
 
 def test_a_copy_that_stands_still_is_warned_of() -> None:
-    moving = [look("COPYING", copied=Copied(number, 100, False)) for number in range(60)]
+    moving = [look("COPYING", copied=CopyProgress(number, 100, False)) for number in range(60)]
     assert not list(warnings(followed([*moving, look("COMPLETED")])))
     (text,) = warnings(followed([*[moving[5]] * 60, look("COMPLETED")]))
     assert "the broker that copies may have ended" in text
@@ -148,17 +148,17 @@ class SlowToCount:
         self.answers = threading.Event()
         self.asked = 0
 
-    def look_at_copy(self, found: Survey, target_url: str | None) -> Copied | None:
+    def copy_progress(self, found: Survey, target_url: str | None) -> CopyProgress | None:
         self.asked += 1
         assert (found.nodes, target_url) == (10, "oxia://o/n")
-        return Copied(self.asked, found.nodes, False) if self.answers.wait(30) else None
+        return CopyProgress(self.asked, found.nodes, False) if self.answers.wait(30) else None
 
 
 def test_a_target_that_does_not_answer_us_delays_no_look_and_the_end_has_its_own_figure() -> None:
     control = SlowToCount()
-    counting = _Counting(control, Survey(10, 100, 0, None, {}, ()))  # type: ignore[arg-type]  # it does nothing else
+    counting = _CopyCounter(control, Survey(10, 100, 0, None, {}, ()))  # type: ignore[arg-type]  # it does nothing else
     assert counting.copied(look("PREPARATION")) is None
     assert [counting.copied(look("COPYING")) for _ in range(3)] == [None] * 3
     assert control.asked == 1
     control.answers.set()
-    assert counting.copied(look("COMPLETED")) == Copied(2, 10, False)
+    assert counting.copied(look("COMPLETED")) == CopyProgress(2, 10, False)

@@ -10,8 +10,8 @@ import pytest
 
 WIRING = Path(__file__).parents[3] / "src" / "bookwarden" / "wiring"
 
-# Of its own base, of settings and texts, and how a store is entered where all migrations are known.
-CONSTRUCTING = {"_keep", "_closed_on_error", "_open", "__init__", "follow"}
+# Of its own base, of settings and texts, how a store is opened, and how it is entered where all migrations are known.
+CONSTRUCTING = {"_keep", "_closed_on_error", "_open", "open", "__init__", "follow"}
 OF_VALUES = {"values", "items", "fromkeys", "join", "rstrip", "startswith"}
 OF_SETTINGS = {"model_copy", "model_dump", "get_secret_value"}
 
@@ -55,7 +55,7 @@ def deeds_of(context: ast.ClassDef) -> Iterator[str]:
         if not isinstance(method, Function):
             continue
         kinds = {ast.unparse(decorator) for decorator in method.decorator_list}
-        if method.name not in ("__init__", "_open") and not kinds & {"property", "cached_property"}:
+        if method.name not in ("__init__", "_open", "open") and not kinds & {"property", "cached_property"}:
             yield f"{context.name}.{method.name} does something"
 
 

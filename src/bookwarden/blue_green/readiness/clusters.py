@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bookwarden.blue_green.readiness.lines import Lines, good, loses, or_good, stalls, warns
-from bookwarden.blue_green.sides.values import Observations, SideSeen
+from bookwarden.blue_green.readiness.findings import Results, good, loses, or_good, stalls, warns
+from bookwarden.blue_green.sides.values import ClusterInfo, Observations
 from bookwarden.findings import some
 
 INTERVAL: Final = "clusterMigrationCheckDurationSeconds"
@@ -24,7 +24,7 @@ _JUST_STARTED_S: Final = 600
 _PREPARE: Final = "`bookwarden cluster-migration prepare`"
 
 
-def versions(seen: Observations) -> Lines:
+def versions(seen: Observations) -> Results:
     """Check that blue's brokers are new enough to be migrated."""
     brokers = seen.blue.brokers
     if not brokers:
@@ -33,7 +33,7 @@ def versions(seen: Observations) -> Lines:
         )
         return
     old = [f"{one.name} is {one.version}" for one in brokers if one.version and not is_new_enough(one.version)]
-    unknown = [f"{one.name}: {one.trouble}" for one in brokers if not one.version]
+    unknown = [f"{one.name}: {one.error}" for one in brokers if not one.version]
     if old:
         yield stalls(f"too old: {some(old)}", "upgrade blue's brokers to 4.0.2 or newer (3.3.4 in 3.3)", evidence=old)
     if unknown:
@@ -42,12 +42,12 @@ def versions(seen: Observations) -> Lines:
         yield good(f"{len(brokers)} of blue, of version {', '.join(sorted({one.version or '' for one in brokers}))}")
 
 
-def intervals(seen: Observations) -> Lines:
+def intervals(seen: Observations) -> Results:
     """Check that every broker of blue looks for topics to migrate, all of them equally often."""
     told = seen.blue.settings(INTERVAL)
     if not told:
-        yield loses("no broker of blue told its settings", "start the brokers")
-    silent = [f"{name}: {_trouble(seen.blue, name)}" for name, value in told.items() if value is None]
+        yield loses("no broker of blue reported its settings", "start the brokers")
+    silent = [f"{name}: {_error(seen.blue, name)}" for name, value in told.items() if value is None]
     off = [name for name, value in told.items() if value is not None and not _positive(value)]
     if silent:
         yield loses(f"{INTERVAL} is not known of {some(silent)}", "let our role read it (superuser)", evidence=silent)
@@ -75,7 +75,7 @@ def intervals(seen: Observations) -> Lines:
         yield good(f"all brokers of blue look every {min(values)} s")
 
 
-def _redirecting_threads(seen: Observations) -> Lines:
+def _redirecting_threads(seen: Observations) -> Results:
     """Judge whether brokers can redirect all clients at once: each takes a thread, which waits for another of them."""
     clients = sum(
         topic.producers + sum(one.consumers for one in topic.subscriptions)
@@ -103,7 +103,7 @@ def _threads_for(clients: int) -> int:
     return min(1024, max(64, 1 << clients.bit_length()))
 
 
-def names(seen: Observations) -> Lines:
+def names(seen: Observations) -> Results:
     """Check that blue's name is that of its brokers, and is registered; brokers take any other without a word."""
     name = seen.blue.cluster
     others = sorted({told for told in seen.blue.settings("clusterName").values() if told} - {name})
@@ -121,48 +121,45 @@ def names(seen: Observations) -> Lines:
         yield good(f"blue is {name}, green is {seen.green.cluster}")
 
 
-def flags(seen: Observations) -> Lines:
+@or_good("neither cluster is migrated, nor a namespace of the scope")
+def flags(seen: Observations) -> Results:
     """Check that green is not migrated itself, and of blue not everything at once."""
-
-    def found() -> Lines:
-        green = seen.green.flag
-        if green is not None and green.migrated:
-            yield loses(
-                f"green is migrated itself, to {green.urls.broker_service_url or green.urls.broker_service_url_tls}",
-                "take its flag off, on green: `pulsar-admin clusters update-cluster-migration --migrated false`",
-            )
-        onward = [name for name in seen.scope if name in seen.green.flagged]
-        if onward:
-            yield loses(
-                f"migrated on green itself: {some(onward)}",
-                "take the flag of these namespaces off on green",
-                evidence=onward,
-            )
-        elif seen.green.flagged:
-            yield warns(
-                f"namespaces of green are migrated: {some(list(seen.green.flagged))}",
-                "they are not of this migration; know where they go",
-                evidence=seen.green.flagged,
-            )
-        if seen.blue.flag is not None and seen.blue.flag.migrated:
-            yield stalls(
-                "the whole of blue is flagged as migrated: no topic of it that is not loaded can be loaded any more",
-                "take the cluster's flag off, and move namespaces",
-            )
-        for name in seen.scope:
-            if name in seen.blue.flagged:
-                yield warns("its flag is on already", "follow it: `cluster-migration watch`", name)
-
-    yield from or_good(found(), "neither cluster is migrated, nor a namespace of the scope")
+    green = seen.green.flag
+    if green is not None and green.migrated:
+        yield loses(
+            f"green is migrated itself, to {green.urls.broker_service_url or green.urls.broker_service_url_tls}",
+            "take its flag off, on green: `pulsar-admin clusters update-cluster-migration --migrated false`",
+        )
+    onward = [name for name in seen.scope if name in seen.green.flagged]
+    if onward:
+        yield loses(
+            f"migrated on green itself: {some(onward)}",
+            "take the flag of these namespaces off on green",
+            evidence=onward,
+        )
+    elif seen.green.flagged:
+        yield warns(
+            f"namespaces of green are migrated: {some(list(seen.green.flagged))}",
+            "they are not of this migration; know where they go",
+            evidence=seen.green.flagged,
+        )
+    if seen.blue.flag is not None and seen.blue.flag.migrated:
+        yield stalls(
+            "the whole of blue is flagged as migrated: no topic of it that is not loaded can be loaded any more",
+            "take the cluster's flag off, and move namespaces",
+        )
+    for name in seen.scope:
+        if name in seen.blue.flagged:
+            yield warns("its flag is on already", "follow it: `cluster-migration watch`", name)
 
 
-def balancing(seen: Observations) -> Lines:
-    """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded anew
+def balancing(seen: Observations) -> Results:
+    """Check that nothing moves or splits bundles of blue, and no restart is under way: a topic that is loaded again
     never comes back.
     """
     side = seen.blue
     if not side.brokers:
-        yield loses("no broker of blue told its settings", "start the brokers")
+        yield loses("no broker of blue reported its settings", "start the brokers")
         return
     yield from _just_started(seen)
     if side.all_have(BALANCING, "false"):
@@ -185,7 +182,7 @@ def balancing(seen: Observations) -> Lines:
         yield good("blue's load balancer moves and splits nothing; restart none of its brokers")
 
 
-def _just_started(seen: Observations) -> Lines:
+def _just_started(seen: Observations) -> Results:
     since = {one.name: (seen.at_ms - one.registered_ms) / 1000 for one in seen.blue.brokers if one.registered_ms}
     young = [f"{name} {seconds / 60:.0f} min ago" for name, seconds in since.items() if seconds < _JUST_STARTED_S]
     if young:
@@ -213,5 +210,5 @@ def _positive(value: str) -> bool:
     return value.lstrip("-").isdigit() and int(value) > 0
 
 
-def _trouble(side: SideSeen, name: str) -> str:
-    return next((one.trouble or "not told" for one in side.brokers if one.name == name), "not told")
+def _error(side: ClusterInfo, name: str) -> str:
+    return next((one.error or "not reported" for one in side.brokers if one.name == name), "not reported")

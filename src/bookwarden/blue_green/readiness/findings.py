@@ -1,17 +1,19 @@
-"""Findings of a pre-flight: the check, how bad it is, where, and whether an operator may accept it."""
+"""Results of the checks of a pre-flight: how bad each is, where, and whether an operator may accept it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import wraps
 from typing import Any, Final
 
+from bookwarden.blue_green.sides.values import Observations
 from bookwarden.findings import Finding, Verdict
 
 
 class Severity(Enum):
-    """The harm to whoever begins all the same."""
+    """The harm of a migration that begins all the same."""
 
     LOSES = "loses messages"
     FAILS = "stands still"
@@ -47,38 +49,38 @@ ACCEPTED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One line of a pre-flight; ``severity`` is None where all is well."""
+class CheckResult:
+    """One line of a pre-flight; the table of all checks gives it the number and the name of its check."""
 
     number: int  #: Of the check, from 1.
     check: str  #: Its name.
     severity: Severity | None  #: None where all is well.
     seen: str  #: For people.
-    advice: str = ""  #: To whoever reads it.
+    advice: str = ""  #: What to do about it.
     namespace: str = ""  #: "" for what is of a whole cluster.
     evidence: tuple[str, ...] = ()  #: Everything that is concerned: topics, subscriptions, clients.
     override: Override | None = None  #: By which it may be accepted.
 
     @property
-    def stands_in_the_way(self) -> bool:
-        """True for what nobody should begin with."""
+    def blocks(self) -> bool:
+        """True where the migration should not begin."""
         return self.severity in (Severity.LOSES, Severity.FAILS)
 
     def is_accepted(self, accepted: Collection[Override]) -> bool:
-        """Return whether it stands in the way and is among the cases accepted by name."""
-        return self.stands_in_the_way and self.override is not None and self.override in accepted
+        """Return whether it blocks and is among the cases accepted by name."""
+        return self.blocks and self.override is not None and self.override in accepted
 
     def verdict(self, accepted: Collection[Override] = ()) -> Verdict:
         """Return the verdict, in the words of every check of bookwarden."""
         if self.severity is None:
             return Verdict.OK
-        return Verdict.FAILS if self.stands_in_the_way and not self.is_accepted(accepted) else Verdict.WARNING
+        return Verdict.FAILS if self.blocks and not self.is_accepted(accepted) else Verdict.WARNING
 
     def as_finding(self, accepted: Collection[Override] = ()) -> Finding:
         """Return it as a line of a table."""
         where = f"{self.namespace}: " if self.namespace else ""
         advice = self.advice
-        if self.stands_in_the_way and self.override is not None:
+        if self.blocks and self.override is not None:
             said = "accepted by name" if self.is_accepted(accepted) else f"or --accept {self.override.value}"
             advice = f"{advice}; {said}" if advice else said
         return Finding(f"{self.number} {self.check}", self.verdict(accepted), f"{where}{self.seen}", advice)
@@ -93,6 +95,48 @@ class Judged:
         return found
 
 
-def blocking(findings: Iterable[Judged], accepted: Collection[Override] = ()) -> list[Judged]:
-    """List what stands in the way and was not accepted by name."""
-    return [one for one in findings if one.stands_in_the_way and not one.is_accepted(accepted)]
+def blocking(findings: Iterable[CheckResult], accepted: Collection[Override] = ()) -> list[CheckResult]:
+    """List what blocks and was not accepted by name."""
+    return [one for one in findings if one.blocks and not one.is_accepted(accepted)]
+
+
+Results = Iterator[CheckResult]
+Check = Callable[[Observations], Results]
+
+
+def good(seen: str, namespace: str = "") -> CheckResult:
+    """Make a line on which all is well."""
+    return CheckResult(0, "", None, seen, namespace=namespace)
+
+
+def loses(
+    seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = (), override: Override | None = None
+) -> CheckResult:
+    """Make a line of what would lose or double messages."""
+    return CheckResult(0, "", Severity.LOSES, seen, advice, namespace, tuple(evidence), override)
+
+
+def stalls(
+    seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = (), override: Override | None = None
+) -> CheckResult:
+    """Make a line of what would fail, or never end."""
+    return CheckResult(0, "", Severity.FAILS, seen, advice, namespace, tuple(evidence), override)
+
+
+def warns(seen: str, advice: str, namespace: str = "", evidence: Iterable[str] = ()) -> CheckResult:
+    """Make a line that an operator should know of before."""
+    return CheckResult(0, "", Severity.WARNING, seen, advice, namespace, tuple(evidence))
+
+
+def or_good(seen: str | Callable[[Observations], str]) -> Callable[[Check], Check]:
+    """Add to a check the line that all is well where it yields no other; ``seen`` is its text, or makes it."""
+
+    def with_good(check: Check) -> Check:
+        @wraps(check)
+        def checked(observed: Observations) -> Results:
+            found = list(check(observed))
+            yield from found or [good(seen if isinstance(seen, str) else seen(observed))]
+
+        return checked
+
+    return with_good

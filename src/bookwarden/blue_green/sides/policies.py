@@ -224,7 +224,7 @@ def retains(retention: Mapping[str, Any] | None, brokers: Iterable[Mapping[str, 
 
 
 def creates_topics(override: Mapping[str, Any] | None, *, brokers_create: bool) -> bool:
-    """Return whether topics are created by whoever asks for them, by the namespace or else by the brokers' setting."""
+    """Return whether a client that asks for a topic creates it, by the namespace or else by the brokers' setting."""
     return brokers_create if not override else bool(override.get(_CREATES))
 
 

@@ -1,6 +1,6 @@
 """Observations of one cluster: its brokers, tenants, namespaces, topics, subscriptions and clients.
 
-What could not be read is not empty: ``trouble`` says why, and no check takes it for absent.
+What could not be read is not empty: ``error`` says why, and no check takes it for absent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ PENDING_ACKNOWLEDGEMENTS = "__transaction_pending_ack"
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSeen:
+class BrokerInfo:
     """A registered broker."""
 
     name: str  #: Its id.
     version: str | None = None  #: None where it is not known.
     settings: Mapping[str, str] | None = None  #: None where it did not tell them.
-    trouble: str | None = None  #: Why it did not.
+    error: str | None = None  #: Why it did not.
     addresses: tuple[str, ...] = ()  #: By which clients reach it, all that it has registered.
     registered_ms: int | None = None  #: When it did so, as it does at its start; since 1970.
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionSeen:
+class SubscriptionStats:
     """A subscription of one partition, as the topic's owner has it."""
 
     name: str  #: Of the subscription.
@@ -51,7 +51,7 @@ class SubscriptionSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteSeen:
+class ReplicationStats:
     """The replication of one partition to another cluster."""
 
     cluster: str
@@ -60,16 +60,16 @@ class RemoteSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSeen:
-    """One partition, or a topic without; where ``trouble`` is set its owner gave no statistics."""
+class TopicStats:
+    """One partition, or a topic without; where ``error`` is set its owner gave no statistics."""
 
     name: str  #: Full, with that of the partition.
-    trouble: str = ""  #: Why there are no statistics.
+    error: str = ""  #: Why there are no statistics.
     size: int = 0  #: Bytes of its ledgers.
     entries_received: int = 0  #: Since it was loaded.
     producers: int = 0  #: Connected now.
-    subscriptions: tuple[SubscriptionSeen, ...] = ()  #: Readers' too.
-    remotes: tuple[RemoteSeen, ...] = ()  #: Clusters that it is replicated to.
+    subscriptions: tuple[SubscriptionStats, ...] = ()  #: Readers' too.
+    remotes: tuple[ReplicationStats, ...] = ()  #: Clusters that it is replicated to.
     client_versions: frozenset[str] = frozenset()  #: Of all its producers and consumers.
     transactions: int = 0  #: Begun on it since it was loaded.
     terminated: bool = False  #: By its user, or by a migration.
@@ -78,16 +78,16 @@ class TopicSeen:
     cursors: frozenset[str] = frozenset()
     #: Entries and bytes that all durable subscriptions have behind them and retention keeps; -1 where it is not known.
     history: tuple[int, int] = (0, 0)
-    metadata_trouble: str = ""  #: Why ``terminated``, ``migrated`` and ``cursors`` are not known.
+    metadata_error: str = ""  #: Why ``terminated``, ``migrated`` and ``cursors`` are not known.
 
     @property
-    def copied(self) -> tuple[SubscriptionSeen, ...]:
+    def copied(self) -> tuple[SubscriptionStats, ...]:
         """The durable subscriptions of applications."""
         return tuple(one for one in self.subscriptions if one.is_copied)
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaSeen:
+class SchemaInfo:
     """A version of a topic's schema."""
 
     kind: str  #: By Pulsar's name, as AVRO.
@@ -101,19 +101,19 @@ class SchemaSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceSeen:
+class NamespaceInfo:
     """A namespace with all that is in it."""
 
     name: str  #: As tenant/namespace.
     policies: Mapping[str, Any]  #: Policies, as the broker tells them.
     partitioned: Mapping[str, int] = field(default_factory=dict)  #: Number of partitions by full name.
-    topics: Mapping[str, TopicSeen] = field(default_factory=dict)  #: By full name, each partition; no system topics.
+    topics: Mapping[str, TopicStats] = field(default_factory=dict)  #: By full name, each partition; no system topics.
     system_topics: frozenset[str] = frozenset()  #: Full names of those that brokers keep for themselves.
     transaction_bytes: int = 0  #: In the topics by which brokers keep what was aborted; more than 0: they were used.
-    schemas: Mapping[str, tuple[SchemaSeen, ...]] = field(default_factory=dict)  #: By full name, without partitions.
+    schemas: Mapping[str, tuple[SchemaInfo, ...]] = field(default_factory=dict)  #: By full name, without partitions.
     topic_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: Those that are set, by full name.
-    schema_troubles: tuple[str, ...] = ()  #: Why schemas are not known, by topic.
-    policy_troubles: tuple[str, ...] = ()  #: Why the policies of its topics are not known.
+    schema_errors: tuple[str, ...] = ()  #: Why schemas are not known, by topic.
+    policy_errors: tuple[str, ...] = ()  #: Why the policies of its topics are not known.
 
     @property
     def tenant(self) -> str:
@@ -142,19 +142,19 @@ class NamespaceSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class SideSeen:
+class ClusterInfo:
     """One of both clusters; ``namespaces`` has those of the scope that exist."""
 
     cluster: str  #: Its name.
-    brokers: tuple[BrokerSeen, ...] = ()  #: All that are registered.
+    brokers: tuple[BrokerInfo, ...] = ()  #: All that are registered.
     clusters: frozenset[str] = frozenset()  #: That are registered.
     flag: ClusterFlag | None = None  #: Of the whole cluster.
     tenants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: TenantInfo by name, of the scope.
-    namespaces: Mapping[str, NamespaceSeen] = field(default_factory=dict)  #: By name.
+    namespaces: Mapping[str, NamespaceInfo] = field(default_factory=dict)  #: By name.
     flagged: tuple[str, ...] = ()  #: All its namespaces that are migrated somewhere.
     #: Of all its coordinators, by id, with the topics that each has touched.
     open_transactions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    transaction_trouble: str = ""  #: Why ``open_transactions`` is not known.
+    transaction_error: str = ""  #: Why ``open_transactions`` is not known.
 
     def settings(self, name: str) -> dict[str, str | None]:
         """Return what each broker says of a setting, by broker; None where it says nothing."""
@@ -175,14 +175,14 @@ class SideSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class LookupSeen:
-    """A topic looked up through the address that clients will be given; ``trouble`` says why that failed."""
+class LookupResult:
+    """A topic looked up through the address that clients will be given; ``error`` says why that failed."""
 
     url: str
     topic: str
     owner: str = ""  #: Address of the broker that serves it; "" where clients stay with the address itself.
     server: str = ""  #: Version by which the server introduced itself.
-    trouble: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +190,15 @@ class Observations:
     """Both clusters, and the way from one to the other."""
 
     scope: tuple[str, ...]  #: Namespaces that are to be moved.
-    blue: SideSeen  #: Left by clients.
-    green: SideSeen  #: Their target.
+    blue: ClusterInfo  #: Left by clients.
+    green: ClusterInfo  #: Their target.
     urls: RedirectUrls  #: By which clients are to be sent to green, from the settings.
     at_ms: int = 0  #: When it was observed, since 1970.
-    lookups: tuple[LookupSeen, ...] = ()  #: Through green's broker URLs that are set.
+    lookups: tuple[LookupResult, ...] = ()  #: Through green's broker URLs that are set.
     #: By each of the web addresses for clients: ids of the brokers that it lists, or why it does not.
     web_brokers: Mapping[str, frozenset[str] | str] = field(default_factory=dict)
     disks: Mapping[str, DiskSpace] = field(default_factory=dict)  #: By id of green's writable bookies.
-    disk_trouble: str = ""  #: Why ``disks`` is not known.
+    disk_error: str = ""  #: Why ``disks`` is not known.
     kept_out: frozenset[str] = frozenset()  #: Namespaces of bookwarden's own topics.
     shared_configuration: str = ""  #: URL of the configuration store that both use; "" if each has its own.
 
@@ -206,12 +206,12 @@ class Observations:
         """Return whether a list of clusters names one of both, which has a name of its own."""
         return self.blue.cluster != self.green.cluster and cluster in clusters
 
-    def contents(self) -> Iterator[tuple[NamespaceSeen, NamespaceSeen]]:
+    def contents(self) -> Iterator[tuple[NamespaceInfo, NamespaceInfo]]:
         """Return each namespace of the scope that blue has, with green's; one that green lacks has nothing in it."""
         for ours, theirs in self.pairs():
-            yield ours, theirs or NamespaceSeen(ours.name, {})
+            yield ours, theirs or NamespaceInfo(ours.name, {})
 
-    def pairs(self) -> Iterator[tuple[NamespaceSeen, NamespaceSeen | None]]:
+    def pairs(self) -> Iterator[tuple[NamespaceInfo, NamespaceInfo | None]]:
         """Return each namespace of the scope that blue has, with green's of that name."""
         for name in self.scope:
             if name in self.blue.namespaces:

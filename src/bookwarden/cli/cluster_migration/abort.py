@@ -1,15 +1,19 @@
-"""`bookwarden cluster-migration abort`: flags taken off; blue redirects nobody any more."""
+"""`bookwarden cluster-migration abort` and `reopen`: flags taken off, and marked topics that accept messages again."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
-from bookwarden.blue_green.aborting import Aborted
-from bookwarden.blue_green.states import TopicSeen, TopicState
-from bookwarden.cli.cluster_migration.scope import named_or_begun, namespaces_argument
+from bookwarden.blue_green.aborting import AbortResult, MigrationAborter, ReopenResult, TopicReopener
+from bookwarden.blue_green.scope import namespace_of
+from bookwarden.blue_green.states import TopicState, TopicStatus
+from bookwarden.cli.cluster_migration.options import named_or_begun, namespaces_argument
 from bookwarden.cli.cluster_migration.watch import describe_topic
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
+from bookwarden.errors import BookwardenError
 from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
@@ -23,7 +27,7 @@ subscription not made again; 4 no migration was begun; 5 another command changes
 @show_option("Topics to list that were marked by then.")
 @output_option
 @pass_invocation
-def abort(invocation: Invocation, namespaces: tuple[str, ...], dry_run: bool, show: int) -> None:
+def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: int) -> None:
     """Take the flags off.
 
     At once, and without a question: it is also the way out where a broker restarted and topics are STRANDED. Topics
@@ -37,19 +41,19 @@ def abort(invocation: Invocation, namespaces: tuple[str, ...], dry_run: bool, sh
         if dry_run:
             nodes = context.blue.nodes
             flagged = [name for name in names if nodes.is_flagged(name)]
-            whole = nodes.is_cluster_flagged(context.record.cluster(lambda: context.blue.cluster))
+            whole = nodes.is_cluster_flagged(context.observer.cluster)
             taken = ", ".join(flagged) or "no namespace, none is flagged"
             text = f"The flag would be taken off: {taken}{', and that of the whole cluster' if whole else ''}."
             invocation.write(Document({"would_take_off": flagged, "cluster": whole}, (Note(text),)))
             return
         with context.alone(names):
-            done = context.aborting.abort(names)
+            done = MigrationAborter(context.blue, context.observer, context.record).abort(names)
     invocation.write(_describe(done, show))
-    click.get_current_context().exit(1 if done.troubles else 0)
+    click.get_current_context().exit(1 if done.errors else 0)
 
 
-def _describe(done: Aborted, show: int) -> Document:
-    marked = done.look.of_state(TopicState.ROLLED_BACK)
+def _describe(done: AbortResult, show: int) -> Document:
+    marked = done.snapshot.of_state(TopicState.ROLLED_BACK)
     cells = {
         Column("topic that accepts no message", whole=False): lambda seen: seen.topic,
         Column("unread", right=True): lambda seen: _unread(seen),
@@ -75,7 +79,7 @@ def _describe(done: Aborted, show: int) -> Document:
     if done.made_again:
         names = ", ".join(done.made_again[:show])
         parts.append(Note(f"{counted(len(done.made_again), 'drained subscription')} made again, at the end: {names}."))
-    parts += [Note(trouble) for trouble in done.troubles]
+    parts += [Note(error) for error in done.errors]
     data = {
         "taken_off": done.taken_off,
         "cluster": done.cluster,
@@ -83,12 +87,72 @@ def _describe(done: Aborted, show: int) -> Document:
         "on_no_side": done.on_no_side,
         "unloaded": done.unloaded,
         "made_again": done.made_again,
-        "troubles": done.troubles,
-        "gone": [seen.topic for seen in done.look.of_state(TopicState.GONE)],
+        "troubles": done.errors,
+        "gone": [seen.topic for seen in done.snapshot.of_state(TopicState.GONE)],
     }
     return Document(data, tuple(parts))
 
 
-def _unread(seen: TopicSeen) -> str:
+def _unread(seen: TopicStatus) -> str:
     unread = describe_topic(seen)["unread"]
     return "?" if unread is None else f"{unread:,}"
+
+
+_REOPEN_EPILOG = """\b
+Examples:
+  bookwarden cluster-migration reopen persistent://shop/live/orders              shows what would be done
+  bookwarden cluster-migration reopen persistent://shop/live/orders --execute
+  bookwarden cluster-migration reopen persistent://shop/live/orders --undo
+
+\b
+Exit codes: 0 done, or planned; 4 no such topic; 5 its namespace is flagged, its user terminated it, or a broker keeps
+it loaded; 1 some of several topics were left as they are."""
+
+
+@click.command(epilog=_REOPEN_EPILOG)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--execute", is_flag=True, help="Reopen; without it, only check.")
+@click.option("--undo", is_flag=True, help="Put back what was changed, while nothing else has changed it, at once.")
+@click.option("--dry-run", is_flag=True, help="With --undo: only check.")
+@output_option
+@pass_invocation
+def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo: bool, dry_run: bool) -> None:
+    """Have topics accept messages again, after an abort.
+
+    Brokers cannot. The topic is unloaded, the mark is taken out of the node of its managed ledger by the version that
+    was read, and it is unloaded again; what it had is kept in the record, and can be put back until it is used. Name
+    each partition of a partitioned topic.
+    """
+    if execute and undo:
+        raise click.UsageError("--undo changes something by itself: leave out --execute")
+    if dry_run and not undo:
+        raise click.UsageError("--dry-run is for --undo: without --execute nothing is changed")
+    results: list[ReopenResult] = []
+    failed: list[BookwardenError] = []
+    acts = execute or (undo and not dry_run)
+    changed = {namespace_of(topic) for topic in topics} if acts else set()
+    with BlueGreenContext(invocation.settings) as context, context.alone(changed):
+        reopening = TopicReopener(context.blue, context.record)
+        if undo:
+            act = reopening.plan_back if dry_run else reopening.put_back
+        else:
+            act = reopening.reopen if execute else reopening.plan
+        for topic in topics:
+            try:
+                results.append(act(topic))
+            except BookwardenError as error:
+                if len(topics) == 1:
+                    raise
+                failed.append(error)
+                results.append(ReopenResult(topic, False, f"left as it is: {error}"))
+    invocation.write(_describe_reopened(results, planned=not acts))
+    click.get_current_context().exit(1 if failed else 0)
+
+
+def _describe_reopened(results: list[ReopenResult], *, planned: bool) -> Document:
+    cells = {
+        Column("topic", whole=False): lambda one: one.topic,
+        Column("result", whole=False): lambda one: one.said,
+    }
+    note = "Nothing was changed." if planned else "Restart producers that gave up on these topics."
+    return Document([dataclasses.asdict(one) for one in results], (table_of(results, cells), Note(note)))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bookwarden.cli.cluster_migration.abort import abort
-from bookwarden.cli.cluster_migration.finish import finish
-from bookwarden.cli.cluster_migration.preflight import preflight
-from bookwarden.cli.cluster_migration.prepare import prepare
-from bookwarden.cli.cluster_migration.release import release
-from bookwarden.cli.cluster_migration.reopen import reopen
+from bookwarden.cli.cluster_migration.abort import abort, reopen
+from bookwarden.cli.cluster_migration.finish import finish, verify
+from bookwarden.cli.cluster_migration.prepare import preflight, prepare
 from bookwarden.cli.cluster_migration.start import start
-from bookwarden.cli.cluster_migration.verify import verify
-from bookwarden.cli.cluster_migration.watch import watch
+from bookwarden.cli.cluster_migration.watch import release, watch
 
 
 @click.group("cluster-migration")

@@ -1,4 +1,4 @@
-"""`bookwarden cluster-migration finish`: what blue may lose is marked for deletion, and removed."""
+"""`bookwarden cluster-migration verify` and `finish`: a migration proven to be done, and removed from blue."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ from typing import Final
 
 import click
 
-from bookwarden.blue_green.finishing import Finishing, FinishPlan, Removed
+from bookwarden.blue_green.finishing import (
+    FinishPlan,
+    MigrationFinisher,
+    MigrationVerification,
+    TopicRemoval,
+    TopicVerification,
+    verify_migration,
+)
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import refuse_deletion_topics
-from bookwarden.blue_green.verifying import verify
-from bookwarden.cli.cluster_migration.exit_codes import LEFT, NOT_DONE
-from bookwarden.cli.cluster_migration.scope import accept_option, named_or_begun, namespaces_argument
+from bookwarden.blue_green.watching import BrokerHealth
+from bookwarden.cli.cluster_migration.options import (
+    LATE,
+    LEFT,
+    NOT_DONE,
+    accept_option,
+    named_or_begun,
+    namespaces_argument,
+)
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.blue_green import BlueGreenContext, FinishingContext
+from bookwarden.wiring.blue_green import BlueGreenContext
 
 _EPILOG = """\b
 Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;
@@ -39,7 +52,7 @@ _QUIET_S: Final = 3600.0
 @pass_invocation
 def finish(
     invocation: Invocation,
-    namespaces: tuple[str, ...],
+    namespaces: list[str],
     execute: bool,
     accepted: frozenset[Override],
     show: int,
@@ -50,29 +63,22 @@ def finish(
     Plans with the topics that `verify` proves. With --execute each is looked at once more, its ledgers are marked, and
     blue is asked to remove it: partitioned topics with their partitions and node, and schemas. The sweep deletes the
     ledgers that blue's brokers have not deleted by then. From then on clients with blue's URL get errors for these
-    topics: blue sends nobody to green any more. It is refused while clients were connected to blue at a look that
-    `watch` recorded within the last hour. The flags stay; what else is left is listed.
+    topics: blue sends no client to green any more. It is refused while clients were connected to blue at a snapshot
+    that `watch` recorded within the last hour. The flags stay; what else is left is listed.
     """
     with BlueGreenContext(invocation.settings) as context:
         names = named_or_begun(context, namespaces)
         refuse_deletion_topics(context.deletion_topics, names)
-        context.health.require()
-        verified = verify(
-            context.observer,
-            context.green.nodes,
-            context.green.admin,
-            names,
-            context.record.expected(names),
-            [one.value for one in accepted],
-            context.record.late(names),
-            context.green_resources().late_in,
+        BrokerHealth(context.blue).require()
+        cases = {one.value for one in accepted}
+        verified = verify_migration(context.blue, context.green, context.observer, context.record, names, cases)
+        finishing = MigrationFinisher(
+            context.blue, context.green, context.observer, context.removal, context.record, invocation.say
         )
-        with FinishingContext(invocation.settings, context, invocation.say) as finishing:
-            cases = {one.value for one in accepted}
-            plan = finishing.finishing.plan(names, verified, cases)
-            if execute and Override.LATE_CLIENTS.value not in cases:
-                _refuse_connected(context, names)
-            results = _act(invocation, context, finishing.finishing, names, plan, execute=execute, yes=yes)
+        plan = finishing.plan(names, verified, cases)
+        if execute and Override.LATE_CLIENTS.value not in cases:
+            _refuse_connected(context, names)
+        results = _act(invocation, context, finishing, names, plan, execute=execute, yes=yes)
     invocation.write(_describe(plan, results, show, executed=execute))
     failed = any(one.problem for one in results)
     click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
@@ -92,13 +98,13 @@ def _refuse_connected(context: BlueGreenContext, names: list[str]) -> None:
 def _act(
     invocation: Invocation,
     context: BlueGreenContext,
-    finishing: Finishing,
+    finishing: MigrationFinisher,
     names: list[str],
     plan: FinishPlan,
     *,
     execute: bool,
     yes: bool,
-) -> list[Removed]:
+) -> list[TopicRemoval]:
     if not execute or not plan.removable:
         return finishing.marks_of(plan)
     entries = sum(one.entries for one in plan.removable)
@@ -115,7 +121,7 @@ def _act(
     return results
 
 
-def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: bool) -> Document:
+def _describe(plan: FinishPlan, results: list[TopicRemoval], show: int, *, executed: bool) -> Document:
     cells = {
         Column("topic", whole=False): lambda one: one.topic,
         Column("entries", right=True): lambda one: f"{one.entries:,}",
@@ -151,7 +157,73 @@ def _describe(plan: FinishPlan, results: list[Removed], show: int, *, executed: 
     return Document(data, tuple(parts))
 
 
-def _result(one: Removed, *, executed: bool) -> str:
+def _result(one: TopicRemoval, *, executed: bool) -> str:
     if one.problem:
         return f"failed: {one.problem}"
     return "removed" if one.done else "would be removed" if not executed else "not removed"
+
+
+_VERIFY_EPILOG = """\b
+Exit codes: 0 done; 22 not done, the output says of which topic and why; 29 all that is wrong are subscriptions that
+came too late to green, and may have lost messages."""
+
+
+@click.command(epilog=_VERIFY_EPILOG)
+@namespaces_argument
+@accept_option
+@show_option("Topics to list; those that are not done come first.")
+@output_option
+@pass_invocation
+def verify(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
+    """Prove that a migration is done.
+
+    Done means that each topic of the scope is drained or gone on blue, that no cursor has an unread entry (where no
+    broker has the topic loaded, the cursor's own ledger is read), and that every subscription that blue has, or had
+    when it began, is on green. A doubt is not done; what `start`
+    accepted by name is none. Changes nothing, and may be run at any time.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        names, record = named_or_begun(context, namespaces), context.record
+        cases = {one.value for one in accepted} | record.accepted(names)
+        found = verify_migration(context.blue, context.green, context.observer, record, names, cases)
+    invocation.write(_describe_verified(found, show))
+    click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
+
+
+def _describe_verified(found: MigrationVerification, show: int) -> Document:
+    """Describe every topic, the faults first."""
+    topics = sorted(found.topics, key=lambda one: (one.ok, one.topic))
+    cells = {
+        Column("topic", whole=False): lambda one: one.topic,
+        Column("on blue"): lambda one: one.state,
+        Column("when marked", right=True): lambda one: _number(one.began_with),
+        Column("entries on blue", right=True): lambda one: _number(one.on_blue),
+        Column("unread", right=True): lambda one: _number(one.unread),
+        Column("on green", right=True): lambda one: _number(one.on_green),
+        Column("not done because", whole=False): lambda one: "; ".join(
+            (*one.faults, *(f"late: {name}" for name in one.late))
+        ),
+    }
+    parts: list[Part] = [table_of(topics[:show], cells)]
+    if len(topics) > show:
+        parts.append(Note(f"{len(topics) - show} more topics are not shown: --show lists more, -o json all."))
+    parts += [Note(f"NOT DONE: {fault}") for fault in found.faults]
+    bad = sum(not one.ok for one in topics)
+    parts.append(
+        Note(
+            f"Done: {counted(len(topics), 'topic')}, nothing is left to read on blue. Next: give applications green's "
+            "URL, then `cluster-migration finish`."
+            if found.ok
+            else f"NOT DONE: {bad} of {counted(len(topics), 'topic')}. What to do: docs/cluster-migration.md."
+        )
+    )
+    data = {"done": found.ok, "faults": found.faults, "topics": [_data(one) for one in topics]}
+    return Document(data, tuple(parts))
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _data(one: TopicVerification) -> dict[str, object]:
+    return {**dataclasses.asdict(one), "ok": one.ok}

@@ -1,25 +1,28 @@
-"""`bookwarden cluster-migration prepare`: on green whatever blue's clients need, and blue kept from deleting."""
+"""`bookwarden cluster-migration preflight` and `prepare`: what would lose messages or stall, and green made ready."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import click
 
-from bookwarden.blue_green.preparing.operation import Done
-from bookwarden.blue_green.preparing.steps import Plan, Side, Step
-from bookwarden.blue_green.readiness.findings import Judged
-from bookwarden.blue_green.readiness.judging import judge
+from bookwarden.blue_green.preparing.operation import Preparation, PreparationResult
+from bookwarden.blue_green.preparing.plan import PreparationPlan, PreparationStep, Side
+from bookwarden.blue_green.readiness.checks import evaluate
+from bookwarden.blue_green.readiness.findings import CheckResult, Override, Severity, blocking
 from bookwarden.blue_green.sides.observing import still_moving
 from bookwarden.blue_green.sides.policies import AUTO_CREATION
-from bookwarden.cli.cluster_migration.scope import chosen_namespaces_argument
+from bookwarden.blue_green.sides.values import NamespaceInfo, Observations
+from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
+from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
-from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.findings import Verdict
+from bookwarden.wiring.blue_green import BlueGreenContext
 
 #: The exit code where something is missing that was to be there.
 MISSING: Final = 22
@@ -56,7 +59,7 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 
 
 @click.command(epilog=_EPILOG)
-@chosen_namespaces_argument
+@namespaces_argument
 @click.option("--execute", is_flag=True, help="Do it; without this it is only planned.")
 @click.option("--verify", is_flag=True, help="Say by the exit code whether anything is missing.")
 @click.option("--take-back", is_flag=True, help="Give policies that keep topics their values from before, at once.")
@@ -86,18 +89,18 @@ def prepare(
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
     if dry_run and not take_back:
         raise click.UsageError("--dry-run is for --take-back: without --execute nothing is changed")
-    with ReadinessContext(invocation.settings) as context:
+    with BlueGreenContext(invocation.settings) as context:
         if take_back:
             code = _take_back(invocation, context, namespaces, dry_run=dry_run, yes=yes, show=show)
         else:
-            scope = namespaces or context.namespaces()
+            scope = namespaces or context.preflight.namespaces()
             code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
     click.get_current_context().exit(code)
 
 
 def _prepare(
     invocation: Invocation,
-    context: ReadinessContext,
+    context: BlueGreenContext,
     scope: Sequence[str],
     *,
     execute: bool,
@@ -105,34 +108,36 @@ def _prepare(
     yes: bool,
     show: int,
 ) -> int:
-    seen = context.observe(scope, lambda name: invocation.say(f"reading {name}"))
-    preparation = context.preparation(scope)
+    seen = context.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    preparation = Preparation(context.preflight, scope, context.journal)
     wanted = preparation.plan_from(seen)
-    by_hand = [one for one in judge(seen) if one.check in BY_HAND and one.stands_in_the_way]
+    by_hand = [one for one in evaluate(seen) if one.check in BY_HAND and one.blocks]
     if not execute:
         invocation.write(_describe_plan(wanted, by_hand, show))
         return MISSING if verify and (wanted.steps or wanted.told) else 0
     if wanted.steps:
         confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
-    with context.clusters.alone(scope):
+    with context.alone(scope):
         done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
     invocation.write(_describe_done(done, by_hand, show))
     return 0 if done.is_complete else _PART_LEFT
 
 
 def _take_back(
-    invocation: Invocation, context: ReadinessContext, scope: Sequence[str], *, dry_run: bool, yes: bool, show: int
+    invocation: Invocation, context: BlueGreenContext, scope: Sequence[str], *, dry_run: bool, yes: bool, show: int
 ) -> int:
-    preparation = context.preparation(scope)
+    preparation = Preparation(context.preflight, scope, context.journal)
     steps, kept = _part_held(context, preparation.held(scope))
     if dry_run:
         data = {"would_take_back": [one.as_json() for one in steps], "kept": [one.as_json() for one in kept]}
         table = _steps_table(steps, "would be given their values from before", "nothing was changed", show)
-        invocation.write(Document(data, (table, *_failed_table(Done((), tuple((step, _KEPT) for step in kept))))))
+        invocation.write(
+            Document(data, (table, *_failed_table(PreparationResult((), tuple((step, _KEPT) for step in kept)))))
+        )
         return 0
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
-    with context.clusters.alone({step.namespace for step in steps}):
+    with context.alone({step.namespace for step in steps}):
         if _part_held(context, [*steps, *kept]) != (steps, kept):
             raise RefusedError("a namespace was flagged, or its flag taken off, since the question: run this again")
         done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
@@ -143,13 +148,15 @@ def _take_back(
     return 0 if done.is_complete else _PART_LEFT
 
 
-def _part_held(context: ReadinessContext, held: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _part_held(
+    context: BlueGreenContext, held: Sequence[PreparationStep]
+) -> tuple[list[PreparationStep], list[PreparationStep]]:
     """Part steps by whether they may be taken back now; RefusedError while a namespace of them moves.
 
     With topic creation on blue a late client of a partitioned topic would be sent on without its partitions, and make
     another topic on green.
     """
-    blue = context.clusters.blue
+    blue = context.blue
     flagged = {name for name in {step.namespace for step in held} if blue.nodes.is_flagged(name)}
     kept = [step for step in held if step.side is Side.BLUE and step.key == AUTO_CREATION and step.namespace in flagged]
     steps = [step for step in held if step not in kept]
@@ -157,41 +164,40 @@ def _part_held(context: ReadinessContext, held: Sequence[Step]) -> tuple[list[St
     if moving:
         raise RefusedError(
             f"{', '.join(moving)} is on its way, and blue still has topics of it: it would delete those that are "
-            "drained, and green those that nobody uses yet; `finish` or `abort` first"
+            "drained, and green those that are not in use yet; `finish` or `abort` first"
         )
     return steps, kept
 
 
-def _describe_plan(wanted: Plan, by_hand: Sequence[Judged], show: int) -> Document:
+def _describe_plan(wanted: PreparationPlan, by_hand: Sequence[CheckResult], show: int) -> Document:
     title = f"to be done ({len(wanted.steps)})"
     note = "Nothing was changed; --execute does it." if wanted.steps else "Nothing is missing."
     if wanted.told:
         note = f"{note} What is left to you keeps green from being complete."
-    data = {"steps": [one.as_json() for one in wanted.steps], **_told_json(wanted, by_hand)}
-    return Document(
-        data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(wanted, by_hand), Note(note))
-    )
+    told = _left_to_you(wanted, by_hand)
+    data = {"steps": [one.as_json() for one in wanted.steps], "left_to_you": told}
+    return Document(data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(told), Note(note)))
 
 
-def _describe_done(done: Done, by_hand: Sequence[Judged], show: int) -> Document:
+def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show: int) -> Document:
+    told, left = _left_to_you(done.left, by_hand), len(done.left.steps)
     data = {
         "done": [one.as_json() for one in done.done],
         "left": [one.as_json() for one in done.left.steps],
         **_failed_json(done),
-        **_told_json(done.left, by_hand),
+        "left_to_you": told,
     }
-    left = len(done.left.steps)
     note = (
         "Nothing is missing any more."
         if done.is_complete
-        else f"{counted(left, 'step')} left: see to what failed and what is told here, then prepare again."
+        else f"{counted(left, 'step')} left: see to what failed and what is left to you, then prepare again."
     )
     parts: list[Part] = [_steps_table(done.done, f"done ({len(done.done)})", "nothing was to be done", show)]
-    parts += [*_failed_table(done), *_told(done.left, by_hand), Note(note)]
+    parts += [*_failed_table(done), *_told(told), Note(note)]
     return Document(data, tuple(parts))
 
 
-def _steps_table(steps: Sequence[Step], title: str, empty: str, show: int) -> Table:
+def _steps_table(steps: Sequence[PreparationStep], title: str, empty: str, show: int) -> Table:
     columns = (Column("where"), Column("what"), Column("of"), Column("which", whole=False))
     rows = [(one.side.value, one.action.value, one.target, one.key) for one in steps[:show]]
     if len(steps) > show:
@@ -199,26 +205,126 @@ def _steps_table(steps: Sequence[Step], title: str, empty: str, show: int) -> Ta
     return Table(columns, tuple(rows), title, empty)
 
 
-def _failed_table(done: Done) -> list[Part]:
+def _failed_table(done: PreparationResult) -> list[Part]:
     rows = tuple((str(step), why) for step, why in done.failed)
     return [Table((Column("failed"), Column("why", whole=False)), rows, "failed")] if rows else []
 
 
-def _failed_json(done: Done) -> dict[str, Any]:
+def _failed_json(done: PreparationResult) -> dict[str, Any]:
     return {"failed": [{**step.as_json(), "why": why} for step, why in done.failed]}
 
 
-def _told(wanted: Plan, by_hand: Sequence[Judged]) -> list[Part]:
-    rows = _rows_told(wanted, by_hand)
+def _told(rows: Sequence[Mapping[str, str]]) -> list[Part]:
     columns = (Column("namespace"), Column("what was seen", whole=False), Column("what to do", whole=False))
-    return [Table(columns, tuple(rows), "left to you")] if rows else []
+    return [Table(columns, tuple(tuple(row.values()) for row in rows), "left to you")] if rows else []
 
 
-def _told_json(wanted: Plan, by_hand: Sequence[Judged]) -> dict[str, Any]:
-    rows = _rows_told(wanted, by_hand)
-    return {"left_to_you": [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]}
-
-
-def _rows_told(wanted: Plan, by_hand: Sequence[Judged]) -> list[tuple[str, str, str]]:
+def _left_to_you(wanted: PreparationPlan, by_hand: Sequence[CheckResult]) -> list[dict[str, str]]:
     rows = [(one.namespace, one.seen, one.advice) for one in wanted.told]
-    return rows + [(one.namespace, one.seen, one.advice) for one in by_hand]
+    rows += [(one.namespace, one.seen, one.advice) for one in by_hand]
+    return [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]
+
+
+_PREFLIGHT_EPILOG = """\b
+Examples:
+  bookwarden cluster-migration preflight
+  bookwarden cluster-migration preflight shop/orders shop/returns
+  bookwarden cluster-migration preflight shop/orders --accept compacted-topics -o json
+
+\b
+Exit codes: 0 no check blocks it; 23 one does.
+What to do about each line: docs/cluster-migration.md."""
+
+
+@click.command(epilog=_PREFLIGHT_EPILOG)
+@namespaces_argument
+@accept_option
+@show_option("Maximum number of topics to list whose clients do not follow.")
+@output_option
+@pass_invocation
+def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
+    """Check what would lose messages or stall.
+
+    Looks at both clusters: their brokers, flags and settings, the addresses that clients are to be given, and of each
+    NAMESPACE (default: all of blue's) its policies, topics, schemas, subscriptions and clients on either side. Changes
+    nothing; each topic of the namespaces is loaded.
+    """
+    with BlueGreenContext(invocation.settings) as context:
+        scope = namespaces or context.preflight.namespaces()
+        seen = context.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    findings = evaluate(seen)
+    invocation.write(describe_preflight(seen, findings, accepted, show))
+    click.get_current_context().exit(WOULD_FAIL if blocking(findings, accepted) else 0)
+
+
+def describe_preflight(
+    seen: Observations, findings: Sequence[CheckResult], accepted: Collection[Override], show: int = 20
+) -> Document:
+    """Describe all lines, the namespaces with what each one has, and the clients that do not follow."""
+    bad = blocking(findings, accepted)
+    warnings = [one for one in findings if one.verdict(accepted) is Verdict.WARNING]
+    note = (
+        f"{counted(len(bad), 'line')} stand{'s' if len(bad) == 1 else ''} in the way, "
+        f"{counted(len(warnings), 'warning')}. What to do about each: docs/cluster-migration.md."
+        if bad
+        else f"No check blocks it; {counted(len(warnings), 'warning')}."
+    )
+    rows = [_row(seen, name, findings, accepted) for name in seen.scope]
+    data = {
+        "blue": seen.blue.cluster,
+        "green": seen.green.cluster,
+        "would_fail": bool(bad),
+        "accepted": sorted(one.value for one in accepted),
+        "namespaces": rows,
+        "findings": [one.as_json(accepted) for one in findings],
+    }
+    parts: list[Part] = [
+        Facts((("blue", seen.blue.cluster), ("green", seen.green.cluster))),
+        findings_table(one.as_finding(accepted) for one in findings),
+        table_of(rows, _PREFLIGHT_COLUMNS, title="namespaces", empty="blue has none that could be moved"),
+        *_clients(findings, show),
+        Note(note),
+    ]
+    return Document(data, tuple(parts))
+
+
+def _row(
+    seen: Observations, name: str, findings: Sequence[CheckResult], accepted: Collection[Override]
+) -> dict[str, Any]:
+    own = [one for one in findings if one.namespace == name]
+    bad = blocking(own, accepted)
+    found = seen.blue.namespaces.get(name, NamespaceInfo(name, {}))
+    return {
+        "namespace": name,
+        "ready": not bad,
+        "topics": len(found.whole_topics),
+        "partitions": len(found.topics),
+        "subscriptions": sum(len(one.copied) for one in found.topics.values()),
+        "backlog": sum(each.backlog for one in found.topics.values() for each in one.copied),
+        "loses": sorted({one.check for one in bad if one.severity is Severity.LOSES}),
+        "stands_still": sorted({one.check for one in bad if one.severity is Severity.FAILS}),
+        "warnings": sum(one.verdict(accepted) is Verdict.WARNING for one in own),
+        "accept": sorted({one.override.value for one in bad if one.override is not None}),
+    }
+
+
+_PREFLIGHT_COLUMNS: Final = {
+    Column("namespace"): lambda row: str(row["namespace"]),
+    Column("ready"): lambda row: "yes" if row["ready"] else "no",
+    Column("topics", right=True): lambda row: f"{row['topics']:,}",
+    Column("partitions", right=True): lambda row: f"{row['partitions']:,}",
+    Column("subscriptions", right=True): lambda row: f"{row['subscriptions']:,}",
+    Column("backlog", right=True): lambda row: f"{row['backlog']:,}",
+    Column("would lose by", whole=False): lambda row: ", ".join(row["loses"]),
+    Column("would stall by", whole=False): lambda row: ", ".join(row["stands_still"]),
+    Column("warnings", right=True): lambda row: str(row["warnings"]),
+}
+
+
+def _clients(findings: Sequence[CheckResult], show: int) -> list[Part]:
+    told = [line for one in findings if one.override is Override.OLD_CLIENTS for line in one.evidence]
+    if not told:
+        return []
+    rows = [tuple(line.rpartition(" on ")[::2]) for line in told[:show]]
+    title = f"clients that do not follow ({len(told)})"
+    return [Table((Column("version"), Column("topic")), tuple((first, last) for first, last in rows), title)]

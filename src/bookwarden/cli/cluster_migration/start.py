@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import closing
 from typing import Final
 
 import click
 
-from bookwarden.blue_green.green_resources import LatePolicy, late_warnings
+from bookwarden.blue_green.green_resources import GreenResources, LatePolicy, late_warnings
+from bookwarden.blue_green.readiness.checks import evaluate
 from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
-from bookwarden.blue_green.readiness.judging import judge
-from bookwarden.blue_green.scope import checked_namespace, refuse_deletion_topics
-from bookwarden.blue_green.starting import Started, without_moved
-from bookwarden.cli.cluster_migration.exit_codes import LATE, LEFT, WOULD_FAIL
-from bookwarden.cli.cluster_migration.preflight import describe_preflight
-from bookwarden.cli.cluster_migration.scope import accept_option, late_option, required_namespaces_argument
+from bookwarden.blue_green.scope import refuse_deletion_topics
+from bookwarden.blue_green.starting import MigrationStarter, StartResult, without_moved
+from bookwarden.blue_green.watching import BrokerHealth
+from bookwarden.cli.cluster_migration.options import (
+    LATE,
+    LEFT,
+    WOULD_FAIL,
+    accept_option,
+    late_option,
+    required_namespaces_argument,
+)
+from bookwarden.cli.cluster_migration.prepare import describe_preflight
 from bookwarden.cli.cluster_migration.watch import release_option, watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.wiring.blue_green import BlueGreenContext
-from bookwarden.wiring.blue_green_readiness import ReadinessContext
+from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
 
 _EPILOG: Final = """\b
 Exit codes: 0 each topic is marked, and with --watch drained; 23 a check blocks it, and nothing was begun;
@@ -40,7 +47,7 @@ came too late to green and may have lost messages: the output names them; those 
 @pass_invocation
 def start(
     invocation: Invocation,
-    namespaces: tuple[str, ...],
+    namespaces: list[str],
     accepted: frozenset[Override],
     late_policy: LatePolicy,
     watches: bool,
@@ -56,13 +63,16 @@ def start(
     its flag. Topics, partitions and subscriptions that blue has got since `prepare` are made on green, also while the
     proof runs.
     """
-    names = [checked_namespace(name) for name in dict.fromkeys(namespaces)]
-    with BlueGreenContext(invocation.settings) as context:
+    names = namespaces
+    with (
+        BlueGreenContext(invocation.settings) as context,
+        closing(GreenResources(context.blue, context.green, context.record, late_policy, invocation.say)) as resources,
+    ):
         refuse_deletion_topics(context.deletion_topics, names)
-        resources = context.green_resources(late_policy, invocation.say)
-        starting = context.starting(resources, invocation.say)
+        urls, health = redirect_urls(context.clients), BrokerHealth(context.blue)
+        starting = MigrationStarter(context.blue, context.observer, context.record, urls, resources, invocation.say)
         starting.round_seconds()
-        context.health.require()
+        health.require()
         if not _is_ready(invocation, context, names, accepted):
             click.get_current_context().exit(WOULD_FAIL)
         if dry_run:
@@ -70,13 +80,13 @@ def start(
             invocation.write(Document({"would_start": names}, (Note(text),)))
             return
         confirm(f"Send all clients of {', '.join(names)} to green?", yes=yes)
-        context.health.require()
+        health.require()
         starting.set_urls()
 
         def is_ready(name: str) -> bool:
             return _is_ready(invocation, context, [name], accepted, is_repeated=True)
 
-        results: list[Started] = []
+        results: list[StartResult] = []
         for name in names:
             with context.alone([name]):
                 results.append(starting.start(name, sorted(one.value for one in accepted), is_ready))
@@ -104,11 +114,10 @@ def _is_ready(
     left = [name for name in names if not context.blue.nodes.is_flagged(name)]
     if not left:
         return True
-    with ReadinessContext(invocation.settings, context) as readiness:
-        seen = readiness.observe(left, lambda name: invocation.say(f"reading {name}"))
+    seen = context.preflight.observe(left, lambda name: invocation.say(f"reading {name}"))
     topics = (topic for ours, _ in seen.pairs() for topic in ours.topics.values())
     readers = {topic.name for topic in topics if any(not one.durable for one in topic.subscriptions)}
-    findings = without_moved(judge(seen), context.record.expected(left), readers)
+    findings = without_moved(evaluate(seen), context.record.expected(left), readers)
     if blocking(findings, accepted):
         invocation.write(describe_preflight(seen, findings, accepted))
         return False
@@ -118,7 +127,7 @@ def _is_ready(
     return True
 
 
-def _describe(results: list[Started], names: list[str], late: tuple[tuple[str, str, int], ...]) -> Document:
+def _describe(results: list[StartResult], names: list[str], late: tuple[tuple[str, str, int], ...]) -> Document:
     rows = tuple(
         (one.namespace, f"{one.topics:,}", f"{one.marked:,}", ", ".join(one.left), _verdict(one)) for one in results
     )
@@ -144,7 +153,7 @@ def _describe(results: list[Started], names: list[str], late: tuple[tuple[str, s
     return Document(data, (Table(columns, rows), *map(Note, late_warnings(late)), Note(text)))
 
 
-def _verdict(one: Started) -> str:
+def _verdict(one: StartResult) -> str:
     if one.ok:
         return "started"
     if one.refused:

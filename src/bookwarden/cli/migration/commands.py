@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from pathlib import Path
-
 import click
 
 from bookwarden.cli.migration.counters import counters
-from bookwarden.cli.migration.difference_files import difference_file
-from bookwarden.cli.migration.differences import DIFFERENCES_FOUND, describe_difference
-from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.migration.preflight import preflight
 from bookwarden.cli.migration.rehearse import rehearse
-from bookwarden.cli.migration.start import start
-from bookwarden.cli.migration.status import status
-from bookwarden.cli.migration.watch import watch
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.migration.comparison import DifferenceClass, Report, Verification, VersionRule
-from bookwarden.wiring.migration import VerificationContext
-
-_EPILOG = """\b
-Examples:
-  bookwarden metadata-migration verify                    the store in the settings, and where it was moved
-  bookwarden metadata-migration verify --source zk:zk1:2181,zk2:2181 --target oxia://oxia1:6648/default
-  bookwarden metadata-migration verify --differences differences.parquet -o json
-
-\b
-What each class means and what to do: docs/metadata-migration-verify.md."""
+from bookwarden.cli.migration.start import preflight, start
+from bookwarden.cli.migration.verify import verify
+from bookwarden.cli.migration.watch import status, watch
 
 
 @click.group("metadata-migration")
@@ -41,104 +20,5 @@ def metadata_migration() -> None:
     """
 
 
-for _command in (preflight, rehearse, start, status, watch, counters):
+for _command in (preflight, rehearse, start, status, watch, verify, counters):
     metadata_migration.add_command(_command)
-
-
-@metadata_migration.command(epilog=_EPILOG)
-@click.option("--source", metavar="URL", help="The store that was copied. Default: metadata_store.urls.")
-@click.option("--target", metavar="URL", help="The copy. Default: what the source's migration flag names.")
-@click.option(
-    "--versions",
-    type=click.Choice([rule.value for rule in VersionRule]),
-    default=VersionRule.AUTO.value,
-    show_default=True,
-    help="Whether another version is a difference; auto: unless the target gives all nodes versions of its own.",
-)
-@click.option(
-    "--differences",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write all differences to this .parquet or .jsonl file.",
-)
-@show_option("Differences of each class to list.")
-@max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
-@output_option
-@pass_invocation
-def verify(
-    invocation: Invocation,
-    source: str | None,
-    target: str | None,
-    versions: str,
-    file: Path | None,
-    show: int,
-    limit: float | None,
-) -> None:
-    """Compare all nodes of a migrated store with the source.
-
-    Reads only. Ends with 0 where the target has every node of the source as it was, and with 22 where it does not;
-    what was written to the target after the switch is counted, and is no fault.
-    """
-    with (
-        difference_file(file) as sink,
-        VerificationContext(
-            invocation.settings.metadata_store, source=source, target=target, max_reads_per_second=limit
-        ) as context,
-        node_progress(invocation, f"comparing {context.source_url} with {context.target_url}", "compared") as tell,
-    ):
-        begin = time.monotonic()
-        report = context.comparison(
-            versions=VersionRule(versions), switched_ms=context.switched_ms, keep=show, sink=sink, progress=tell
-        ).run()
-        seconds = time.monotonic() - begin
-    found = Verification(
-        context.source_url,
-        context.target_url,
-        None if context.flag is None else context.flag.phase,
-        context.switched_ms,
-        report,
-        seconds,
-        None if file is None else str(file),
-    )
-    invocation.write(_describe(found))
-    click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
-
-
-def _describe(found: Verification) -> Document:
-    report = found.report
-    phase = found.phase or "not begun"
-    shown = tuple(found.first)
-    pairs = (
-        ("source", found.source),
-        ("target", found.target),
-        ("migration", f"{phase} at {moment(found.switched_ms)}" if found.switched_ms else phase),
-        ("nodes compared", f"{report.compared:,} in {found.seconds:,.1f} s"),
-        ("equal", f"{report.equal:,}"),
-        ("ephemeral", f"{report.ephemeral:,}, passed over"),
-    )
-    counts = tuple((kind.value, f"{count:,}") for kind, count in report.counts.items())
-    parts: list[Part] = [Facts(pairs), Table((Column("difference"), Column("nodes", right=True)), counts)]
-    if shown:
-        columns = (Column("difference"), Column("path", whole=False), Column("how", whole=False))
-        rows = tuple((one.kind.value, one.path, describe_difference(one)) for one in shown)
-        parts.append(Table(columns, rows, title="The first of each"))
-    parts += [Note(text) for text in _notes(report, found.differences)]
-    return Document(found.as_json(), tuple(parts))
-
-
-def _notes(report: Report, differences: str | None) -> Iterator[str]:
-    if report.versions_kept is False:
-        yield (
-            f"The target has versions of its own ({counted(report.other_versions, 'node')} with another one than the "
-            "source): a version from before the switch is void. --versions required counts them as differences."
-        )
-    if report.counts[DifferenceClass.LATE_SOURCE]:
-        yield "Somebody writes to the source still: find the process that has not followed to the target."
-    if differences is not None:
-        yield f"All differences are in {differences}."
-    yield (
-        f"{counted(report.faults, 'node')} not as in the source."
-        if report.faults
-        else "The target has every node of the source as it was."
-    )

@@ -8,14 +8,12 @@ from typing import Final
 import click
 
 from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.migration.status import source_option
+from bookwarden.cli.migration.options import COUNTERS_BEHIND, source_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.errors import StoreError
-from bookwarden.migration.counters import Counter
-from bookwarden.wiring.migration import CountersContext
-
-COUNTERS_BEHIND: Final = 26
+from bookwarden.migration.counters import Counter, Counters
+from bookwarden.wiring.migration import SourceContext, counters_of
 
 _EPILOG = """\b
 Exit codes: 0 the target counts on from where the source was; 26 it does not yet.
@@ -41,33 +39,30 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
     """
     if count_up and not execute:
         raise click.UsageError("--count-up is for --execute")
-    with CountersContext(invocation.settings.metadata_store, source=source) as context:
-        before = after = context.counters.examine()
+    with SourceContext(invocation.settings.metadata_store, source) as context:
+        stores = counters_of(context)
+        before = after = stores.examine()
         if execute:
-            with node_progress(
-                invocation, f"raising the counters of {context.target_url}", "passed", "numbers"
-            ) as tell:
-                context.counters.advance(before, count_up=count_up, progress=tell)
-            after = context.counters.examine()
-        invocation.write(_describe(context, before, after, executed=execute))
+            with node_progress(invocation, f"raising the counters of {stores.target_url}", "passed", "numbers") as tell:
+                stores.advance(before, count_up=count_up, progress=tell)
+            after = stores.examine()
+        invocation.write(_describe(stores, before, after, executed=execute))
     behind = sum(counter.behind for counter in after)
     if behind and execute and not count_up:
         raise StoreError(
-            f"the counters of {context.target_url} could not be set: its servers are older than 0.15. --execute "
+            f"the counters of {stores.target_url} could not be set: its servers are older than 0.15. --execute "
             f"--count-up writes them {behind:,} times instead; not on 0.14.0 or 0.14.1 while brokers write, which may "
             "end all writes there (docs/oxia.md)"
         )
     click.get_current_context().exit(COUNTERS_BEHIND if behind else 0)
 
 
-def _describe(
-    context: CountersContext, before: Sequence[Counter], after: Sequence[Counter], *, executed: bool
-) -> Document:
+def _describe(stores: Counters, before: Sequence[Counter], after: Sequence[Counter], *, executed: bool) -> Document:
     former = {counter.path: counter.next_number for counter in before}
     data = {
-        "source": context.source_url,
-        "target": context.target_url,
-        "ledgers_elsewhere": context.ledgers_elsewhere,
+        "source": stores.source_url,
+        "target": stores.target_url,
+        "ledgers_elsewhere": stores.ledgers_elsewhere,
         "counters": [
             {
                 "name": one.name,
@@ -95,10 +90,10 @@ def _describe(
         ),
         empty="The target counts nothing yet: look again once a topic was opened.",
     )
-    parts: list[Part] = [Facts((("source", context.source_url), ("target", context.target_url))), table]
+    parts: list[Part] = [Facts((("source", stores.source_url), ("target", stores.target_url))), table]
     parts += [Note(text) for text in _notes(after)]
-    if context.ledgers_elsewhere is not None:
-        parts.append(Note(f"Ledgers are counted in {context.ledgers_elsewhere}, which was not moved with this store."))
+    if stores.ledgers_elsewhere is not None:
+        parts.append(Note(f"Ledgers are counted in {stores.ledgers_elsewhere}, which was not moved with this store."))
     if not executed and any(counter.behind for counter in after):
         parts.append(Note("--execute lets the counters pass them."))
     return Document(data, tuple(parts))

@@ -7,20 +7,22 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.migration.differences import DIFFERENCES_FOUND, describe_difference
 from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.migration.options import DIFFERENCES_FOUND
+from bookwarden.cli.migration.verify import describe_difference
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.errors import ConfigError
+from bookwarden.leases import LeaseTimes
+from bookwarden.metastore.following.flag import read_flag
+from bookwarden.metastore.interface import ScratchStore
+from bookwarden.metastore.wrappers import TimedStore, throttled
 from bookwarden.migration.comparison import row_of
-from bookwarden.migration.rehearsal.operation import (
-    PARTICIPANTS_LIMIT_SECONDS,
-    PROPOSED_BYTES,
-    PROPOSED_SECONDS,
-    RehearsalReport,
-)
-from bookwarden.migration.rehearsal.scratch import claim, clean_own
+from bookwarden.migration.rehearsal.operation import Rehearsal, RehearsalReport
+from bookwarden.migration.rehearsal.scratch import claim, clean_own, require_idle, require_scratch
 from bookwarden.migration.rehearsal.scratch import clean as clean_up
-from bookwarden.wiring.rehearsal import RehearsalContext
+from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
+from bookwarden.wiring.migration import SourceContext
 
 _MEGABYTE: Final = 1_000_000
 
@@ -57,29 +59,39 @@ def rehearse(
     Tells how long a migration will take, which nodes would make it fail, and whether the copy is right. The store in
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
     """
-    with RehearsalContext(
-        invocation.settings.metadata_store, target=target, source=source, max_reads_per_second=limit
-    ) as context:
-        left = clean_up(context.scratch, context.times, invocation.say) if clean or only_clean else 0
+    with SourceContext(invocation.settings.metadata_store, source) as context:
+        require_scratch(target, context.in_use)
+        timed, times = TimedStore(context.source), LeaseTimes()
+        require_idle(read_flag(timed), context.source_url, target)
+        scratch = context.open(target)
+        if not isinstance(scratch, ScratchStore):
+            raise ConfigError(f"{type(scratch).__name__} takes no copy")
+        left = clean_up(scratch, times, invocation.say) if clean or only_clean else 0
         if only_clean:
-            data = {"target": context.target_url, "removed": left}
-            invocation.write(Document(data, (Note(f"{counted(left, 'node')} removed from {context.target_url}."),)))
+            data = {"target": target, "removed": left}
+            invocation.write(Document(data, (Note(f"{counted(left, 'node')} removed from {target}."),)))
             return
-        with claim(context.scratch, context.times) as hold:
-            with node_progress(invocation, f"copying {context.source_url} to {context.target_url}", "read") as tell:
-                report = context.rehearsal(hold, keep=show, progress=tell).run()
-            removed = clean_own(context.scratch, hold, context.times) if clean else None
-    invocation.write(_describe(context, report, removed, show))
+        with claim(scratch, times) as hold:
+            with node_progress(invocation, f"copying {context.source_url} to {target}", "read") as tell:
+                report = Rehearsal(
+                    *(throttled(timed, limit), scratch, throttled(scratch, limit), hold),
+                    reading_s=lambda: timed.reading_s,
+                    limited=limit is not None,
+                    keep=show,
+                    progress=tell,
+                ).run()
+            removed = clean_own(scratch, hold, times) if clean else None
+    invocation.write(_describe(context.source_url, target, report, removed, show))
     click.get_current_context().exit(0 if report.is_good else DIFFERENCES_FOUND)
 
 
-def _describe(context: RehearsalContext, report: RehearsalReport, removed: int | None, show: int) -> Document:
+def _describe(source_url: str, target: str, report: RehearsalReport, removed: int | None, show: int) -> Document:
     copy, estimate, comparison = report.copy, report.estimate, report.comparison
     speed = copy.copied / copy.seconds if copy.seconds else 0.0
     not_copied = copy.not_copied[:show]
     data = {
-        "source": context.source_url,
-        "target": context.target_url,
+        "source": source_url,
+        "target": target,
         "good": report.is_good,
         "nodes": copy.copied,
         "ephemeral": copy.ephemeral,
@@ -107,8 +119,8 @@ def _describe(context: RehearsalContext, report: RehearsalReport, removed: int |
     }
     largest = f"{copy.largest.size:,} bytes, {copy.largest.path}" if copy.largest else "none"
     pairs = (
-        ("source", context.source_url),
-        ("target", context.target_url),
+        ("source", source_url),
+        ("target", target),
         ("nodes copied", f"{copy.copied:,} in {copy.seconds:,.1f} s, {speed:,.0f} a second"),
         ("size", f"{copy.value_bytes / _MEGABYTE:,.1f} MB in values, {copy.path_bytes / _MEGABYTE:,.1f} MB in paths"),
         ("largest", largest),
@@ -136,11 +148,11 @@ def _describe(context: RehearsalContext, report: RehearsalReport, removed: int |
     if report.first:
         damaged = tuple((one.kind.value, one.path, describe_difference(one)) for one in report.first)
         parts.append(Table((Column("difference"), Column("path", whole=False), Column("how", whole=False)), damaged))
-    parts += [Note(text) for text in _notes(context, report, removed)]
+    parts += [Note(text) for text in _notes(target, report, removed)]
     return Document(data, tuple(parts))
 
 
-def _notes(context: RehearsalContext, report: RehearsalReport, removed: int | None) -> Iterator[str]:
+def _notes(target: str, report: RehearsalReport, removed: int | None) -> Iterator[str]:
     estimate = report.estimate
     if not estimate.is_as_proposed:
         yield (
@@ -160,6 +172,6 @@ def _notes(context: RehearsalContext, report: RehearsalReport, removed: int | No
     yield (
         f"The copy was removed, {counted(removed, 'node')}."
         if removed is not None
-        else f"The copy is still in {context.target_url}: remove it with --only-clean before a migration."
+        else f"The copy is still in {target}: remove it with --only-clean before a migration."
     )
     yield "A migration would end well." if report.is_good else "A migration would not end well."

@@ -1,11 +1,18 @@
-"""Steps of something that is watched, as lines for a log or for a program."""
+"""Steps of something that is watched: live on a terminal, as lines for a log or for a program elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from bookwarden.cli.shell.output import printable
 
 
 class Watched(Protocol):
@@ -40,3 +47,37 @@ class StepLines(Generic[StepT]):
         self._last, self._said_at = step.differs_from, now
         sys.stdout.write(self._render(step))
         sys.stdout.flush()
+
+
+@contextmanager
+def telling(
+    output: str,
+    every_s: float,
+    json_of: Callable[[StepT], str],
+    lines_of: Callable[[StepT], Sequence[str]],
+    live_of: Callable[[Console, StepT], RenderableType],
+    end_of: Callable[[StepT], Sequence[str]],
+) -> Iterator[Callable[[StepT], None]]:
+    """Return what reports a step, by ``output`` and by whether this is a terminal.
+
+    ``live_of`` makes what a terminal shows, and may print to it for good; ``end_of`` returns the last lines.
+    """
+    if output == "json":
+        yield StepLines(json_of, every_s).tell
+    elif sys.stdout.isatty():
+        console = Console()
+        ends: list[str] = []
+        with Live(console=console, refresh_per_second=4) as live:
+
+            def show(step: StepT) -> None:
+                live.update(live_of(console, step))
+                ends.extend(end_of(step))
+
+            yield show
+        for line in ends:
+            console.print(Text(line))
+    else:
+        texts = StepLines[StepT](
+            lambda step: "".join(f"{printable(line)}\n" for line in (*lines_of(step), *end_of(step))), every_s
+        )
+        yield texts.tell

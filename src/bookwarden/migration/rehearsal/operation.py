@@ -2,29 +2,147 @@
 
 The store in use is only read. Unlike in a migration it changes meanwhile, so a difference at a node that was changed
 since the copy began is not the copy's fault.
+
+The copy follows coordination.impl.MigrationCoordinator of pulsar-metadata 4.2. Every persistent node but the root is
+put with its value, version and number of writes to the key of its path, parents before children. Pulsar's first error
+ends its copy; this one goes on, to find all errors.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from bookwarden.metastore.interface import MetadataStore, ScratchStore
+from bookwarden.errors import RefusedError
+from bookwarden.metastore.interface import CreateResult, MetadataStore, NewNode, ScratchStore, Versioned
 from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, Report, VersionRule
-from bookwarden.migration.rehearsal.copying import Copy, CopyReport
-from bookwarden.migration.rehearsal.marker import MARKER, Hold
-from bookwarden.migration.rehearsal.scratch import COORDINATOR
+from bookwarden.migration.control import SizedNode
+from bookwarden.migration.rehearsal.scratch import COORDINATOR, MARKER, ScratchLease
+from bookwarden.migration.walking import TreeWalk
+from bookwarden.migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 
-# The speed that PIP-454 promises, and its coordinator's wait for participants, after which it copies anyway.
-PROPOSED_SECONDS: Final = 30.0
-PROPOSED_BYTES: Final = 500_000_000
-PARTICIPANTS_LIMIT_SECONDS: Final = 60.0
 # The coordinator's wait for further nodes after it has copied the last one.
 _LAST_POLL_SECONDS: Final = 1.0
 # The source's clock and ours may differ by this much.
 _SKEW_MS: Final = 60_000
+# A request's worth, and a few megabytes at most where nodes are large.
+_NODES_AT_ONCE: Final = 1_000
+_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+
+
+class NotCopied(NamedTuple):
+    """A node that the target does not take, and why; ``size`` in bytes."""
+
+    path: str
+    size: int
+    reason: CreateResult
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """The result of a copy."""
+
+    copied: int  #: Persistent nodes that the target has now.
+    ephemeral: int  #: Ephemeral nodes, which are not copied.
+    value_bytes: int  #: Of the copied nodes.
+    path_bytes: int  #: Of the copied nodes.
+    largest: SizedNode | None  #: The node with the largest value; None without nodes.
+    not_copied: tuple[NotCopied, ...]  #: Nodes that the target did not take.
+    seconds: float  #: Of the whole copy.
+    writing_s: float  #: Seconds spent in writes, over all threads.
+
+
+class Copy:
+    """Copies the persistent nodes of a tree; reads the source, and writes to the scratch namespace while it is held.
+
+    ``progress`` is called with the number of nodes seen so far. Nodes about migrations, and the marker, are left out.
+    """
+
+    def __init__(
+        self,
+        source: MetadataStore,
+        scratch: ScratchStore,
+        hold: ScratchLease,
+        *,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._walk = TreeWalk([source], self._copy, passed_over=(COORDINATOR, MARKER))
+        self._scratch = scratch
+        self._hold = hold
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._copied = self._ephemeral = self._value_bytes = self._path_bytes = 0
+        self._largest: SizedNode | None = None
+        self._not_copied: list[NotCopied] = []
+        self._writing_s = 0.0
+
+    def run(self) -> CopyReport:
+        """Copy everything, once.
+
+        Raises what the stores raise, and RefusedError where something else writes to the namespace.
+        """
+        begin = time.monotonic()
+        self._walk.run()
+        return CopyReport(
+            self._copied,
+            self._ephemeral,
+            self._value_bytes,
+            self._path_bytes,
+            self._largest,
+            tuple(sorted(self._not_copied, key=lambda one: one.path)),
+            time.monotonic() - begin,
+            self._writing_s,
+        )
+
+    def _copy(self, paths: Sequence[str], nodes: Sequence[Sequence[Versioned | None]]) -> None:
+        batch: list[NewNode] = []
+        ephemeral = size = 0
+        for path, node in zip(paths, nodes[0], strict=True):
+            if node is None:
+                continue
+            if node.ephemeral:
+                ephemeral += 1
+                continue
+            batch.append(NewNode(path, node.value, node.version))
+            size += len(node.value)
+            if len(batch) >= _NODES_AT_ONCE or size >= _BYTES_AT_ONCE:
+                self._write(batch)
+                batch, size = [], 0
+        if batch:
+            self._write(batch)
+        with self._lock:
+            self._ephemeral += ephemeral
+
+    def _write(self, batch: Sequence[NewNode]) -> None:
+        self._hold.require()
+        begin = time.monotonic()
+        results = self._scratch.create_many(batch)
+        seconds = time.monotonic() - begin
+        with self._lock:
+            self._writing_s += seconds
+            for node, result in zip(batch, results, strict=True):
+                self._take(node, result)
+            seen = self._copied + len(self._not_copied)
+        self._progress(seen)
+
+    def _take(self, node: NewNode, result: CreateResult) -> None:
+        if result is CreateResult.EXISTS:
+            raise RefusedError(
+                f"{node.path} was in the target before it was copied, though the namespace was empty: another client "
+                "writes to it"
+            )
+        size = len(node.value)
+        if self._largest is None or size > self._largest.size:
+            self._largest = SizedNode(node.path, size)
+        if result is CreateResult.CREATED:
+            self._copied += 1
+            self._value_bytes += size
+            self._path_bytes += len(node.path.encode("utf-8", "surrogatepass"))
+            return
+        self._not_copied.append(NotCopied(node.path, size, result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +150,7 @@ class Estimate:
     """The durations of a migration of this store to this target, in seconds, at the speed of the rehearsal.
 
     For ``blocked_least`` no metadata can be written where all participants leave at once, for ``blocked_most`` where
-    one never does. ``proposed`` is the proposal's allowance for so many bytes.
+    one never does. ``proposed`` is the proposal's allowance for a copy of this size.
     """
 
     copying: float
@@ -77,7 +195,7 @@ class Rehearsal:
         source: MetadataStore,
         scratch: ScratchStore,
         compared: MetadataStore,
-        hold: Hold,
+        hold: ScratchLease,
         *,
         reading_s: Callable[[], float],
         limited: bool = False,
@@ -99,7 +217,7 @@ class Rehearsal:
         copy = Copy(self._source, self._scratch, self._hold, progress=self._progress).run()
         estimate = _estimate(copy, self._reading_s(), self._limited)
         begin = time.monotonic()
-        sorting = _Sorting(begun_ms - _SKEW_MS, {one.path for one in copy.not_copied}, self._keep)
+        sorting = _DifferenceSorter(begun_ms - _SKEW_MS, {one.path for one in copy.not_copied}, self._keep)
         comparison = Comparison(
             self._source,
             self._compared,
@@ -121,7 +239,7 @@ class Rehearsal:
         return RehearsalReport(copy, comparison, comparing_s, changed, damaged, first, estimate)
 
 
-class _Sorting:
+class _DifferenceSorter:
     """Separates differences that come from changes of the source, and keeps the first of the others."""
 
     def __init__(self, since_ms: int, not_copied: Collection[str], keep: int) -> None:

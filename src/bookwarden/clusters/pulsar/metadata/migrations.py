@@ -15,9 +15,8 @@ from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.managed_ledger import CursorInfo, ManagedLedgerInfo, Position
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.redirects import MIGRATED_PROPERTY
 from bookwarden.wire.cursor import decode_cursor, decode_position_info
-from bookwarden.wire.managed_ledger import decode_managed_ledger, without_termination
+from bookwarden.wire.managed_ledger import decode_managed_ledger
 
 T = TypeVar("T")
 
@@ -84,6 +83,19 @@ class MigrationNodes:
         """Read one topic; None if it is gone."""
         self._store.sync()
         return next(iter(self._read_some([managed_ledger])), None)
+
+    def read_value(self, managed_ledger: str) -> tuple[bytes, int] | None:
+        """Return the raw value of a topic's node and its version; None if there is none."""
+        self._store.sync()
+        node = self._store.get(managed_ledger_path(managed_ledger))
+        return None if node is None else (node.value, node.version)
+
+    def replace_value(self, managed_ledger: str, value: bytes, version: int) -> None:
+        """Replace it if it has this version; LostRaceError if not, OutcomeUnknownError where that is not known.
+
+        To be called only while no broker has the topic loaded.
+        """
+        self._store.put(managed_ledger_path(managed_ledger), value, version)
 
     def mark_delete(self, cursor: CursorInfo) -> Position | None:
         """Return how far a cursor has acknowledged, as its ledger or else its node says; None where neither tells it.
@@ -179,33 +191,6 @@ class CursorFeed:
     def close(self) -> None:
         """Collect no more."""
         self._changes.close()
-
-
-class TerminatedNodes:
-    """Nodes of topics that accept no message, changed while no broker has the topic loaded; each call syncs first."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-
-    def read(self, managed_ledger: str) -> tuple[bytes, int] | None:
-        """Return the raw value of a topic's node and its version; None if there is none."""
-        self._store.sync()
-        node = self._store.get(managed_ledger_path(managed_ledger))
-        return None if node is None else (node.value, node.version)
-
-    def write(self, managed_ledger: str, value: bytes, version: int) -> None:
-        """Replace it if it has this version; LostRaceError if not, OutcomeUnknownError where that is not known."""
-        self._store.put(managed_ledger_path(managed_ledger), value, version)
-
-    @staticmethod
-    def reopened(value: bytes) -> bytes:
-        """Return the value as one of a topic that accepts messages; FormatError where it was not terminated."""
-        return without_termination(value, MIGRATED_PROPERTY)
-
-    @staticmethod
-    def decode(value: bytes) -> ManagedLedgerInfo:
-        """Decode a value."""
-        return decode_managed_ledger(value)
 
 
 def _is_migrated(policies: Mapping[str, Any]) -> bool:

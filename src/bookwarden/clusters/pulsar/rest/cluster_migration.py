@@ -41,7 +41,10 @@ class ClusterMigrationAdmin:
     @property
     def cluster(self) -> str:
         """The cluster's name, as it was given or else as a broker has it; asked for once."""
-        self._named = self._named or self.cluster_name()
+        if not self._named:
+            self._named = self.settings().get("clusterName", "")
+        if not self._named:
+            raise FormatError("the broker's settings have no clusterName: set cluster_migration.<side>.cluster")
         return self._named
 
     def settings(self) -> dict[str, str]:
@@ -49,20 +52,9 @@ class ClusterMigrationAdmin:
         found = self._mapping("/brokers/configuration/runtime")
         return {str(name): str(value) for name, value in found.items()}
 
-    def cluster_name(self) -> str:
-        """Return the name that a broker has for its cluster."""
-        name = self.settings().get("clusterName", "")
-        if not name:
-            raise FormatError("the broker's settings have no clusterName: set cluster_migration.<side>.cluster")
-        return name
-
     def clusters(self) -> list[str]:
         """List the clusters that are registered."""
         return self._names("/clusters")
-
-    def brokers(self) -> list[str]:
-        """List the live brokers, as host:port of their REST."""
-        return self._names("/brokers")
 
     def read_flag(self, cluster: str) -> ClusterFlag | None:
         """Read the cluster's migration; None where none was ever set."""
@@ -135,10 +127,6 @@ class ClusterMigrationAdmin:
     def internal_info(self, topic: str) -> Mapping[str, Any]:
         """Return ManagedLedgerInfo of one partition, from the metadata: the one answer that no flag prevents."""
         return self._mapping(f"{topic_path(topic)}/internal-info")
-
-    def subscriptions(self, topic: str) -> list[str]:
-        """List the subscriptions of one partition; this loads it."""
-        return self._names(f"{topic_path(topic)}/subscriptions")
 
     def create_subscription(self, topic: str, subscription: str, after: Position) -> None:
         """Create a durable subscription whose backlog begins behind an entry; one that is there stays as it is."""

@@ -1,29 +1,37 @@
-"""Options and arguments by which the commands below `cluster-migration` choose namespaces, and accept cases by name."""
+"""Options, arguments and exit codes of the commands below `cluster-migration`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from bookwarden.blue_green.green_resources import LatePolicy
 from bookwarden.blue_green.readiness.findings import Override
 from bookwarden.blue_green.scope import checked_namespace
-from bookwarden.errors import NotFoundError
+from bookwarden.errors import DeadlockedBrokerError, NotFoundError
 from bookwarden.wiring.blue_green import BlueGreenContext
+
+# Above the exit codes of errors.
+NOT_DONE: Final = 22  #: `verify`: something is not as it has to be.
+WOULD_FAIL: Final = 23  #: A check blocks it, and nothing was begun.
+FLAG_OFF: Final = 24  #: The flag was taken off.
+UNDER_WAY: Final = 25  #: It goes on.
+LEFT: Final = 27  #: Something did not succeed, and an operator has to look.
+DEADLOCKED: Final = DeadlockedBrokerError.exit_code  #: A broker of blue has to be killed.
+LATE: Final = 29  #: Subscriptions came too late to green, and may have lost messages; nothing else is wrong.
 
 
 def _checked(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:
     return [checked_namespace(name) for name in dict.fromkeys(names)]
 
 
-chosen_namespaces_argument: Callable[[Any], Any] = click.argument(
+namespaces_argument: Callable[[Any], Any] = click.argument(
     "namespaces", nargs=-1, metavar="[NAMESPACE]...", callback=_checked
 )
-namespaces_argument: Callable[[Any], Any] = click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
 required_namespaces_argument: Callable[[Any], Any] = click.argument(
-    "namespaces", nargs=-1, required=True, metavar="NAMESPACE..."
+    "namespaces", nargs=-1, required=True, metavar="NAMESPACE...", callback=_checked
 )
 
 
@@ -60,7 +68,7 @@ late_option: Callable[[Any], Any] = click.option(
 def named_or_begun(context: BlueGreenContext, namespaces: Sequence[str]) -> list[str]:
     """Return the namespaces given, or all that are flagged or recorded as begun; NotFoundError if there are none."""
     if namespaces:
-        return [checked_namespace(name) for name in dict.fromkeys(namespaces)]
+        return list(namespaces)
     found = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
     if not found:
         raise NotFoundError("no namespace of blue is being migrated: `cluster-migration start` begins one")
