@@ -13,7 +13,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import Settings
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
-from bookwarden.switching.moving.report import ADVICE
+from bookwarden.switching.moving.build import ADVICE
 from bookwarden.switching.moving.scope import scope_of
 
 

@@ -16,8 +16,7 @@ from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.switching.brokers import BROKERS_PATH, read_brokers
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import BROKERS_PATH, read_brokers, read_followers
 from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.record import ORDER_PATH

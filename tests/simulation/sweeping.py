@@ -34,8 +34,7 @@ from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
-from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import BookieClusters, PlacedCatalog, SettledPlace
 from servers.sweep_parts import sweep_with
 
 from . import nodes, switches

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterPlace
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.cluster_stores import ClusterPlace
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place, ReadsReferences
 from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery

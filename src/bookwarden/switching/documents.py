@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.lost_clusters import LostPlan
+from bookwarden.switching.moving.build import FoundBuild, find_build
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
 from bookwarden.switching.moving.draining import Left
 from bookwarden.switching.moving.promotion import PromotionPlan, PromotionResult
-from bookwarden.switching.offline.documents import record_data
-from bookwarden.switching.operation import Switched, SwitchResult
-from bookwarden.switching.overview import Overview
-from bookwarden.switching.promoted import Promotion
-from bookwarden.switching.raising_ids import RaiseResult
+from bookwarden.switching.offline.ledgers import Standing
+from bookwarden.switching.offline.move import Moved, MovePlan, Tally
+from bookwarden.switching.offline.record import MoveNode, MoveRecord
+from bookwarden.switching.offline.saved_nodes import Restoration
+from bookwarden.switching.operation import State, Switch, Switched, SwitchResult
+from bookwarden.switching.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import Directive, Registry
-from bookwarden.switching.registry_import import ImportPlan
-from bookwarden.switching.unregistering import UnregistrationPlan
-from bookwarden.switching.upgrading import UpgradePlan
-from bookwarden.switching.uri_change import UriResult
+from bookwarden.switching.repair import ImportPlan, RaiseResult, UpgradePlan, UriResult
+from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
+
+
+class Overview(NamedTuple):
+    """The state of the newest switch, and of each move of ledgers."""
+
+    state: State
+    promotion: Promotion | None  #: The newest, if it counts.
+    build: FoundBuild | None  #: None if there was none yet.
+    move: MoveRecord | None  #: The newest without the jar.
+
+
+def read_overview(store: MetadataStore, switch: Switch) -> Overview:
+    """Read everything from Pulsar's own store; changes nothing."""
+    state = switch.state()
+    move = MoveNode(store).read()
+    promotion = promotion_that_counts(state.registry, read_promotion(store))
+    return Overview(state, promotion, find_build(store), None if move is None else move.record)
+
 
 #: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
 SUPERSEDED: Final = {
@@ -313,3 +331,71 @@ def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
         "aboveItsLedgers": plan.free_id,
         **registry_data(url, plan.registry),
     }
+
+
+def broker_lines(record: MoveRecord) -> tuple[str, ...]:
+    """Return the lines of broker.conf with which brokers use the target."""
+    return (f"bookkeeperMetadataServiceUri={record.uri}",)
+
+
+def settings_lines(record: MoveRecord) -> tuple[str, ...]:
+    """Return bookwarden's own settings with which it looks there."""
+    return ("metadata_store:", f"  bookkeeper_url: {record.uri}", "  ledgers_root: null")
+
+
+def record_data(record: MoveRecord) -> dict[str, Any]:
+    """Return where a move stands."""
+    return {
+        "phase": record.phase.value,
+        "source": {**record.source._asdict(), "instance": record.source_instance},
+        "target": {**record.target._asdict(), "instance": record.target_instance},
+        "owner": record.owner,
+        "saved": record.saved or None,
+        "broker.conf": list(broker_lines(record)),
+        "settings": list(settings_lines(record)),
+    }
+
+
+def plan_data(plan: MovePlan) -> dict[str, Any]:
+    """Return what would be done."""
+    return {
+        **record_data(plan.record),
+        "ready": not plan.failing,
+        "brokers": list(plan.brokers),
+        "ledgers": _tally_data(plan.tally),
+        "nextLedgerId": plan.next_id,
+        "aboveTheSource": plan.free_id,
+        "checks": [
+            {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
+            for one in plan.findings
+        ],
+    }
+
+
+def moved_data(moved: Moved) -> dict[str, Any]:
+    """Return what was done."""
+    return {
+        **record_data(moved.record),
+        "copied": moved.copied,
+        "recovered": moved.recovered,
+        "ledgers": _tally_data(moved.tally),
+        "nextLedgerId": moved.next_id,
+        "troubles": list(moved.troubles),
+    }
+
+
+def restoration_data(found: Restoration, written: int | None) -> dict[str, Any]:
+    """Return how the store differs from saved nodes; ``written`` of them were put back, None by a dry run."""
+    return {
+        "nodes": found.nodes,
+        "changed": found.changed,
+        "gone": found.gone,
+        "such as": list(found.shown),
+        "written": written,
+        "dryRun": written is None,
+    }
+
+
+def _tally_data(tally: Tally) -> dict[str, Any]:
+    counts = {standing.value: tally.counts[standing] for standing in Standing}
+    return {"named": tally.total, **counts, "missing such as": list(tally.missing)}

@@ -18,8 +18,7 @@ from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.owners import is_ours, is_trial
-from bookwarden.switching.registry import BookieCluster, Registry
+from bookwarden.switching.registry import BookieCluster, Registry, is_ours, is_trial
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
 OTHER = "other"

@@ -12,11 +12,17 @@ from bookwarden.errors import LostRaceError, RefusedError, StoreError
 from bookwarden.ledgers.custom_metadata import COPY_KEY
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import await_reached, read_brokers
-from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
-from bookwarden.switching.owners import is_marked_as_ours, owner_in
+from bookwarden.switching.brokers import UNMARKED_BELOW, await_reached, read_brokers, read_followers
 from bookwarden.switching.ports import ClusterMetadata, Confirm, IdGenerator, OpensCluster, Place, unasked
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name, is_owner
+from bookwarden.switching.registry import (
+    REGISTRY_PATH,
+    BookieCluster,
+    Registry,
+    is_cluster_name,
+    is_marked_as_ours,
+    is_owner,
+    owner_in,
+)
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 #: Where ledger ids are counted if the first cluster's metadata is not in Pulsar's own store.

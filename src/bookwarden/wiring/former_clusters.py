@@ -16,8 +16,7 @@ from bookwarden.resources import Resources
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.draining import Draining
 from bookwarden.switching.moving.former import FormerPlaces
-from bookwarden.switching.moving.promotion import Promoting
-from bookwarden.switching.moving.stamps import Stamping
+from bookwarden.switching.moving.promotion import Promoting, Stamping
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.switch import SwitchContext

@@ -28,8 +28,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import BookieClusters, PlacedCatalog, SettledPlace
 from bookwarden.switching.promoted import Promotions
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of

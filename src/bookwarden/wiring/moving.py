@@ -7,10 +7,9 @@ from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_
 from bookwarden.clusters.copiers import CopiersBetween, RecoveriesAt
 from bookwarden.config import Settings
 from bookwarden.resources import Resources
-from bookwarden.switching.offline.checking import MoveChecks
+from bookwarden.switching.offline.checking import MoveChecks, TargetUri
 from bookwarden.switching.offline.move import OfflineMove
-from bookwarden.switching.offline.restoring import NodeRestoring
-from bookwarden.switching.offline.sides import TargetUri
+from bookwarden.switching.offline.saved_nodes import NodeRestoring
 from bookwarden.switching.ports import Place
 from bookwarden.wiring.metadata import MetadataContext, bookie_options_of
 from bookwarden.wiring.stores import bookkeeper_place_of

@@ -21,12 +21,11 @@ from bookwarden.config import Settings
 from bookwarden.leases import LeaseTimes
 from bookwarden.processes import described_here
 from bookwarden.resources import Resources
-from bookwarden.switching.checks.observing import Checks, Sources
-from bookwarden.switching.checks.trial import Trials
+from bookwarden.switching.checks.observing import Checks, Sources, Trials
+from bookwarden.switching.documents import read_overview
 from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.moving.build import find_build
 from bookwarden.switching.operation import Switch
-from bookwarden.switching.overview import read_overview
 from bookwarden.switching.promoted import read_promotion
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from bookwarden.clusters.bookkeeper.cluster_stores import ClusterStores
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
-from bookwarden.switching.lost_clusters import LostClusters
 from bookwarden.switching.offline.record import owner_of_move_to
 from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration
-from bookwarden.switching.registry_import import RegistryImport
 from bookwarden.switching.registry_node import RegistryNode, store_of_cluster
-from bookwarden.switching.unregistering import Unregistration
-from bookwarden.switching.upgrading import Upgrade
-from bookwarden.switching.uri_change import UriChange
+from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
+from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
 

@@ -16,7 +16,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_followers
 from bookwarden.switching.operation import SwitchOptions
 from bookwarden.switching.registering import Wanted
 from bookwarden.wiring.deletion import PhaseOneContext

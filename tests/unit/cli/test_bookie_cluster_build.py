@@ -18,10 +18,17 @@ from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedEr
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.switching.moving.build import Build, BuildLease, find_build
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pace
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
+from bookwarden.switching.moving.build import (
+    MORE_LATER,
+    SOME_FAILED,
+    Build,
+    BuildLease,
+    BuildReport,
+    CopyCounts,
+    Pace,
+    Staying,
+    find_build,
+)
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
 from servers.switching.ground import registry_of

@@ -10,8 +10,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store

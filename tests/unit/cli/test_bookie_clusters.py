@@ -207,7 +207,7 @@ def made_up_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "package" / "bookwarden-broker.jar"
     path.parent.mkdir()
     path.write_bytes(b"PK made up")
-    monkeypatch.setattr("bookwarden.cli.bookie_clusters.jar.PACKAGED", path)
+    monkeypatch.setattr("bookwarden.cli.bookie_clusters.listing.PACKAGED", path)
     return path
 
 

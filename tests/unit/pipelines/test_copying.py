@@ -36,7 +36,7 @@ from bookwarden.pipelines.copying.stages import (
 )
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.build import CopyCounts
 from bookwarden.switching.moving.scope import Route, Scope, scope_of
 from unit.pipelines.one_after_another import OneAfterAnother
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters

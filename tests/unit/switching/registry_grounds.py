@@ -12,16 +12,12 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.lost_clusters import LostClusters
 from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import IdRaising
 from bookwarden.switching.registering import Registration, Wanted
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
-from bookwarden.switching.registry_import import RegistryImport
 from bookwarden.switching.registry_node import RegistryNode
-from bookwarden.switching.unregistering import Unregistration
-from bookwarden.switching.upgrading import Upgrade
-from bookwarden.switching.uri_change import UriChange
+from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
+from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from bookwarden.metastore.interface import Versioned
-from bookwarden.switching.brokers import Broker, matched, read_brokers
-from bookwarden.switching.followers import FollowerNode, follower_node
+from bookwarden.switching.brokers import Broker, FollowerNode, follower_node, matched, read_brokers
 from servers.switching.ground import Ground, follower_value, registry_of
 
 VALUE = follower_value(registry_of())

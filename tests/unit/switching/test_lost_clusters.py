@@ -10,8 +10,8 @@ import pytest
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.lost_clusters import LOST_PATH
 from bookwarden.switching.ports import Place
+from bookwarden.switching.unregistering import LOST_PATH
 from servers.population import Population
 from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 

@@ -20,7 +20,7 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import PlacedCatalog
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 DELETED, LOST = DeleteResult.DELETED, DeleteResult.LOST_RACE

@@ -11,17 +11,18 @@ from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.checks.observations import (
+from bookwarden.switching.checks.observing import Sources, observe
+from bookwarden.switching.checks.precheck import (
     BookiePlaces,
     BrokerSettings,
     ClusterSeen,
     NamespacePlacement,
     Observations,
+    Precheck,
     Quorums,
     TrialSeen,
+    judge,
 )
-from bookwarden.switching.checks.observing import Sources, observe
-from bookwarden.switching.checks.precheck import Precheck, judge
 from bookwarden.switching.registry import Registry
 from servers.switching.ground import OWNER, Ground, registry_of
 

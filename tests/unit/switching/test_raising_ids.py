@@ -9,8 +9,8 @@ import pytest
 
 from bookwarden.errors import RefusedError, StoreError
 from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import OWN_ID_ROOT
+from bookwarden.switching.repair import RaisePlan
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 

@@ -20,9 +20,8 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, St
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.checks.observations import Quorums, TrialSeen
-from bookwarden.switching.checks.observing import Checks, Sources
-from bookwarden.switching.checks.trial import TRIALS_PATH, Trials, trial_metadata
+from bookwarden.switching.checks.observing import TRIALS_PATH, Checks, Sources, Trials, trial_metadata
+from bookwarden.switching.checks.precheck import Quorums, TrialSeen
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb

@@ -20,9 +20,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.counts import DONE, STAYING
-from bookwarden.switching.moving.report import ADVICE, UNPROVEN_ADVICE, BuildReport
+from bookwarden.switching.moving.build import ADVICE, DONE, STAYING, UNPROVEN_ADVICE, Build, BuildReport, FoundBuild
 from bookwarden.switching.moving.scope import scope_of
 
 _EPILOG = """\b

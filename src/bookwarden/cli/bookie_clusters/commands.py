@@ -7,21 +7,15 @@ import click
 from bookwarden.cli.bookie_clusters.build import build
 from bookwarden.cli.bookie_clusters.cleanup import cleanup, list_cleanup_targets
 from bookwarden.cli.bookie_clusters.drain import drain
-from bookwarden.cli.bookie_clusters.jar import jar
-from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
+from bookwarden.cli.bookie_clusters.listing import get_cluster, jar, list_clusters, superseded
 from bookwarden.cli.bookie_clusters.move import move
-from bookwarden.cli.bookie_clusters.precheck import precheck
 from bookwarden.cli.bookie_clusters.promote import promote
-from bookwarden.cli.bookie_clusters.raise_ids import raise_ids
 from bookwarden.cli.bookie_clusters.register import register
-from bookwarden.cli.bookie_clusters.registry import registry
-from bookwarden.cli.bookie_clusters.set_uri import set_uri
+from bookwarden.cli.bookie_clusters.repair import raise_ids, registry, set_uri, upgrade
 from bookwarden.cli.bookie_clusters.status import status
-from bookwarden.cli.bookie_clusters.superseded import superseded
-from bookwarden.cli.bookie_clusters.switch import rollback, switch
+from bookwarden.cli.bookie_clusters.switch import precheck, rollback, switch
 from bookwarden.cli.bookie_clusters.unload import unload
 from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
-from bookwarden.cli.bookie_clusters.upgrade import upgrade
 from bookwarden.switching.documents import SUPERSEDED
 
 _EPILOG = """\b

@@ -17,9 +17,8 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.switching.documents import left_data
-from bookwarden.switching.moving.build import Build
+from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED, Build
 from bookwarden.switching.moving.draining import Drained, Left
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
 from bookwarden.switching.moving.scope import scope_of
 from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.former_clusters import FormerClustersContext

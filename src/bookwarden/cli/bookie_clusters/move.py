@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
+from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import NotFoundError
-from bookwarden.switching.offline.comparing import Standing
-from bookwarden.switching.offline.documents import (
+from bookwarden.switching.documents import (
     broker_lines,
     moved_data,
     plan_data,
@@ -22,6 +21,7 @@ from bookwarden.switching.offline.documents import (
     restoration_data,
     settings_lines,
 )
+from bookwarden.switching.offline.ledgers import Standing
 from bookwarden.switching.offline.move import Moved, MovePlan
 from bookwarden.switching.offline.record import MovePhase, MoveRecord
 from bookwarden.switching.offline.saved_nodes import Restoration

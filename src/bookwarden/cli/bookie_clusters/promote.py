@@ -11,8 +11,7 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import promoted_data
 from bookwarden.switching.inventory import Unloaded
-from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
-from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, Promoted, PromotionPlan
 from bookwarden.wiring.former_clusters import FormerClustersContext
 
 _EPILOG = """\b

@@ -8,17 +8,21 @@ from typing import Final
 import click
 
 from bookwarden.cli.bookie_clusters.build import build_facts
-from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
-from bookwarden.cli.bookie_clusters.unload import per_second_option, unload_elsewhere, unloaded_data
+from bookwarden.cli.bookie_clusters.unload import (
+    inventory_data,
+    inventory_parts,
+    per_second_option,
+    unload_elsewhere,
+    unloaded_data,
+)
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.documents import state_data
+from bookwarden.switching.documents import Overview, state_data
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.overview import Overview
 from bookwarden.switching.promoted import Promotion
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext

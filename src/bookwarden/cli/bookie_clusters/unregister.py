@@ -12,8 +12,7 @@ from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
 from bookwarden.switching.documents import lost_data, unregistration_data
-from bookwarden.switching.lost_clusters import LostPlan
-from bookwarden.switching.unregistering import UnregistrationPlan
+from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
 from bookwarden.wiring.switching import SwitchingContext
 
 _EPILOG = """\b

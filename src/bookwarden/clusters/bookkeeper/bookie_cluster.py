@@ -6,8 +6,9 @@ Format: discover.ZKRegistrationManager and PulsarRegistrationManager: ``INSTANCE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Final, Protocol
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
@@ -109,3 +110,41 @@ def _layout_problem(raw: bytes) -> str:
         return str(error)
     lines = raw.strip().split(b"\n")
     return "" if lines[-1].rpartition(b":")[0] == _READ_BY_BROKERS else f"its LAYOUT is {layout.value}, {raw[:80]!r}"
+
+
+class ClusterPlace(Protocol):
+    """The place of a bookie cluster's metadata."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the store that it is in."""
+
+    @property
+    def ledgers_root(self) -> str:
+        """The path there."""
+
+
+class ClusterStores:
+    """Opens stores with ``open_store``, the same one for the same ensemble and chroot; closes them all."""
+
+    def __init__(self, open_store: Callable[[str], MetadataStore]) -> None:
+        self._open_store = open_store
+        self._stores: dict[tuple[str, str], MetadataStore] = {}
+        self._opened = ExitStack()
+
+    def at(self, url: str) -> MetadataStore:
+        """Return the store of this URL; it connects at its first call."""
+        key = split_chroot(url)
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = self._open_store(url)
+            self._opened.callback(store.close)
+        return store
+
+    def cluster_at(self, place: ClusterPlace) -> BookieClusterMetadata:
+        """Return the bookie cluster at this place."""
+        return BookieClusterMetadata(self.at(place.url), place.url, place.ledgers_root)
+
+    def close(self) -> None:
+        """Close all that were opened, the last one first; the second time does nothing."""
+        self._opened.close()

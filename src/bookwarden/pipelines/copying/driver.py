@@ -33,10 +33,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import running_session
-from bookwarden.switching.moving.build import Build, BuildLease, find_build
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pacer
-from bookwarden.switching.moving.report import BuildReport
+from bookwarden.switching.moving.build import Build, BuildLease, BuildReport, CopyCounts, Pacer, find_build
 from bookwarden.switching.moving.scope import Route, Scope, route_of
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switching import SwitchingContext

@@ -12,11 +12,13 @@ A killed build goes on with its unfinished pieces; what a killed task had copied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -26,18 +28,91 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.pipelines.copying.tables import listed_in, staying_in, table_of_candidates, table_of_results
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
-from bookwarden.switching.moving.counts import STAYING, CopyCounts
-from bookwarden.switching.moving.report import Staying
-from bookwarden.switching.moving.scope import Route, Scope
+from bookwarden.switching.moving.build import STAYING, CopyCounts, Staying
+from bookwarden.switching.moving.scope import Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.copying import CopyContext
 from bookwarden.wiring.metadata import MetadataContext
+
+#: Rows about ledgers; the outcome is null for one that is to be copied.
+_ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("outcome", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("holder", pa.string()),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
+    """Lay out ledgers of the source as rows."""
+    rows = (
+        (
+            one.ledger_id,
+            None if one.outcome is None else one.outcome.value,
+            one.kind,
+            None if one.holder is None else str(one.holder),
+            one.entries,
+            one.size,
+            "",
+        )
+        for one in candidates
+    )
+    return _table(rows)
+
+
+class Listed(NamedTuple):
+    """A ledger to be copied, as the listing told of it: who held it is known although it is gone by now."""
+
+    kind: str
+    holder: str | None
+    size: int
+
+
+def listed_in(rows: pa.Table) -> dict[int, Listed]:
+    """Read the ledgers of a part of a listing, by id."""
+    columns = (rows.column(name).to_pylist() for name in ("ledger_id", "kind", "holder", "bytes"))
+    return {ledger_id: Listed(*told) for ledger_id, *told in zip(*columns, strict=True)}
+
+
+def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, Listed]) -> pa.Table:
+    """Lay out what came of listed ledgers as rows."""
+    rows = (
+        (
+            one.ledger_id,
+            one.outcome.value,
+            listed[one.ledger_id].kind,
+            listed[one.ledger_id].holder,
+            one.entries,
+            one.size,
+            one.reason,
+        )
+        for one in results
+    )
+    return _table(rows)
+
+
+def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[Staying]:
+    """Yield the rows with this outcome."""
+    for row in rows.to_pylist():
+        if row["outcome"] == outcome.value:
+            yield Staying(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
+
+
+def _table(rows: Iterable[tuple[object, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(_ROW_SCHEMA)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _ROW_SCHEMA, strict=True)], schema=_ROW_SCHEMA
+    )
+
 
 LISTING_STAGE: Final = "ledgers"
 COMPLETE_TABLE: Final = "complete"

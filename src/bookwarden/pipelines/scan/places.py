@@ -22,7 +22,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.switching.bookie_clusters import Place, Placed
-from bookwarden.switching.owners import can_have_others, is_ours, unknown_owner
+from bookwarden.switching.registry import can_have_others, is_ours, unknown_owner
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.scan import ScanContext
 

@@ -21,12 +21,17 @@ from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.moving.former import in_parts
-from bookwarden.switching.offline.checking import MoveChecks
-from bookwarden.switching.offline.comparing import Compared, Standing, compare
-from bookwarden.switching.offline.named import NamedLedgers, ReadsAllReferences, read_named
+from bookwarden.switching.offline.checking import MoveChecks, Sides, TargetUri, find_sides, refused, require_no_foreign
+from bookwarden.switching.offline.ledgers import (
+    Compared,
+    NamedLedgers,
+    ReadsAllReferences,
+    Standing,
+    compare,
+    read_named,
+)
 from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord, next_record
 from bookwarden.switching.offline.saved_nodes import changed_since, save_nodes
-from bookwarden.switching.offline.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
 from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
 
 #: So far beyond the source's next id the target's is raised while brokers still take some.

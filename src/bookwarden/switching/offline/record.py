@@ -19,7 +19,7 @@ from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, S
 from bookwarden.leases import describe_holder, holder_here
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.processes import has_certainly_ended
-from bookwarden.switching.offline.sides import Sides, refused
+from bookwarden.switching.offline.checking import Sides, refused
 from bookwarden.switching.ports import Place
 
 MOVE_PATH: Final = "/bookwarden/bookie-clusters-move"

@@ -7,10 +7,17 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import Build
-from bookwarden.switching.moving.counts import DONE, CopyCounts
-from bookwarden.switching.moving.pace import Pace, Pacer
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
+from bookwarden.switching.moving.build import (
+    DONE,
+    MORE_LATER,
+    SOME_FAILED,
+    Build,
+    BuildReport,
+    CopyCounts,
+    Pace,
+    Pacer,
+    Staying,
+)
 from bookwarden.switching.moving.scope import Scope
 
 BUILD = Build("a", "b", Scope(), "/builds/one", 1)

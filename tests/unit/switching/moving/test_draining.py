@@ -22,11 +22,10 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import NOT_OURS, take_inventory
-from bookwarden.switching.moving.build import Build, FoundBuild
+from bookwarden.switching.moving.build import Build, FoundBuild, Pace
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.draining import Drained, Draining
 from bookwarden.switching.moving.former import FormerPlaces
-from bookwarden.switching.moving.pace import Pace
 from bookwarden.switching.moving.promotion import Promoting
 from bookwarden.switching.moving.scope import scope_of
 from bookwarden.switching.operation import State

@@ -18,8 +18,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving import promotion
 from bookwarden.switching.moving.former import FormerPlaces, Stays
-from bookwarden.switching.moving.promotion import Promoted, Promoting
-from bookwarden.switching.moving.stamps import Stamped, Stamping
+from bookwarden.switching.moving.promotion import Promoted, Promoting, Stamped, Stamping
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (

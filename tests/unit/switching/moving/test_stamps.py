@@ -11,7 +11,7 @@ from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY, NotStamped, Stamped, Stamping
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, NotStamped, Stamped, Stamping
 from bookwarden.wire.pb import managed_ledger_pb2 as formats
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 

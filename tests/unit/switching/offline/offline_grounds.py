@@ -22,10 +22,9 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.checks.observing import Sources
-from bookwarden.switching.offline.checking import MoveChecks
+from bookwarden.switching.offline.checking import MoveChecks, TargetUri
 from bookwarden.switching.offline.move import Moved, MovePlan, OfflineMove
 from bookwarden.switching.offline.record import MOVE_PATH, MoveRecord
-from bookwarden.switching.offline.sides import TargetUri
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata

@@ -17,7 +17,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.switching.offline.comparing import Standing, compare
+from bookwarden.switching.offline.ledgers import Standing, compare
 
 OWNER = "5f2c9a41"
 OURS = {OWNER_KEY: OWNER.encode()}

@@ -12,10 +12,10 @@ from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
-from bookwarden.switching.offline.comparing import Standing
+from bookwarden.switching.offline.checking import TargetUri
+from bookwarden.switching.offline.ledgers import Standing
 from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
 from bookwarden.switching.offline.saved_nodes import read_saved
-from bookwarden.switching.offline.sides import TargetUri
 from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of

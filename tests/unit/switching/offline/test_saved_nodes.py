@@ -11,8 +11,7 @@ import pytest
 from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.offline.restoring import NodeRestoring
-from bookwarden.switching.offline.saved_nodes import compare_saved, read_saved, restore_nodes, save_nodes
+from bookwarden.switching.offline.saved_nodes import NodeRestoring, compare_saved, read_saved, restore_nodes, save_nodes
 from unit.switching.mortal import Killed, Mortal
 
 URL = "zk:pulsar:2181"
