@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def brokers(clients: list[MetadataStore]) -> Iterator[MetadataStore]:
 
 def switch_on(store: MetadataStore, origin: str, **options: Any) -> Switch:
     times = LeaseTimes(renew_s=0.2, lease_s=30.0, given_up_s=2.0)
-    return Switch(store, RegistryNode(store, ""), lambda _: None, origin, times=times, **options)
+    return Switch(RegistryNode(store, ""), SimpleNamespace(send=lambda _: None), origin, times=times, **options)
 
 
 def test_a_switch_there_and_back_and_a_process_that_dies_between(

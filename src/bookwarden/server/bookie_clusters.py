@@ -15,8 +15,10 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
+from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.documents import (
     SUPERSEDED,
     cleaned_data,
@@ -26,6 +28,7 @@ from bookwarden.switching.documents import (
     lost_data,
     promoted_data,
     raised_data,
+    read_overview,
     registration_data,
     registry_data,
     state_data,
@@ -38,9 +41,10 @@ from bookwarden.switching.documents import (
 from bookwarden.switching.operation import Planned, SwitchOptions
 from bookwarden.switching.registering import RegistrationPlan, Wanted
 from bookwarden.switching.registry import serialize_registry
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
+from bookwarden.wiring.moving import MoveContext
 from bookwarden.wiring.switch import SwitchContext
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.wiring.switching import RegistryContext
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
@@ -213,17 +217,19 @@ class _Endpoints(NamedTuple):
     settings: Settings
 
     def list(self) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             found = context.registry.read()
             return registry_data(context.pulsar_url, None if found is None else found.registry)
 
     def get(self, name: _Name) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             return cluster_data(context.registry.require_cluster(name), name)
 
     def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_of_uri(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below)
+        wanted = Wanted(
+            name, uri, place_for_brokers(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below
+        )
 
         @contextmanager
         def require_order(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
@@ -234,32 +240,32 @@ class _Endpoints(NamedTuple):
                 )
             yield lambda _: None
 
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             result = context.registration.register(wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order)
             return registration_data(context.pulsar_url, result)
 
     def export_registry(self) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             saved: dict[str, Any] = json.loads(serialize_registry(context.registry.require().registry))
             return saved
 
     def import_registry(self, body: ImportingRegistry) -> dict[str, Any]:
         saved = json.dumps(body.registry).encode()
-        with SwitchingContext(self.settings) as context:
-            imported = context.registry_import
+        with RegistryContext(self.settings) as context:
+            imported = RegistryImport(context.registry)
             plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
             return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
     def upgrade(self, body: UpgradingRegistry) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
-            plan = context.upgrade.upgrade(body.owners, dry_run=body.dry_run)
+        with RegistryContext(self.settings) as context:
+            plan = Upgrade(context.registry).upgrade(body.owners, dry_run=body.dry_run)
             return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
     def set_uri(self, name: _Name, body: ChangingUri) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_of_uri(uri))
-        with SwitchingContext(self.settings) as context:
-            return uri_data(context.uri_change.change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
+        wanted = Wanted(name, uri, place_for_brokers(uri))
+        with RegistryContext(self.settings) as context:
+            return uri_data(UriChange(context.registration).change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
 
     def unregister(
         self,
@@ -269,7 +275,7 @@ class _Endpoints(NamedTuple):
         confirm: _Confirm = "",
         timeoutSeconds: _Timeout = 60.0,
     ) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             if lost:
                 lost_plan = context.lost_clusters.plan(name)
                 if not dryRun:
@@ -279,23 +285,23 @@ class _Endpoints(NamedTuple):
             return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
 
     def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             return registry_data(context.pulsar_url, context.registry.deprecate(name, body.deprecated))
 
     def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
-            return raised_data(context.id_raising.raise_ids(name, dry_run=dryRun))
+        with RegistryContext(self.settings) as context:
+            return raised_data(IdRaising(context.registry).raise_ids(name, dry_run=dryRun))
 
     def precheck(self, name: _Name) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name, with_trial=False).as_json()
+            return run_precheck(context.observer, name, with_trial=False).as_json()
 
     def precheck_with_trial(self, name: _Name, body: Trying) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name, with_trial=body.trial).as_json()
+            return run_precheck(context.observer, name, with_trial=body.trial).as_json()
 
     def left(self, name: _Name) -> dict[str, Any]:
-        with FormerClustersContext(self.settings, looks_only=True) as context:
+        with MoveContext(self.settings, looks_only=True) as context:
             return left_data(context.draining.left(name))
 
     def switch(self, body: Switching) -> JSONResponse:
@@ -307,16 +313,16 @@ class _Endpoints(NamedTuple):
             return _carry_out(context, context.switch.plan_back(), body)
 
     def promote(self, body: PromotingLedgers) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+        with MoveContext(self.settings) as context:
             stamping = context.stamping if body.stamp else None
             return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
-        with FormerClustersContext(self.settings, looks_only=True) as context:
+        with MoveContext(self.settings, looks_only=True) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
     def cleanup(self, body: CleaningUp) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+        with MoveContext(self.settings) as context:
             return cleaned_data(
                 context.cleanup.clean_up(
                     body.source, at_most=body.max_deletions, force=body.force, dry_run=body.dry_run
@@ -325,13 +331,13 @@ class _Endpoints(NamedTuple):
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return state_data(context.pulsar_url, context.overview())
+            return state_data(context.pulsar_url, read_overview(context.switch))
 
 
 def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
     options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
-    result = context.switch.run(planned, options, context.precheck)
-    data = switch_data(result, context.pulsar_url, context.overview)
+    result = context.switch.run(planned, options, context.observer)
+    data = switch_data(result, context.switch)
     return JSONResponse(data, 409 if result.is_refused else 200)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import FoundBuild, find_build
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
@@ -32,9 +31,9 @@ class Overview(NamedTuple):
     move: MoveRecord | None  #: The newest without the jar.
 
 
-def read_overview(store: MetadataStore, switch: Switch) -> Overview:
+def read_overview(switch: Switch) -> Overview:
     """Read everything from Pulsar's own store; changes nothing."""
-    state = switch.state()
+    state, store = switch.state(), switch.registry.store
     move = MoveNode(store).read()
     promotion = promotion_that_counts(state.registry, read_promotion(store))
     return Overview(state, promotion, find_build(store), None if move is None else move.record)
@@ -138,11 +137,13 @@ def upgrade_data(url: str, plan: UpgradePlan, *, dry_run: bool) -> dict[str, Any
     }
 
 
-def switch_data(result: SwitchResult, url: str, overview: Callable[[], Overview]) -> dict[str, Any]:
+def switch_data(result: SwitchResult, switch: Switch) -> dict[str, Any]:
     """Return the result of an order to switch: of the switch, else of the precheck, else where everything stands."""
     if result.switched is not None:
         return switched_data(result.switched)
-    return state_data(url, overview()) if result.precheck is None else result.precheck.as_json()
+    return (
+        state_data(switch.registry.url, read_overview(switch)) if result.precheck is None else result.precheck.as_json()
+    )
 
 
 def switched_data(switched: Switched) -> dict[str, Any]:
@@ -347,8 +348,8 @@ def record_data(record: MoveRecord) -> dict[str, Any]:
     """Return where a move stands."""
     return {
         "phase": record.phase.value,
-        "source": {**record.source._asdict(), "instance": record.source_instance},
-        "target": {**record.target._asdict(), "instance": record.target_instance},
+        "source": {**asdict(record.source), "instance": record.source_instance},
+        "target": {**asdict(record.target), "instance": record.target_instance},
         "owner": record.owner,
         "saved": record.saved or None,
         "broker.conf": list(broker_lines(record)),

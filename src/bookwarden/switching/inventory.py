@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
@@ -87,7 +88,7 @@ def take_inventory(
     registry: Registry,
     *,
     store_of: Callable[[BookieCluster], MetadataStore],
-    read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]],
+    read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]] = read_every_ledger,
     by_holder: bool = False,
     only: str | None = None,
 ) -> Inventory:

@@ -1,7 +1,14 @@
-"""Counters of ledger ids, raised: that of all clusters, or the one that a cluster has itself before brokers use it.
+"""Repairs of a registry: ids raised, the rule of ownership upgraded, an address changed, a saved registry put back.
 
-Brokers with the jar count at the registry's ``idRoot``; brokers without it count in the cluster that they know. A topic
-sorts its ledgers by id: one that gets a smaller id than those before it loses them.
+Ids: brokers with the jar count at the registry's ``idRoot``; brokers without it count in the cluster that they know. A
+topic sorts its ledgers by id: one that gets a smaller id than those before it loses them.
+
+Upgrade: with 0.1.0 every ledger of a cluster that is not shared counted as ours. A client with the cluster's own URI
+makes ledgers there whose ids are those of ours elsewhere, and brokers read them in place of ours.
+
+Address: only where the same cluster is proven to be there; name, registration, instance and ledgers root stay.
+
+Import: only where the registry's node is gone or damaged, with an epoch above all that brokers ever followed.
 """
 
 from __future__ import annotations
@@ -11,15 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreAccessError, StoreError
 from bookwarden.findings import some
 from bookwarden.ledgers.metadata import ClusterSeen
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import STORE_URL, await_reached, read_brokers, read_followers
-from bookwarden.switching.ports import ClusterMetadata, Confirm, IdGenerator, OpensCluster, Place, unasked
 from bookwarden.switching.promoted import void_promotion
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import (
+    Confirm,
     Registration,
     Wanted,
     looked,
@@ -27,9 +35,10 @@ from bookwarden.switching.registering import (
     raise_own_counters,
     require_no_stock_broker,
     require_understanding,
+    unasked,
 )
 from bookwarden.switching.registry import BookieCluster, Directive, OtherFormatError, Registry, is_owner, parse_registry
-from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+from bookwarden.switching.registry_node import ClusterRegistry, StoredRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class RaisePlan:
     """A counter that may be raised."""
 
     name: str | None  #: Of the cluster whose counter it is; None for that of all clusters.
-    place: Place  #: Where it is.
+    place: LedgersRoot  #: Where it is.
     next_id: int  #: The id that it gives next.
     free_id: int  #: The smallest that it must give: above every id of the registered clusters.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
@@ -60,10 +69,7 @@ class RaiseResult(NamedTuple):
 class IdRaising:
     """Raises counters of ledger ids; of no name: the one of all clusters."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
-    open_cluster: OpensCluster  #: Opens a place.
-    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
 
     def raise_ids(
         self, name: str | None, *, dry_run: bool = False, confirm: Confirm[RaisePlan] = unasked
@@ -86,19 +92,19 @@ class IdRaising:
         registered, and StoreError where any registered cluster does not answer.
         """
         registry = self.registry.require().registry
-        of_all = Place(self.registry.url, registry.id_root)
+        of_all = LedgersRoot(self.registry.url, registry.id_root)
         place = of_all if name is None else self.registry.place_of(registry.cluster(name))
         # First, so that none has given an id since the ids were read.
-        live = read_brokers(self.pulsar)
+        live = read_brokers(self.registry.store)
         if name is not None and live:
             raise _not_raised(
                 name,
                 f"brokers are live, such as {live[0].name}, and take ids below {registry.id_root}: stop all of them "
                 "first, and start them again with the stock lines afterwards",
             )
-        free_id = self.generator_at(of_all).next_id()
+        free_id = self.registry.ids_of(registry).next_id()
         for each in registry.clusters.values():
-            metadata = self.open_cluster(self.registry.place_of(each))
+            metadata = self.registry.metadata_of(each)
             instance = looked(metadata, each.name).instance
             if instance != each.instance:
                 raise _not_raised(
@@ -107,7 +113,7 @@ class IdRaising:
                     f"{each.instance}, so its ids are not known: put its metadata back",
                 )
             free_id = max(free_id, metadata.first_free_id())
-        generator = self.generator_at(place)
+        generator = self.registry.stores.ids_at(place)
         next_id = generator.next_id()
         leaps = free_id > next_id and generator.needs_leap(free_id)
         stock = [broker.name for broker in live if broker.follower is None]
@@ -126,7 +132,8 @@ class IdRaising:
         what it took is not above the counter then. StoreError if it did not get there.
         """
         if plan.behind:
-            self.generator_at(plan.place).raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
+            generator = self.registry.stores.ids_at(plan.place)
+            generator.raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
         after = self.plan(plan.name)
         if after.behind:
             raise _not_raised(plan.name, f"ids up to {after.free_id - 1} were given meanwhile: find out by whom")
@@ -161,10 +168,7 @@ class UpgradePlan:
 class Upgrade:
     """Upgrades the registry of one Pulsar cluster."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
-    open_cluster: OpensCluster  #: Opens a place.
-    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
 
     def plan(self, owners: Sequence[str] = ()) -> UpgradePlan:
         """Look at everything, change nothing.
@@ -183,13 +187,13 @@ class Upgrade:
         closing = registry.open_ranges() if len(registry.clusters) > 1 else []
         if not (added or closing):
             return UpgradePlan(before, registry, (), 0, ())
-        require_understanding(self.pulsar, _REFUSAL)
+        require_understanding(self.registry.store, _REFUSAL)
         after = replace(registry, epoch=registry.epoch + 1, former_owners=(*registry.former_owners, *added))
         if closing:
-            require_no_stock_broker(self.pulsar, _REFUSAL, [each.name for each in closing])
+            require_no_stock_broker(self.registry.store, _REFUSAL, [each.name for each in closing])
         # The counter comes after the clusters, in which brokers make ledgers meanwhile.
         free = {each: self._first_free_id(each) for each in registry.clusters.values()} if closing else {}
-        below = self.generator_at(Place(self.registry.url, registry.id_root)).next_id()
+        below = self.registry.ids_of(registry).next_id()
         for each, first in free.items():
             if first > below and not each.shared:
                 raise RefusedError(
@@ -225,16 +229,16 @@ class Upgrade:
         """
         plan = self.plan(owners)
         if plan.closed:
-            raise_own_counters(self.generator_at, self.registry, plan.after, plan.below)
+            raise_own_counters(self.registry, plan.after, plan.below)
             # That may have taken minutes.
-            require_no_stock_broker(self.pulsar, _REFUSAL, plan.closed)
-            require_understanding(self.pulsar, _REFUSAL)
+            require_no_stock_broker(self.registry.store, _REFUSAL, plan.closed)
+            require_understanding(self.registry.store, _REFUSAL)
         if plan.changes:
             self.registry.replace(plan.before, plan.after)
         return plan
 
     def _first_free_id(self, cluster: BookieCluster) -> int:
-        name, metadata = cluster.name, self.open_cluster(self.registry.place_of(cluster))
+        name, metadata = cluster.name, self.registry.metadata_of(cluster)
         instance = looked(metadata, name).instance
         if instance != cluster.instance:
             raise RefusedError(
@@ -264,11 +268,14 @@ class UriResult(NamedTuple):
 
 @dataclass(frozen=True)
 class UriChange:
-    """Plans and carries out such changes in one Pulsar cluster."""
+    """Plans and carries out changes of addresses in one Pulsar cluster."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
     registration: Registration  #: Looks at clusters.
+
+    @property
+    def registry(self) -> ClusterRegistry:
+        """The registry of this Pulsar cluster."""
+        return self.registration.registry
 
     def plan(self, wanted: Wanted) -> UriPlan:
         """Look at both addresses and at all other clusters, change nothing.
@@ -322,10 +329,10 @@ class UriChange:
         if plan.after is not plan.before.registry:
             self.registry.replace(plan.before, plan.after)
         say(f"{wanted.name} has this address since epoch {plan.after.epoch}; waiting until all brokers reach it there")
-        late = await_reached(self.pulsar, plan.cluster, plan.after.epoch, wait_s)
+        late = await_reached(self.registry.store, plan.cluster, plan.after.epoch, wait_s)
         return UriResult(plan, tuple(broker.described() for broker in late), dry_run)
 
-    def _not_the_same(self, cluster: BookieCluster, there: ClusterMetadata, seen: ClusterSeen) -> Iterator[str]:
+    def _not_the_same(self, cluster: BookieCluster, there: BookieClusterMetadata, seen: ClusterSeen) -> Iterator[str]:
         if there.ledgers_root != cluster.ledgers_root:
             yield f"its ledgers root is {cluster.ledgers_root}, and that of the URI is {there.ledgers_root}"
         if seen.instance != cluster.instance:
@@ -337,12 +344,12 @@ class UriChange:
                 "this address first"
             )
         try:
-            before = looked(self.registration.open_cluster(self.registry.place_of(cluster)), cluster.name)
+            before = looked(self.registry.metadata_of(cluster), cluster.name)
         except StoreAccessError as error:
             yield f"what is at its present address may not be read ({error}), and may be in use"
             return
         except StoreError:
-            reading = [broker.name for broker in read_brokers(self.pulsar) if broker.reads(cluster.name)]
+            reading = [broker.name for broker in read_brokers(self.registry.store) if broker.reads(cluster.name)]
             if reading and cluster.store_url != there.url:
                 yield (
                     f"its present address does not answer this machine, and {some(reading)} reads it there: let this "
@@ -358,7 +365,7 @@ class UriChange:
     def _of_brokers(self) -> Iterator[str]:
         late = [
             broker.name
-            for broker in read_brokers(self.pulsar)
+            for broker in read_brokers(self.registry.store)
             if broker.follower is None or STORE_URL not in broker.follower.understands
         ]
         if late:
@@ -392,10 +399,7 @@ class ImportPlan:
 class RegistryImport:
     """Puts saved registries back into one Pulsar cluster."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
-    open_cluster: OpensCluster  #: Opens a place.
-    generator: Callable[[str], IdGenerator]  #: Of ids below a root of Pulsar's own store.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
 
     def plan(self, saved: bytes) -> ImportPlan:
         """Compare the file with the clusters, the brokers and the newest switch; change nothing.
@@ -409,16 +413,17 @@ class RegistryImport:
             raise ConfigError(f"what is to be imported is {error}") from error
         damaged = self._require_no_registry()
         reasons, free_id = self._against_clusters(registry)
-        generator = self.generator(registry.id_root)
+        generator = self.registry.ids_of(registry)
         next_id = generator.next_id()
         leaps = free_id > next_id and generator.needs_leap(free_id)
         reasons += self._against_followers(registry, leaps=leaps)
-        epochs = [registry.epoch, *(each.epoch for each in read_followers(self.pulsar) if each.epoch is not None)]
-        last = find_order(self.pulsar)
+        followers = read_followers(self.registry.store)
+        epochs = [registry.epoch, *(each.epoch for each in followers if each.epoch is not None)]
+        last = find_order(self.registry.store)
         if last is not None:
             epochs.append(last.order.epoch)
             # One that is under way may not have been carried out; then those who follow tell.
-            is_made = not last.order.is_under_way or not read_followers(self.pulsar)
+            is_made = not last.order.is_under_way or not followers
             if is_made and last.order.epoch > registry.epoch and last.order.target != registry.active:
                 reasons.append(
                     f"the newest order made {last.order.target} active in epoch {last.order.epoch}, and in the file, "
@@ -441,11 +446,11 @@ class RegistryImport:
         """
         plan = self.plan(saved)
         if plan.behind:
-            next_id, generator = plan.next_id, self.generator(plan.registry.id_root)
+            next_id, generator = plan.next_id, self.registry.ids_of(plan.registry)
             generator.raise_to(plan.free_id, lambda reached: progress(reached - next_id))
             plan = self.plan(saved)
         # What was promoted before may have been void.
-        void_promotion(self.pulsar)
+        void_promotion(self.registry.store)
         self.registry.write_imported(plan.registry, plan.damaged_version)
         return plan
 
@@ -468,7 +473,7 @@ class RegistryImport:
         """Return what contradicts the file, and the smallest id above all that the clusters have."""
         reasons, free_id = list[str](), 0
         for name, cluster in sorted(registry.clusters.items()):
-            metadata = self.open_cluster(self.registry.place_of(cluster))
+            metadata = self.registry.metadata_of(cluster)
             instance = looked(metadata, name).instance
             if instance != cluster.instance:
                 where = f"{cluster.ledgers_root} in {metadata.url} of {name!r}"
@@ -478,13 +483,13 @@ class RegistryImport:
         return reasons, free_id
 
     def _against_followers(self, registry: Registry, *, leaps: bool) -> Iterator[str]:
-        brokers = read_brokers(self.pulsar)
+        brokers = read_brokers(self.registry.store)
         stock = [broker.name for broker in brokers if broker.follower is None]
         if stock and len(registry.clusters) > 1:
             yield f"brokers without the jar live, such as {stock[0]}, and know one cluster alone: stop them"
         elif stock and leaps:
             yield f"ledger ids have to leap over 2**32, which {stock[0]}, without the jar, would not notice: stop it"
-        followers = [each.follower for each in read_followers(self.pulsar) if each.follower is not None]
+        followers = [each.follower for each in read_followers(self.registry.store) if each.follower is not None]
         owners = {each.owner for each in followers} - {registry.owner}
         if owners:
             yield f"brokers follow the registry of owner {some(sorted(owners))}, and the file is of {registry.owner}"

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import LostRaceError, RefusedError, StoreAccessError, StoreError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, await_brokers, read_brokers
-from bookwarden.switching.offline.ledgers import ReadsAllReferences
-from bookwarden.switching.ports import ClusterMetadata, OpensCluster
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import looked
 from bookwarden.switching.registry import BookieCluster, Registry, is_ours, is_trial
-from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+from bookwarden.switching.registry_node import ClusterRegistry, StoredRegistry
 
 # A ledger whose bookies were chosen before a switch has its metadata after that long, or never.
 _CREATE_SECONDS: Final = 60.0
@@ -46,9 +45,7 @@ class UnregistrationPlan:
 class Unregistration:
     """Plans and carries out unregistrations in one Pulsar cluster."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
-    open_cluster: OpensCluster  #: Opens a place.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store of Pulsar does.
     sleep: Callable[[float], None] = time.sleep
 
@@ -66,7 +63,7 @@ class Unregistration:
         registry = before.registry
         after, cluster = registry.without_cluster(name), registry.cluster(name)
         self.require_unused(before, cluster, wait_s, say)
-        metadata = self.open_cluster(self.registry.place_of(cluster))
+        metadata = self.registry.metadata_of(cluster)
         seen = looked(metadata, name)
         if seen.instance != cluster.instance:
             raise _refused(
@@ -147,7 +144,7 @@ class Unregistration:
             self.sleep(left)
 
     def _require_no_order(self, registry: Registry, name: str) -> None:
-        last = find_order(self.pulsar)
+        last = find_order(self.registry.store)
         if last is None or not last.order.is_under_way or name not in (last.order.source, last.order.target):
             return
         order = last.order
@@ -167,7 +164,7 @@ class Unregistration:
         def is_late(broker: Broker) -> bool:
             return not broker.follows(registry.epoch) and (broker.follower is None or broker.knows(cluster))
 
-        late = await_brokers(self.pulsar, is_late, wait_s)
+        late = await_brokers(self.registry.store, is_late, wait_s)
         if late:
             raise _refused(
                 cluster.name,
@@ -177,11 +174,8 @@ class Unregistration:
 
     def _only_there(self, ledger_ids: Sequence[int], rest: Registry) -> list[int]:
         """Return the ledgers that no other registered cluster has metadata of."""
-        others: list[ClusterMetadata] = [
-            self.open_cluster(self.registry.place_of(each)) for each in rest.in_reading_order()
-        ]
         left = list(ledger_ids)
-        for other in others:
+        for other in map(self.registry.metadata_of, rest.in_reading_order()):
             found = []
             for at in range(0, len(left), _READ_AT_ONCE):
                 found += other.read_many(left[at : at + _READ_AT_ONCE])
@@ -218,7 +212,7 @@ class LostClusters:
     """Plans and carries out such unregistrations."""
 
     unregistration: Unregistration  #: Knows the registry, and who may still write there.
-    read_references: ReadsAllReferences  #: Reads all that names ledgers, and no bookie.
+    references: ReferencePieces  #: Reads all that names ledgers, and no bookie.
 
     def plan(self, name: str) -> LostPlan:
         """Count what is lost; change nothing.
@@ -233,7 +227,7 @@ class LostClusters:
         others, silent = self._others(after)
         references, examples, doubts = Counter[str](), list[str](), list[str]()
         ledgers = set[int]()
-        for part in self.read_references():
+        for part in self.references.read_all():
             doubts += [f"{doubt.path}: {doubt.reason}" for doubt in part.doubts]
             rows = [row for row in part.rows if row.ledger_id is not None and not row.gone]
             absent = self._absent({row.ledger_id for row in rows if row.ledger_id is not None}, others, after)
@@ -264,10 +258,10 @@ class LostClusters:
 
     def _why_lost(self, cluster: BookieCluster) -> str:
         name, operation = cluster.name, self.unregistration
-        for broker in read_brokers(operation.pulsar):
+        for broker in read_brokers(operation.registry.store):
             if broker.reads(name):
                 raise _not_lost(name, f"broker {broker.name} reads its metadata: use `unregister` without --lost")
-        metadata = operation.open_cluster(operation.registry.place_of(cluster))
+        metadata = operation.registry.metadata_of(cluster)
         where = f"{cluster.ledgers_root} in {metadata.url}"
         try:
             instance = metadata.look().instance
@@ -281,10 +275,10 @@ class LostClusters:
             f"{where} has {f'the INSTANCEID {instance}' if instance else 'no INSTANCEID'} instead of {cluster.instance}"
         )
 
-    def _others(self, rest: Registry) -> tuple[list[tuple[BookieCluster, ClusterMetadata]], list[str]]:
-        found, silent = list[tuple[BookieCluster, ClusterMetadata]](), list[str]()
+    def _others(self, rest: Registry) -> tuple[list[tuple[BookieCluster, BookieClusterMetadata]], list[str]]:
+        found, silent = list[tuple[BookieCluster, BookieClusterMetadata]](), list[str]()
         for cluster in rest.in_reading_order():
-            metadata = self.unregistration.open_cluster(self.unregistration.registry.place_of(cluster))
+            metadata = self.unregistration.registry.metadata_of(cluster)
             try:
                 is_there = metadata.look().instance == cluster.instance
             except StoreError:
@@ -297,7 +291,7 @@ class LostClusters:
 
     @staticmethod
     def _absent(
-        ledger_ids: Iterable[int], others: Sequence[tuple[BookieCluster, ClusterMetadata]], rest: Registry
+        ledger_ids: Iterable[int], others: Sequence[tuple[BookieCluster, BookieClusterMetadata]], rest: Registry
     ) -> set[int]:
         """Return the ledgers that brokers would find in none of the other clusters."""
         left = sorted(ledger_ids)
@@ -324,7 +318,7 @@ class LostClusters:
             "doubts": len(plan.doubts),
             "silent": list(plan.silent),
         }
-        store, value = self.unregistration.pulsar, json.dumps(fields, indent=1).encode()
+        store, value = self.unregistration.registry.store, json.dumps(fields, indent=1).encode()
         node = store.get(path)
         try:
             if node is None:

@@ -13,9 +13,10 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
 from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadsNodes, SteadyClock
 from bookwarden.deletion.dropped.table import FollowedNodes
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.deletion.ports import OffloadedCopies
+from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext

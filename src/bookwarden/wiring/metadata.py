@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_writable_disk_space
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
@@ -70,12 +71,14 @@ class MetadataContext(Resources):
         super().__init__()
         self._settings = settings
         self.migrations = Migrations()
-        self._opened_stores: dict[tuple[str, str], MetadataStore] = {}
         urls = settings.metadata_store.urls
         with self._closed_on_error():
-            opened = partial(
+            open_store = partial(
                 self._open, settings.metadata_store, max_reads_per_second, one_of_many=one_of_many, deletes=deletes
             )
+            #: Opens stores by their URLs, each once, however its hosts are ordered.
+            self.opened = self._keep(ClusterStores(open_store))
+            opened = self.opened.at
             self.stores = {url: opened(url) for url in dict.fromkeys(urls)}
             place = bookkeeper_place_of(settings.metadata_store)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
@@ -135,13 +138,9 @@ class MetadataContext(Resources):
             )
 
     def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:
-        """Return the store of this URL, the same one each time, however its hosts are ordered."""
-        key = split_chroot(url)
-        if key not in self._opened_stores:
-            store = self._keep(open_metadata_store(settings, url, **options))
-            self.migrations.follow(url, store)
-            self._opened_stores[key] = throttled(store, limit)
-        return self._opened_stores[key]
+        store = open_metadata_store(settings, url, **options)
+        self.migrations.follow(url, store)
+        return throttled(store, limit)
 
     @cached_property
     def bookies(self) -> Bookies:

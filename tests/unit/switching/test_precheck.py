@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.checks.observing import Sources, observe
+from bookwarden.switching.checks.observing import Observer
 from bookwarden.switching.checks.precheck import (
     BookiePlaces,
     BrokerSettings,
@@ -24,6 +31,8 @@ from bookwarden.switching.checks.precheck import (
     judge,
 )
 from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry_node import ClusterRegistry
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import OWNER, Ground, registry_of
 
 INSTANCES = {"a": "instance-a", "b": "instance-b"}
@@ -278,21 +287,26 @@ def test_ids_that_another_client_counts_are_no_danger(largest: list[int], is_mar
     """Ledgers of b, from the next id on, without a mark: another client has b's URI, as Functions have."""
     ledgers = {*largest, *((750,) if not largest and not is_marked else range(701, 750))}
     custom = {701: {OWNER_KEY: OWNER.encode()}} if is_marked else {750: None} if not largest else {}
-    sources = Sources(
-        Ground().store,
-        lambda _: Ground().store,
-        lambda *_: (B.writable, frozenset(), frozenset()),
-        lambda _, root: f"instance-{root[1:]}",
-        lambda _, root, end: max((one for one in ledgers if root == "/b" and one < end), default=None),
-        lambda _, root, ledger_id: custom.get(ledger_id, {}),
-        lambda *_: 701,
-        list,
-        lambda _: (),
-        lambda _: ((), ()),
-        lambda _: ({}, {}),
-        lambda *_: {},
-    )
-    seen = observe(sources, WELL.registry, "b")
+    store = Ground().store
+    LedgerIds(store, "/a").raise_to(701)
+    for name in "ab":
+        store.create(f"/{name}/INSTANCEID", f"instance-{name}".encode(), make_parents=True)
+    segments = (Segment(0, ("b1",)),)
+    for ledger_id in ledgers:
+        marks = custom.get(ledger_id, {})
+        metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 0, 0, "CRC32C", 5, custom=marks or {})
+        value = b"garbage" if marks is None else encode_ledger_metadata(metadata)
+        store.create(ledger_path("/b", ledger_id), value, make_parents=True)
+
+    class Silent(Observer):
+        def settings(self) -> list[RegisteredBroker]:
+            return []
+
+        def topic_quorums(self) -> TopicQuorums:
+            return TopicQuorums((), ())
+
+    registry = ClusterRegistry(ClusterStores(lambda _: store), "memory:")
+    seen = Silent(registry, None, None, BookieOptions()).observe(WELL.registry, "b")
     found = {one.verdict for one in judge(seen).findings if one.check == "ledger ids" and "and b has" in one.seen}
     assert verdict in found
     assert (FAILS in found) == (verdict is FAILS)

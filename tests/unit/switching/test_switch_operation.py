@@ -40,14 +40,14 @@ class Post:
         self.sent: list[SwitchEvent] = []
         self._works = works
 
-    def __call__(self, event: SwitchEvent) -> None:
+    def send(self, event: SwitchEvent) -> None:
         if not self._works:
             raise PulsarUnavailableError("no broker answers")
         self.sent.append(event)
 
 
 def command(store: MetadataStore, post: Post | None = None, *, origin: str = "one", **options: Any) -> Switch:
-    return Switch(store, RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
+    return Switch(RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
 
 
 def carried(switch: Switch, planned: Planned, *, wait_s: float = 10.0, **options: Any) -> Switched:

@@ -5,28 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
+from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.checks.observing import TRIALS_PATH, Checks, Sources, Trials, trial_metadata
+from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.checks.observing import TRIALS_PATH, Observer, Trials, run_precheck, trial_metadata
 from bookwarden.switching.checks.precheck import Quorums, TrialSeen
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
+from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 from servers.scripted_bookie import ScriptedBookie
-from servers.switching.ground import OWNER, Ground, registry_of
+from servers.switching.ground import OWNER, Ground, SessionStore, registry_of
 from unit.switching.mortal import Killed, Mortal
 
 QUORUMS = Quorums(3, 2, 2)
@@ -38,7 +41,7 @@ class Site:
     def __init__(self, scripted: list[ScriptedBookie]) -> None:
         self.scripted = scripted
         self.ids = [bookie.bookie_id for bookie in scripted]
-        self.store = MemoryStore()
+        self.store = SessionStore()
         self.registry = registry_of()
         for cluster in self.registry.clusters.values():
             self.store.create(f"{cluster.ledgers_root}/INSTANCEID", cluster.instance.encode(), make_parents=True)
@@ -48,7 +51,7 @@ class Site:
         own = store or self.store
         options = BookieOptions(connect_timeout_s=5, request_timeout_s=5)
 
-        return Trials(own, partial(LedgerIds, own), lambda _: own, partial(TrialLedgers, options=options))
+        return Trials(ClusterRegistry(ClusterStores(lambda _: own), "memory:"), options)
 
     def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialSeen:
         return self.trials(store).make(self.registry, "b", self.ids, QUORUMS, digest)
@@ -234,26 +237,37 @@ def test_only_where_nothing_stands_in_the_way_is_anything_written(
     """A ledger whose id is in use, or in a cluster that is not the registered one, would be a danger of its own."""
     ground = Ground()
     ground.broker("br1")
-    writable, nothing = frozenset(site.ids), frozenset[str]()
+    site.store.create("/b/available/readonly", b"", make_parents=True)
+    for bookie in site.ids:
+        site.store.create(f"/b/available/{bookie}", b"")
+    if not is_ready:
+        node = site.store.get("/b/INSTANCEID")
+        assert node is not None
+        site.store.put("/b/INSTANCEID", b"instance-a", node.version)
     settings = {
         **{f"managedLedgerDefault{name}": "2" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")},
         "managedLedgerDigestType": "MAC",
     }
-    sources = Sources(
-        ground.store,
-        lambda _: site.store,
-        lambda _, root: (writable if root == "/b" else nothing, nothing, nothing),
-        lambda _, root: "instance-b" if root == "/b" and is_ready else "instance-a",
-        lambda *_: 999,
-        lambda *_: None,
-        lambda *_: 1_000,
-        lambda: [("br1", "4.0.8", settings, None, None)],
-        lambda _: (),
-        lambda _: ((), ()),
-        lambda _: ({}, {}),
-        lambda *_: {},
-    )
-    result = Checks(sources, RegistryNode(ground.store, ""), site.trials()).precheck("b", with_trial=with_trial)
+
+    class Told(Observer):
+        def settings(self) -> list[RegisteredBroker]:
+            return [RegisteredBroker("br1", "4.0.8", settings)]
+
+        def topic_quorums(self) -> TopicQuorums:
+            return TopicQuorums((), ())
+
+        def disks(self, *_: object) -> dict[str, DiskSpace]:
+            return {}
+
+    # Of Pulsar's own store the registry and the brokers, of the other all else.
+    for path in (REGISTRY_PATH, f"{BROKERS_PATH}/br1", f"{FOLLOWERS_PATH}/br1"):
+        node = ground.store.get(path)
+        assert node is not None
+        if path in ground.store.sessions:
+            site.store.sessions[path] = ground.store.sessions[path]
+        site.store.create(path, node.value, make_parents=True)
+    observer = Told(site.trials().node, None, None, site.trials().options)
+    result = run_precheck(observer, "b", with_trial=with_trial)
     assert (not result.failing) is is_ready
     assert (result.seen.trial is not None) is is_tried
     assert {len(bookie.added) for bookie in site.scripted} == ({2} if is_tried else {0})

@@ -22,6 +22,7 @@ from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.switching.moving.build import ADVICE, DONE, STAYING, UNPROVEN_ADVICE, Build, BuildReport, FoundBuild
 from bookwarden.switching.moving.scope import scope_of
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Examples:
@@ -93,15 +94,17 @@ def build(
     if verify and (resume or dry_run or max_bytes_per_second or max_ledgers_per_second):
         raise click.UsageError("--verify goes with none of --resume, --dry-run and the limits, which are for copying")
     limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
-    settings = invocation.settings
     require_spark()
     from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
-    with show_build(invocation, "reading back" if verify else "copying") as (listed, told):
-        report = run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True)
+    with (
+        RegistryContext(invocation.settings) as context,
+        show_build(invocation, "reading back" if verify else "copying") as (listed, told),
+    ):
+        report = run_build(context, request, progress=listed, told=told, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
 

@@ -14,7 +14,7 @@ from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import cleaned_data, targets_data
 from bookwarden.switching.moving.cleanup import Targets
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
@@ -32,7 +32,7 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
-    with FormerClustersContext(invocation.settings, looks_only=True) as context:
+    with MoveContext(invocation.settings, looks_only=True) as context:
         found = context.cleanup.targets(src_cluster)
         invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
 
@@ -56,7 +56,7 @@ def cleanup(
     deletes what the former cluster has. A former cluster's ledger without a whole copy stays. Without
     --execute nothing is marked.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with MoveContext(invocation.settings) as context:
 
         @contextmanager
         def confirm_marks(total: int) -> Iterator[Callable[[int], object]]:

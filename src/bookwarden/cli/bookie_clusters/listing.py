@@ -12,7 +12,7 @@ from bookwarden.cli.shell.output import Document, Facts, Note, Part
 from bookwarden.errors import ConfigError
 from bookwarden.switching.broker_jar import PACKAGED, broker_lines, write_jar
 from bookwarden.switching.documents import SUPERSEDED
-from bookwarden.wiring.switching import SwitchingContext, bookkeeper_authority
+from bookwarden.wiring.switching import RegistryContext, bookkeeper_authority
 
 
 @click.command("list")
@@ -23,7 +23,7 @@ def list_clusters(invocation: Invocation) -> None:
 
     Shows which of them is ACTIVE, and the newest order to switch. Changes nothing.
     """
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         found = context.registry.read()
         invocation.write(describe_registry(context, None if found is None else found.registry))
 
@@ -37,7 +37,7 @@ def get_cluster(invocation: Invocation, name: str) -> None:
 
     Ends with 4 if none is registered by this name. Changes nothing.
     """
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         invocation.write(describe_cluster(context.registry.require_cluster(name), name))
 
 

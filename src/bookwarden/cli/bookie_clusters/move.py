@@ -21,11 +21,12 @@ from bookwarden.switching.documents import (
     restoration_data,
     settings_lines,
 )
+from bookwarden.switching.offline.checking import TargetUri
 from bookwarden.switching.offline.ledgers import Standing
 from bookwarden.switching.offline.move import Moved, MovePlan
 from bookwarden.switching.offline.record import MovePhase, MoveRecord
 from bookwarden.switching.offline.saved_nodes import Restoration
-from bookwarden.wiring.moving import MoveContext, target_of_uri
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 Examples:
@@ -103,24 +104,24 @@ def move(
         if saved is not None:
             _restore(invocation, context, saved, restores=execute and not dry_run, yes=yes)
         elif status:
-            found = context.move.node.read()
+            found = context.offline.node.read()
             if found is None:
                 raise NotFoundError("nothing was moved yet")
             invocation.write(Document(record_data(found.record), tuple(_record_parts(found.record))))
         elif abandon:
             _abandon(invocation, context, dry_run=dry_run, yes=yes)
         elif target_uri is not None and folder is not None:
-            plan = context.move.plan(target_of_uri(target_uri), folder.absolute(), may_miss=may_miss)
+            plan = context.offline.plan(TargetUri.parse(target_uri), folder.absolute(), may_miss=may_miss)
             _carry_out(invocation, context, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
 
 
 def _abandon(invocation: Invocation, context: MoveContext, *, dry_run: bool, yes: bool) -> None:
     if dry_run:
-        record = context.move.under_way()
+        record = context.offline.under_way()
         invocation.write(Document(record_data(record), (*_record_parts(record), Note("Would be abandoned."))))
         return
     confirm("Abandon the move? What was copied stays on the target.", yes=yes)
-    record = context.move.abandon()
+    record = context.offline.abandon()
     invocation.write(Document(record_data(record), (Note("Abandoned. Brokers go on with the source."),)))
 
 
@@ -143,7 +144,7 @@ def _carry_out(
     asked = "Copy ahead what is closed" if ahead else "Copy, wait until all brokers are stopped, and copy the rest"
     confirm(f"{asked}, to {plan.record.uri}?", yes=yes)
     with node_progress(invocation, f"copying to {plan.record.uri}", "copied", "ledgers") as tell:
-        moved = context.move.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
+        moved = context.offline.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
     invocation.write(_describe_moved(moved))
 
 

@@ -10,7 +10,7 @@ import click
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.switching.documents import cluster_data, registry_data
 from bookwarden.switching.registry import Registry
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.wiring.switching import RegistryContext
 
 #: Of commands that wait for brokers.
 wait_option: Final = click.option(
@@ -32,7 +32,7 @@ _COLUMNS = (
 )
 
 
-def describe_registry(context: SwitchingContext, registry: Registry | None, *notes: str) -> Document:
+def describe_registry(context: RegistryContext, registry: Registry | None, *notes: str) -> Document:
     """Describe all bookie clusters, and the newest order to switch."""
     data = registry_data(context.pulsar_url, registry)
     if registry is None:
@@ -80,7 +80,7 @@ def describe_cluster(registry: Registry, name: str) -> Document:
     return Document(data, (Facts(pairs),))
 
 
-def notes_of(context: SwitchingContext, notes: Sequence[str]) -> list[Note]:
+def notes_of(context: RegistryContext, notes: Sequence[str]) -> list[Note]:
     """Return these notes, and what there is to say of further metadata roots in the settings."""
     others = context.settings.metadata_store.urls[1:]
     more = (

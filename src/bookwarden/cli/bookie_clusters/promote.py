@@ -12,7 +12,7 @@ from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import promoted_data
 from bookwarden.switching.inventory import Unloaded
 from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, Promoted, PromotionPlan
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
@@ -32,7 +32,7 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
     a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with MoveContext(invocation.settings) as context:
 
         def ask(plan: PromotionPlan) -> None:
             if plan.topics or stamp:

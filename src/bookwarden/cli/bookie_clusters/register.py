@@ -12,10 +12,11 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.switching.documents import registration_data
 from bookwarden.switching.registering import RegistrationPlan, RegistrationResult, Wanted
 from bookwarden.switching.registry import Status
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Examples:
@@ -75,8 +76,8 @@ def register(
     """
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
-    with SwitchingContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap, shared, owners, unmarked_below)
+    with RegistryContext(invocation.settings) as context:
+        wanted = Wanted(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
 
         @contextmanager
         def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
@@ -91,7 +92,7 @@ def register(
         invocation.write(_describe(context, result))
 
 
-def _describe(context: SwitchingContext, result: RegistrationResult) -> Document:
+def _describe(context: RegistryContext, result: RegistrationResult) -> Document:
     plan, raised, dry_run = result
     cluster, after = plan.cluster, plan.after
     data = registration_data(context.pulsar_url, result)

@@ -14,12 +14,23 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.switching.documents import import_data, raised_data, upgrade_data, uri_data
 from bookwarden.switching.registering import Wanted
 from bookwarden.switching.registry import serialize_registry
-from bookwarden.switching.repair import RaisePlan, RaiseResult, UpgradePlan, UriPlan, UriResult
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.switching.repair import (
+    IdRaising,
+    RaisePlan,
+    RaiseResult,
+    RegistryImport,
+    Upgrade,
+    UpgradePlan,
+    UriChange,
+    UriPlan,
+    UriResult,
+)
+from bookwarden.wiring.switching import RegistryContext
 
 _RAISE_EPILOG = """\b
 When this is needed: docs/howto/repair-bookie-clusters.md and
@@ -38,7 +49,7 @@ def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool
     Without --name it is the one of all clusters, which brokers with the jar use; brokers may run. With --name it is
     the cluster's own, which brokers without the jar will use: refused while a broker lives. May be repeated.
     """
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
 
         @contextmanager
         def confirm_raise(plan: RaisePlan) -> Iterator[Callable[[int], object]]:
@@ -47,7 +58,9 @@ def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool
             with node_progress(invocation, what, "passed", "ids") as progress:
                 yield progress
 
-        invocation.write(_describe_raise(context.id_raising.raise_ids(name, dry_run=dry_run, confirm=confirm_raise)))
+        invocation.write(
+            _describe_raise(IdRaising(context.registry).raise_ids(name, dry_run=dry_run, confirm=confirm_raise))
+        )
 
 
 def _whose(plan: RaisePlan) -> str:
@@ -95,14 +108,16 @@ def set_uri(invocation: Invocation, name: str, uri: str, dry_run: bool, wait_s: 
     jar does not follow such a change. Then all live brokers are waited for; ends with 27 if one does not reach the
     cluster there in time. May be repeated.
     """
-    with SwitchingContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_of_uri(uri))
+    with RegistryContext(invocation.settings) as context:
+        wanted = Wanted(name, uri, place_for_brokers(uri))
 
         def ask(plan: UriPlan) -> None:
             before = plan.before.registry.cluster(name).metadata_service_uri
             confirm(f"Change the address of {name} from {before} to {uri}?", yes=yes)
 
-        result = context.uri_change.change(wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
+        result = UriChange(context.registration).change(
+            wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say
+        )
         invocation.write(_describe_uri(result))
     click.get_current_context().exit(DONE_WITH_FAILURES if result.behind else 0)
 
@@ -151,14 +166,14 @@ def upgrade(invocation: Invocation, owners: tuple[str, ...], dry_run: bool, yes:
     Ends, in each cluster that does not count ids, the range in which ledgers without an owner mark are ours, and adds
     owner marks of earlier registries. Refused while a broker lives with an older jar, or without one. May be repeated.
     """
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
 
         def ask(plan: UpgradePlan) -> None:
             for line in _upgrade_notes(plan, dry_run=True):
                 invocation.say(line)
             confirm("Write this into the registry?", yes=yes)
 
-        plan = context.upgrade.upgrade(owners, dry_run=dry_run, confirm=ask)
+        plan = Upgrade(context.registry).upgrade(owners, dry_run=dry_run, confirm=ask)
         registry = plan.before.registry if dry_run else plan.after
         shown = describe_registry(context, registry, *_upgrade_notes(plan, dry_run=dry_run))
         invocation.write(Document(upgrade_data(context.pulsar_url, plan, dry_run=dry_run), shown.parts))
@@ -191,7 +206,7 @@ def registry() -> None:
 @pass_invocation
 def export_registry(invocation: Invocation, file: Path) -> None:
     """Save the registry into a file, which is replaced. Changes nothing else."""
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         found = context.registry.require().registry
         written = file.with_name(f"{file.name}.tmp")
         written.write_bytes(serialize_registry(found))
@@ -214,15 +229,15 @@ def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool
     is then above every one that brokers followed. Without --execute the file is only compared with what is there.
     """
     saved = file.read_bytes()
-    with SwitchingContext(invocation.settings) as context:
-        plan = context.registry_import.plan(saved)
+    with RegistryContext(invocation.settings) as context:
+        plan = RegistryImport(context.registry).plan(saved)
         raised = f"the next ledger id from {plan.next_id} to {plan.free_id}" if plan.behind else ""
         if execute:
             question = f"Put the registry of {file} back, with {plan.registry.active} active"
             confirm(f"{question}{f', and raise {raised}' if raised else ''}?", yes=yes)
             shows = node_progress(invocation, f"raising {raised}", "passed", "ids") if raised else nullcontext(_nothing)
             with shows as progress:
-                plan = context.registry_import.carry_out(saved, progress)
+                plan = RegistryImport(context.registry).carry_out(saved, progress)
         done = "Put back" if execute else "Would be put back"
         note = f"{done}: epoch {plan.saved_epoch} of {file} as {plan.registry.epoch}."
         if raised:

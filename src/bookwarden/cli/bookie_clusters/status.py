@@ -19,7 +19,8 @@ from bookwarden.cli.bookie_clusters.unload import (
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.documents import Overview, state_data
+from bookwarden.switching.documents import Overview, read_overview, state_data
+from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
@@ -61,10 +62,10 @@ def status(
     if ((roll or holders) and not ledgers) or (watch and ledgers):
         raise click.UsageError("--holders goes with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
-        overview = context.overview()
+        overview = read_overview(context.switch)
         state = overview.state
         if ledgers and state.registry is not None:
-            found = context.inventory(state.registry, by_holder=holders)
+            found = take_inventory(state.registry, store_of=context.registry.store_of, by_holder=holders)
             document = _describe(context.pulsar_url, overview)
             data = {**state_data(context.pulsar_url, overview), **inventory_data(found, holders=holders)}
             parts = (*document.parts, *inventory_parts(found, state.registry, holders=holders))
@@ -79,7 +80,7 @@ def status(
         invocation.write(shown)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
-            overview = context.overview()
+            overview = read_overview(context.switch)
             state = overview.state
             now = _describe(context.pulsar_url, overview)
             if now.data != shown.data:

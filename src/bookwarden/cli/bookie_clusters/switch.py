@@ -13,6 +13,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
+from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.checks.precheck import Precheck
 from bookwarden.switching.documents import switch_data
 from bookwarden.switching.operation import Followed, Planned, Switched, SwitchOptions
@@ -47,7 +48,7 @@ def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
     target, reads it and deletes it; else it changes nothing.
     """
     with SwitchContext(invocation.settings) as context:
-        result = context.precheck(target, with_trial=not no_trial)
+        result = run_precheck(context.observer, target, with_trial=not no_trial)
         invocation.write(describe_precheck(result))
     click.get_current_context().exit(NOT_READY if result.failing else 0)
 
@@ -158,8 +159,8 @@ def _carry_out(
     def tell(one: Followed) -> None:
         invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
 
-    result = context.switch.run(planned, options, context.precheck, confirm=ask, say=invocation.say, tell=tell)
-    data = switch_data(result, context.pulsar_url, context.overview)
+    result = context.switch.run(planned, options, context.observer, confirm=ask, say=invocation.say, tell=tell)
+    data = switch_data(result, context.switch)
     if result.switched is not None:
         invocation.write(Document(data, _parts(result.switched)))
         return DONE_WITH_FAILURES if result.switched.behind else 0

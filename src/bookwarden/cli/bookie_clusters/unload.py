@@ -11,7 +11,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError, NotFoundError
-from bookwarden.switching.inventory import Inventory, Unloaded, roll
+from bookwarden.switching.inventory import Inventory, Unloaded, roll, take_inventory
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
@@ -105,10 +105,10 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
     unloaded.
     """
     with SwitchContext(invocation.settings) as context:
-        registry = context.overview().state.registry
+        registry = context.switch.state().registry
         if registry is None:
             raise NotFoundError(f"no bookie cluster is registered in {context.pulsar_url}: there is one place to write")
-        found = context.inventory(registry, by_holder=False)
+        found = take_inventory(registry, store_of=context.registry.store_of)
         data = {"dryRun": dry_run, **inventory_data(found)}
         if dry_run or invocation.output != "json":
             invocation.write(Document(data, tuple(inventory_parts(found, registry))))

@@ -13,7 +13,7 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
 from bookwarden.switching.documents import lost_data, unregistration_data
 from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""
@@ -39,7 +39,7 @@ def unregister(
     """
     if confirmed is not None and not lost:
         raise click.UsageError("--confirm is for --lost")
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         if lost:
             lost_plan = context.lost_clusters.plan(name)
             if not dry_run:
@@ -111,7 +111,7 @@ def _describe_lost(url: str, plan: LostPlan, *, dry_run: bool) -> Document:
     return Document(lost_data(url, plan, dry_run=dry_run), (table, *map(Note, notes)))
 
 
-def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
+def note_of_ids(plan: UnregistrationPlan, context: RegistryContext) -> list[str]:
     """Return what to know of a cluster that leaves: its counter of ledger ids stays, if all clusters share it."""
     notes = []
     if plan.cluster.deprecated:
@@ -136,7 +136,7 @@ def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> N
 
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         if dry_run:
             wanted = context.registry.require_cluster(name).with_deprecated(name, not undo)
             invocation.write(describe_registry(context, wanted, "Nothing was changed."))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
 from bookwarden.clusters.bookkeeper.ledger_paths import parse_layout
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading, LiveBookie
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
@@ -112,18 +113,6 @@ def _layout_problem(raw: bytes) -> str:
     return "" if lines[-1].rpartition(b":")[0] == _READ_BY_BROKERS else f"its LAYOUT is {layout.value}, {raw[:80]!r}"
 
 
-class ClusterPlace(Protocol):
-    """The place of a bookie cluster's metadata."""
-
-    @property
-    def url(self) -> str:
-        """The URL of the store that it is in."""
-
-    @property
-    def ledgers_root(self) -> str:
-        """The path there."""
-
-
 class ClusterStores:
     """Opens stores with ``open_store``, the same one for the same ensemble and chroot; closes them all."""
 
@@ -141,9 +130,13 @@ class ClusterStores:
             self._opened.callback(store.close)
         return store
 
-    def cluster_at(self, place: ClusterPlace) -> BookieClusterMetadata:
+    def cluster_at(self, place: LedgersRoot) -> BookieClusterMetadata:
         """Return the bookie cluster at this place."""
         return BookieClusterMetadata(self.at(place.url), place.url, place.ledgers_root)
+
+    def ids_at(self, place: LedgersRoot) -> LedgerIds:
+        """Return the generator of ledger ids below this place's root."""
+        return LedgerIds(self.at(place.url), place.ledgers_root)
 
     def close(self) -> None:
         """Close all that were opened, the last one first; the second time does nothing."""

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from bookwarden.deletion.dropped.drops import Drop, Key
 from bookwarden.deletion.dropped.table import FollowedNodes
-from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
 from bookwarden.errors import FormatError, NotFoundError
@@ -25,7 +24,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, UnreadableCopy
 from bookwarden.ledgers.outcomes import DropOutcome
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mark_of_holder
+from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport, PendingDeletion, mark_of_holder
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.ports import MetadataMigrations
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion
 
 
 class Operation(enum.Enum):

@@ -14,6 +14,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import Settings
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.copying.stages import (
     BYTES,
@@ -36,7 +37,7 @@ from bookwarden.pipelines.session import running_session
 from bookwarden.switching.moving.build import Build, BuildLease, BuildReport, CopyCounts, Pacer, find_build
 from bookwarden.switching.moving.scope import Route, Scope, route_of
 from bookwarden.switching.registry import Registry
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.wiring.switching import RegistryContext
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
 _RESULT: Final = "result.json"
@@ -75,7 +76,7 @@ class _Header:
 
 
 def run_build(
-    settings: Settings,
+    context: RegistryContext,
     request: BuildRequest,
     *,
     progress: Progress = lambda *_: None,
@@ -90,18 +91,18 @@ def run_build(
     with, StoreError and SparkError.
     """
     begin = time.monotonic()
-    with SwitchingContext(settings) as context, _folder_for(request, context) as location:
+    with _folder_for(request, context.registry.store) as location:
         registry = context.registry.require().registry
         folder = ScanFolder(location)
         try:
             header = _resumed(folder, request, registry) if request.resume else _begun(folder, request, registry)
             cluster = registry.cluster(header.source)
             run = _Run(
-                settings,
+                context.settings,
                 request,
                 folder,
                 Build(header.source, header.target, Scope.of_json(header.scope), _name(folder), header.started_ms),
-                LedgerListing(context.store_of(cluster), cluster.ledgers_root),
+                LedgerListing(context.registry.store_of(cluster), cluster.ledgers_root),
                 progress,
                 told,
                 say,
@@ -111,7 +112,7 @@ def run_build(
                 with alone(folder.folder):
                     folder.begin(asdict(header))
                     return run.verify(begin) if request.verify else run.look(begin)
-            with BuildLease(context.pulsar_store) as lease:
+            with BuildLease(context.registry.store) as lease:
                 run.take(lease)
                 with alone(folder.folder):
                     if not request.resume:
@@ -122,7 +123,7 @@ def run_build(
 
 
 @contextmanager
-def _folder_for(request: BuildRequest, context: SwitchingContext) -> Iterator[str]:
+def _folder_for(request: BuildRequest, pulsar: MetadataStore) -> Iterator[str]:
     """Return the folder of the build: the one asked for, the one of the stopped build, or a new one."""
     if request.location is not None:
         yield request.location
@@ -130,7 +131,7 @@ def _folder_for(request: BuildRequest, context: SwitchingContext) -> Iterator[st
         with tempfile.TemporaryDirectory(prefix="bookwarden-build-") as folder:
             yield folder
     elif request.resume:
-        found = find_build(context.pulsar_store)
+        found = find_build(pulsar)
         if found is None or found.newest.is_through:
             raise NotFoundError("no build was stopped: there is nothing to go on with")
         yield found.newest.folder

@@ -16,26 +16,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
+from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger, place_in
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
 from bookwarden.switching.moving.build import STAYING, CopyCounts, Staying
-from bookwarden.switching.moving.scope import Candidate, Route, Scope, candidate_of, with_target
+from bookwarden.switching.moving.copiers import copier_between
+from bookwarden.switching.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-from bookwarden.wiring.copying import CopyContext
 from bookwarden.wiring.metadata import MetadataContext
 
 #: Rows about ledgers; the outcome is null for one that is to be copied.
@@ -130,21 +131,17 @@ _MOST_BYTES: Final = 4 << 30
 _PIECES_PER_TASK: Final = 8
 
 _sources: PerProcess[MetadataContext] = PerProcess()
-_copiers: PerProcess[CopyContext] = PerProcess()
+_copiers: PerProcess[LedgerCopier] = PerProcess()
 
 
-class ProvesLedgers(Protocol):
-    """The proof that a closed ledger is whole."""
-
-    def problem_of(self, ledger: StoredLedger) -> str | None:
-        """Read every entry from each bookie that should have it; return what is wrong, if anything."""
-
-
-class Copies(Protocol):
-    """The copier of a process."""
-
-    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
-        """Copy these ledgers; yield one result for each, in any order."""
+def copier_of(
+    metadata: MetadataContext, route: Route, scope: Scope = EVERYTHING, limits: CopyLimits = NO_LIMITS
+) -> LedgerCopier:
+    """Make the copier over these metadata stores; raises as `copier_between`."""
+    return copier_between(
+        *(metadata.bookie_clusters, route, scope, limits, metadata.bookies, metadata.references),
+        *(metadata.named_holders.holder_of, metadata.store),
+    )
 
 
 @dataclass(frozen=True)
@@ -162,19 +159,10 @@ class CopiedLedgers:
         key = (self.max_reads_per_second, self.settings.model_dump_json())
         return _sources.get(key, lambda: MetadataContext(self.settings, max_reads_per_second=self.max_reads_per_second))
 
-    def copier(self) -> Copies:
-        """Return the copier of this worker process."""
+    def copier(self) -> LedgerCopier:
+        """Return the copier of this worker process, over stores without the limit of the listing."""
         key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
-        return _copiers.get(
-            key,
-            lambda: CopyContext(
-                self.settings,
-                self.route.source,
-                self.route.target,
-                wanted=self.scope.wanted,
-                limits=self.limits,
-            ),
-        ).copier
+        return _copiers.get(key, lambda: copier_of(MetadataContext(self.settings), self.route, self.scope, self.limits))
 
     def asked_of(self, candidate: Candidate) -> Candidate:
         """Return a ledger of the source with the outcome that it has before anything is done about it."""
@@ -201,13 +189,13 @@ class ProvenLedgers(CopiedLedgers):
         for reading in context.catalog.read_many(list(ledger_ids)):
             yield _proven(reading, self.route, proof)
 
-    def proof(self) -> ProvesLedgers:
+    def proof(self) -> WholeLedgers:
         """Return the proof of cleanup."""
         context = self.metadata()
         return WholeLedgers(lambda: context.bookies)
 
 
-def _proven(reading: LedgerReading, route: Route, proof: ProvesLedgers) -> CopyResult:
+def _proven(reading: LedgerReading, route: Route, proof: WholeLedgers) -> CopyResult:
     if isinstance(reading, UnreadableLedger):
         return CopyResult(reading.ledger_id, CopyOutcome.FAILED, None, reason=reading.reason)
     former, kept = place_in(reading, route.source), place_in(reading, route.target)

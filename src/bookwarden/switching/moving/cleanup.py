@@ -11,46 +11,18 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import ActiveCluster
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
-from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, Unfinished, in_parts
-from bookwarden.switching.operation import State
+from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion, Waiver, mark_of_holder
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.moving.former import FormerClusters, Stays, Superseded, Unfinished, in_parts
+from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
-from bookwarden.switching.ports import Confirm, unasked
-from bookwarden.switching.promoted import Promotion, why_not_promoted
-
-
-class Failed(Protocol):
-    """A mark that was not confirmed."""
-
-    @property
-    def mark(self) -> PendingDeletion:
-        """The mark."""
-
-    @property
-    def failure(self) -> str | None:
-        """The reason."""
-
-
-class Report(Protocol):
-    """The result of marking."""
-
-    @property
-    def failed(self) -> Sequence[Failed]:
-        """Those that were not confirmed."""
-
-
-class SendsMarks(Protocol):
-    """Phase one's way to the deletion topic."""
-
-    enabled: bool  #: Whether anything may be marked.
-
-    def mark(self, marks: Sequence[PendingDeletion]) -> Report:
-        """Send all and wait until each is confirmed or has failed; PulsarError where nothing could be sent."""
+from bookwarden.switching.promoted import Promotion, read_promotion, why_not_promoted
+from bookwarden.switching.registering import Confirm, unasked
 
 
 class Target(NamedTuple):
@@ -109,10 +81,11 @@ class CleanupResult(NamedTuple):
 class Cleanup:
     """Finds and marks what former clusters still have."""
 
-    places: FormerPlaces  #: Finds what former clusters have.
-    promotion: Callable[[], Promotion | None]  #: Returns the newest one.
-    marker: SendsMarks  #: Sends to the deletion topic.
-    state: Callable[[], State]  #: Says where the newest switch stands.
+    former: FormerClusters  #: Finds what former clusters have.
+    store: MetadataStore  #: Pulsar's own.
+    switch: Switch  #: Says where the newest switch stands.
+    send: Callable[[Sequence[PendingDeletion]], MarkReport]  #: Sends marks to the deletion topic, as phase one.
+    enabled: bool  #: Whether anything may be marked.
     window_s: float  #: For so long a switch may be rolled back.
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store does.
 
@@ -138,9 +111,9 @@ class Cleanup:
     def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:
         """Return the active cluster; RefusedError, as `mark`, where nothing may be marked now."""
         active, left = self._active(source)
-        if not self.marker.enabled:
+        if not self.enabled:
             raise _refused("deletion.topic_two_phase_deletion_enabled is false")
-        phase = self.state().phase
+        phase = self.switch.state().phase
         # As long as nothing was switched no broker reads elsewhere.
         if phase is not Phase.DONE and (phase is not Phase.REGISTERED or active.since_ms is not None):
             raise _refused(
@@ -195,7 +168,7 @@ class Cleanup:
         wanted = (one for one in self._found(active, source) if isinstance(one, Target))
         sent, failed = 0, list[tuple[int, str]]()
         for part in in_parts(itertools.islice(wanted, at_most or None)):
-            report = self.marker.mark([one.mark(active.name, waives) for one in part])
+            report = self.send([one.mark(active.name, waives) for one in part])
             failed += [(one.mark.ledger_id, one.failure or "") for one in report.failed]
             sent += len(part) - len(report.failed)
             progress(sent)
@@ -203,13 +176,13 @@ class Cleanup:
 
     def _active(self, source: str | None) -> tuple[ActiveCluster, float]:
         """Return the active cluster, and for how many seconds the switch to it can be rolled back."""
-        active = self.places.active(source)
+        active = self.former.active(source)
         return active, active.window_left(self.window_s, self.clock() * 1000) or 0.0
 
     def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | Stays]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
-        promotion = self.promotion()
-        for one in self.places.found(active, source):
+        promotion = read_promotion(self.store)
+        for one in self.former.found(active, source):
             if isinstance(one, Unfinished):
                 yield Target(one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True)
             else:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, Unloaded, roll
-from bookwarden.switching.moving.build import Build, FoundBuild
+from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, Unloaded, roll, take_inventory
+from bookwarden.switching.moving.build import Build, find_build
 from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
 from bookwarden.switching.moving.promotion import Promoted, Promoting
-from bookwarden.switching.registry import Registry
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry_node import ClusterRegistry
 
 # What was closed by the first is copied by the second; what is opened meanwhile is in the active cluster.
 _ROUNDS: Final = 3
@@ -67,23 +66,13 @@ class Drained:
         return self.builds[-1].counts.of(CopyOutcome.FAILED) if self.builds else 0
 
 
-class CountsLedgers(Protocol):
-    """The listing of clusters' ledgers."""
-
-    def __call__(self, registry: Registry, *, only: str) -> Inventory:
-        """Count the ledgers of this cluster, by the metadata of each."""
-
-
 @dataclass(frozen=True)
 class Draining:
     """Drains former clusters."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    inventory: CountsLedgers  #: Counts the ledgers of a cluster.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
     cleanup: Cleanup  #: Marks what may go.
     promoting: Promoting  #: Has brokers read copies.
-    unload: Callable[[str], None]  #: Unloads a topic.
-    newest_build: Callable[[], FoundBuild | None]  #: Reads the record of builds.
 
     def left(self, name: str) -> Left:
         """Count what the cluster has; changes nothing.
@@ -132,7 +121,7 @@ class Draining:
             if not topics:
                 break
             say(f"unloading {len(topics):,} topics that still write there")
-            unloaded += roll(topics, self.unload, per_second, lambda _: None)
+            unloaded += roll(topics, self.promoting.topics.unload, per_second, lambda _: None)
         promoted = self._promote(per_second, say)
         left = self.left(name)
         marked = None
@@ -142,10 +131,10 @@ class Draining:
         return Drained(left, tuple(builds), tuple(unloaded), promoted, marked)
 
     def _inventory(self, name: str) -> Inventory:
-        return self.inventory(self.registry.require().registry, only=name)
+        return take_inventory(self.registry.require().registry, store_of=self.registry.store_of, only=name)
 
     def _seconds_for(self, ledgers: int, size: int) -> float | None:
-        build = self.newest_build()
+        build = find_build(self.registry.store)
         pace = None if build is None else build.pace
         return None if pace is None else pace.seconds_for(ledgers, size)
 
@@ -158,11 +147,11 @@ class Draining:
             raise RefusedError(f"bookie cluster {name!r} is not drained: {error}") from error
 
     def _require_former(self, name: str) -> None:
-        if self.cleanup.places.active(name).name == name:
+        if self.cleanup.former.active(name).name == name:
             raise RefusedError(f"bookie cluster {name!r} is not drained: it is active, and brokers write there")
 
     def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
-        if self.cleanup.places.active().since_ms is None:
+        if self.cleanup.former.active().since_ms is None:
             return None
         plan = self.promoting.plan()
         if not plan.ledgers.total():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -22,30 +23,11 @@ from bookwarden.ledgers.metadata import (
     place_in,
 )
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.bookie_clusters import BookieClusters, PlacedCatalog
 
 AT_ONCE = 500
 _NOBODYS = "nothing tells whose it is: the orphan scan's business"
 _T = TypeVar("_T")
-
-
-class ReadsLedgers(Protocol):
-    """The catalog of ledgers over all registered bookie clusters."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-
-class FormerClusters(Protocol):
-    """The registered bookie clusters."""
-
-    def look_again(self) -> None:
-        """Have the registry read anew by whoever asks next."""
-
-    def active(self) -> ActiveCluster | None:
-        """Return the active one; None where none is registered."""
-
-    def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
-        """Return store and ledgers root of each registered cluster."""
 
 
 class Superseded(NamedTuple):
@@ -74,13 +56,11 @@ class Stays:
 
 
 @dataclass(frozen=True)
-class FormerPlaces:
+class FormerClusters:
     """Finds what former clusters have."""
 
-    clusters: FormerClusters  #: The registered ones.
-    catalog: ReadsLedgers  #: Over all of them.
-    #: Yields every ledger below a root, with None for metadata that cannot be understood.
-    read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
+    clusters: BookieClusters  #: The registered ones.
+    catalog: PlacedCatalog  #: Over all of them.
     #: Says whose a ledger is that does not say it; None where nothing tells.
     holder_of: Callable[[int], Holder | None] = lambda _: None
     #: Reads what holders name, just now.
@@ -114,7 +94,7 @@ class FormerPlaces:
         for name, (store, root) in self.clusters.roots_by_name().items():
             if name != (source or name) or (source is None and name == active.name):
                 continue
-            for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
+            for ids in in_parts(ledger_id for ledger_id, _ in read_every_ledger(store, root)):
                 left: list[StoredLedger] = []
                 for reading in self.catalog.read_many(ids):
                     if isinstance(reading, AbsentLedger):

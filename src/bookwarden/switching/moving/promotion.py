@@ -9,17 +9,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import read_all_started
+from bookwarden.clusters.pulsar.references.shadows import read_shadows
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import BookwardenError, LostRaceError, NotFoundError, RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent
-from bookwarden.ledgers.managed_ledger import CursorInfo, VersionedCursor
+from bookwarden.ledgers.managed_ledger import CursorInfo
 from bookwarden.ledgers.metadata import ActiveCluster, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.switching.bookie_clusters import PlacedCatalog
 from bookwarden.switching.inventory import Unloaded, roll
-from bookwarden.switching.moving.former import FormerPlaces, ReadsLedgers, Stays, Unfinished
-from bookwarden.switching.operation import State
+from bookwarden.switching.moving.former import FormerClusters, Stays, Unfinished
+from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
     Promotion,
@@ -36,18 +44,22 @@ ATTRIBUTION_KEY: Final = "_pulsar.bookieClusterName"
 _INTERNAL: Final = "#pulsar.internal."
 
 
-class KnowsCursors(Protocol):
-    """The nodes of cursors."""
+class BrokerTopics:
+    """The topics that brokers have loaded, by Pulsar's own store and each broker's REST."""
 
-    def cursors(self, name: str) -> Mapping[str, VersionedCursor]:
-        """Read all cursors of a managed ledger, by encoded name, never older than this call."""
+    def __init__(self, store: MetadataStore, connection: PulsarConnection, topics: Topics) -> None:
+        self._store = store
+        self._connection = connection
+        self.unload = topics.unload
+        self.set_subscription_properties = topics.set_subscription_properties
 
+    def loaded(self) -> frozenset[str]:
+        """Ask all brokers for the topics that they have loaded; loads none. Raises PulsarError."""
+        return read_loaded_topics(self._store, self._connection)
 
-class WritesProperties(Protocol):
-    """The owners of topics."""
-
-    def set_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> None:
-        """Replace all properties of a subscription; NotFoundError if it is none."""
+    def started_ms(self) -> int:
+        """Return when the first of the live brokers was started, or before (ms since the epoch); 0 if unknown."""
+        return read_all_started(self._store)
 
 
 class NotStamped(NamedTuple):
@@ -71,10 +83,9 @@ class Stamped:
 class Stamping:
     """Stamps the subscriptions of loaded topics."""
 
-    nodes: KnowsCursors
-    brokers: WritesProperties
-    catalog: ReadsLedgers  #: Over all registered bookie clusters.
-    loaded: Callable[[], Iterable[str]]  #: Asks all brokers for the topics that they have loaded, and loads none.
+    nodes: ManagedLedgers
+    topics: BrokerTopics
+    catalog: PlacedCatalog  #: Over all registered bookie clusters.
 
     def stamp(self, active: str, per_second: float, *, sleep: Callable[[float], None] = time.sleep) -> Stamped:
         """Stamp them with the cluster that has the cursor's ledger, or the active one where a cursor has none.
@@ -84,7 +95,7 @@ class Stamping:
         """
         written, right = 0, 0
         failed: list[NotStamped] = []
-        for number, topic in enumerate(sorted(self.loaded())):
+        for number, topic in enumerate(sorted(self.topics.loaded())):
             if number:
                 sleep(1 / per_second)
             try:
@@ -121,7 +132,7 @@ class Stamping:
         if info.delayed_bucket_ids:
             return "it has buckets of delayed messages, which its broker notes in the same place"
         wanted = {**_of_users(info), ATTRIBUTION_KEY: cluster}
-        self.brokers.set_subscription_properties(topic, decode_local_name(encoded), wanted)
+        self.topics.set_subscription_properties(topic, decode_local_name(encoded), wanted)
         now = self.nodes.cursors(name).get(encoded)
         if now is None or _of_users(now.info) != wanted:
             return "its properties are others than were written: somebody changed them in the same moment, look at them"
@@ -142,16 +153,6 @@ def _of_users(info: CursorInfo) -> dict[str, str]:
 MOST_FAILED: Final = 1000
 # MLPendingAckStore of Pulsar 4.0: TOPIC-SUBSCRIPTION and this; a topic opens it for each of its subscriptions.
 _PENDING_ACK: Final = "__transaction_pending_ack"
-
-
-class KnowsReaders(Protocol):
-    """All managed ledgers that list ledgers, by one look at the metadata."""
-
-    def readers_of(self, managed_ledger: str, ledger_id: int) -> Set[str]:
-        """Return the managed ledgers that read this ledger of that one: itself, shadow topics and others that list it.
-
-        Those of which that is not known are among them.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,25 +203,21 @@ class PromotionResult(NamedTuple):
 class Promoting:
     """Plans and carries out promotions."""
 
-    places: FormerPlaces  #: Finds what former clusters have.
+    former: FormerClusters  #: Finds what former clusters have.
     store: MetadataStore  #: Pulsar's own.
-    state: Callable[[], State]  #: Says where the newest switch stands.
-    clock_of: Callable[[MetadataStore], Callable[[], float]]  #: Makes a clock of a store: seconds since the epoch.
-    readers: Callable[[], KnowsReaders]  #: Looks who reads ledgers.
-    loaded: Callable[[], Iterable[str]]  #: Asks all brokers for the topics that they have loaded, and loads none.
-    unload: Callable[[str], None]  #: Unloads a topic.
-    #: Returns when the first of the live brokers was started, or before (ms since the epoch); 0 if that is not known.
-    started: Callable[[], int]
+    switch: Switch  #: Says where the newest switch stands.
+    topics: BrokerTopics  #: Unloads topics.
+    clock_of: Callable[[MetadataStore], Callable[[], float]] = StoreClock  #: Seconds since the epoch, by a store.
 
     def plan(self) -> PromotionPlan:
         """Find what is to be promoted; changes nothing, and reads the metadata of every ledger of former clusters.
 
         Raises RefusedError where there is no former cluster, or a switch is under way.
         """
-        active = self.places.active()
+        active = self.former.active()
         if active.since_ms is None:
             raise RefusedError("nothing is promoted: nothing was switched yet, so that brokers read nothing elsewhere")
-        phase = self.state().phase
+        phase = self.switch.state().phase
         if phase is not Phase.DONE:
             raise RefusedError(
                 f"nothing is promoted: the newest switch is in the phase {phase.value}, so that brokers may read by "
@@ -228,19 +225,19 @@ class Promoting:
             )
         promotion, version = find_promotion(self.store)
         # Before anything is listed, so that a copy that is closed meanwhile is younger.
-        target = self.places.active_store(active)
+        target = self.former.active_store(active)
         through_ms = int(self.clock_of(target)() * 1000)
-        started_ms = self.started()
+        started_ms = self.topics.started_ms()
         if target is not self.store:
             # Brokers' starts go by Pulsar's own store, copies by the target's: where that one's clock is behind, a copy
             # seems closed before a start that it was closed after.
             behind_ms = int(self.clock_of(self.store)() * 1000) - through_ms
             started_ms = max(0, started_ms - max(0, behind_ms))
-        known = self.readers()
+        known = read_shadows(self.store)
         ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
         readers: dict[str, set[str]] = {}
         promoted = 0
-        for one in self.places.found(active):
+        for one in self.former.found(active):
             if isinstance(one, Stays):
                 stays[one] += 1
                 continue
@@ -264,7 +261,7 @@ class Promoting:
                     names = known.readers_of(holder.topic, one.former.ledger_id)
                     readers.setdefault(holder.topic, set()).update(names)
         # Last, so that what is loaded later is loaded after the copies were closed.
-        topics = _of_loaded(readers, _by_managed_ledger(self.loaded()))
+        topics = _of_loaded(readers, _by_managed_ledger(self.topics.loaded()))
         return PromotionPlan(
             active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)), started_ms
         )
@@ -300,10 +297,10 @@ class Promoting:
         Interrupted or killed, it has promoted nothing, and may be repeated. Raises RefusedError where brokers were
         switched meanwhile, another process promoted, or too many topics were not unloaded.
         """
-        done = roll(plan.topics, self.unload, per_second, tell)
+        done = roll(plan.topics, self.topics.unload, per_second, tell)
         # A topic that was being loaded when brokers were asked, and so not told, may have opened ledgers before.
-        late = _of_loaded(plan.readers, _by_managed_ledger(self.loaded())) - set(plan.topics)
-        done += roll(sorted(late), self.unload, per_second, tell)
+        late = _of_loaded(plan.readers, _by_managed_ledger(self.topics.loaded())) - set(plan.topics)
+        done += roll(sorted(late), self.topics.unload, per_second, tell)
         troubled = _by_managed_ledger(one.topic for one in done if one.trouble and not one.is_absent)
         failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, troubled))
         if len(failed) > MOST_FAILED:
@@ -311,7 +308,7 @@ class Promoting:
                 f"{len(troubled)} topics were not unloaded, too many to remember: nothing counts as promoted, run it "
                 "again when brokers answer"
             )
-        active = self.places.active()
+        active = self.former.active()
         promotion = Promotion(plan.active.name, plan.active.epoch, plan.through_ms, failed, plan.started_ms)
         if not promotion.counts_for(active.name, active.epoch):
             raise RefusedError("nothing is promoted: brokers were switched meanwhile")

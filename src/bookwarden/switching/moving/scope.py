@@ -121,6 +121,10 @@ def _source_for(registry: Registry, target: str) -> str:
     raise RefusedError(f"nothing is copied: say which of {', '.join(others)} is the source, with --src-cluster")
 
 
+#: Of a drain.
+EVERYTHING: Final = Scope(ALL_KINDS)
+
+
 class Candidate(NamedTuple):
     """A ledger of the source; without an outcome it is to be copied."""
 

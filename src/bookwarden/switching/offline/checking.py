@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata, ClusterStores
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot, authority_of, place_for_brokers
 from bookwarden.errors import ConfigError, RefusedError, StoreError
 from bookwarden.findings import Finding, Found, fails, ok, some, warns
 from bookwarden.ledgers.custom_metadata import COPY_KEY
 from bookwarden.ledgers.metadata import ClusterSeen
-from bookwarden.switching.checks.observing import Sources, observe
+from bookwarden.switching.checks.observing import Observer
 from bookwarden.switching.checks.precheck import BrokerSettings, Observations, judge_bookies
-from bookwarden.switching.ports import ClusterMetadata, OpensCluster, Place
 from bookwarden.switching.registering import looked, of_metadata, overlap, roots_in_one_store
 from bookwarden.switching.registry import BookieCluster, Registry, is_marked
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry_node import ClusterRegistry
 
 _SOURCE, _TARGET = "that the settings name", "of --target-uri"
 _ALL_IN_ONE = "metadata-store:"
@@ -26,17 +27,21 @@ class TargetUri(NamedTuple):
     """The target as the operator names it."""
 
     uri: str  #: Its metadataServiceUri.
-    place: Place  #: Parsed from it.
-    authority: str  #: HOST:PORT/ROOT of it, as a URI has it after its scheme.
+    place: LedgersRoot  #: Parsed from it.
+
+    @classmethod
+    def parse(cls, uri: str) -> TargetUri:
+        """Parse an operator's metadataServiceUri; raises as `place_for_brokers`."""
+        return cls(uri, place_for_brokers(uri))
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of the two bookie clusters."""
 
-    place: Place
+    place: LedgersRoot
     instance: str  #: What its INSTANCEID says.
-    metadata: ClusterMetadata
+    metadata: BookieClusterMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +53,18 @@ class Sides:
     broker_uri: str  #: The ``bookkeeperMetadataServiceUri`` by which stock brokers find the target.
 
 
-def find_sides(open_cluster: OpensCluster, pulsar_url: str, source: Place, target: TargetUri) -> Sides:
+def find_sides(registry: ClusterRegistry, source: LedgersRoot, target: TargetUri) -> Sides:
     """Look at both; RefusedError with all reasons where they are not two clusters that stock brokers can use.
 
     StoreError where one does not answer.
     """
-    one, other = open_cluster(source), open_cluster(target.place)
+    stores = registry.stores
+    one, other = stores.cluster_at(source), stores.cluster_at(target.place)
     here, there = looked(one, _SOURCE), looked(other, _TARGET)
     reasons = [*of_metadata(source, here), *of_metadata(target.place, there)]
     if not reasons:
-        reasons += _not_two(open_cluster, (one, here), (other, there))
-    uri = None if reasons else _broker_uri(open_cluster(Place(pulsar_url, _DEFAULT_ROOT)), there, target)
+        reasons += _not_two(stores, (one, here), (other, there))
+    uri = None if reasons else _broker_uri(stores.cluster_at(LedgersRoot(registry.url, _DEFAULT_ROOT)), there, target)
     if not reasons and uri is None:
         reasons.append(
             f"brokers without the jar take {_ALL_IN_ONE} for Pulsar's own store, whatever host it names, and would "
@@ -90,10 +96,10 @@ def require_no_foreign(target: Side, owner: str) -> None:
         )
 
 
-def instance_at(open_cluster: OpensCluster, place: Place) -> str | None:
+def instance_at(stores: ClusterStores, place: LedgersRoot) -> str | None:
     """Return the INSTANCEID at a place; None where it has none, or is not reached from here."""
     try:
-        return open_cluster(place).look().instance
+        return stores.cluster_at(place).look().instance
     except (StoreError, ConfigError):
         return None
 
@@ -104,7 +110,9 @@ def refused(reason: str) -> RefusedError:
 
 
 def _not_two(
-    open_cluster: OpensCluster, source: tuple[ClusterMetadata, ClusterSeen], target: tuple[ClusterMetadata, ClusterSeen]
+    stores: ClusterStores,
+    source: tuple[BookieClusterMetadata, ClusterSeen],
+    target: tuple[BookieClusterMetadata, ClusterSeen],
 ) -> Iterator[str]:
     (one, here), (_, there) = source, target
     if here.instance == there.instance:
@@ -113,7 +121,7 @@ def _not_two(
             f"target both have the INSTANCEID {here.instance}: they are one cluster, or one is a copy of the other"
         )
         return
-    roots = roots_in_one_store(open_cluster, source, target)
+    roots = roots_in_one_store(stores, source, target)
     if roots is not None and overlap(*roots):
         yield (
             f"the roots {roots[0]} and {roots[1]} are in one store, and one begins with the other, so that brokers "
@@ -127,7 +135,7 @@ def _not_two(
         )
 
 
-def _broker_uri(own: ClusterMetadata, there: ClusterSeen, wanted: TargetUri) -> str | None:
+def _broker_uri(own: BookieClusterMetadata, there: ClusterSeen, wanted: TargetUri) -> str | None:
     """Return the URI for broker.conf; None where there is none. ``own`` is what ``metadata-store:`` means to brokers.
 
     Source: AbstractMetadataDriver of pulsar-metadata 4.0: with ``metadata-store:`` a broker uses its own metadata
@@ -137,7 +145,7 @@ def _broker_uri(own: ClusterMetadata, there: ClusterSeen, wanted: TargetUri) -> 
         return wanted.uri
     if looked(own, "in Pulsar's own store").is_same(there):
         return wanted.uri
-    return f"zk+hierarchical://{wanted.authority}" if wanted.place.url.startswith("zk:") else None
+    return f"zk+hierarchical://{authority_of(wanted.place)}" if wanted.place.url.startswith("zk:") else None
 
 
 _URI: Final = "bookkeeperMetadataServiceUri"
@@ -150,15 +158,12 @@ _DEFAULT_ROOT: Final = "/ledgers"
 class MoveChecks:
     """Looks at brokers, bookies and settings."""
 
-    sources: Sources  #: Of what is observed.
-    registry: RegistryNode  #: That there must not be.
-    open_cluster: OpensCluster  #: Opens a place.
-    parse_uri: Callable[[str], Place]  #: Parses a metadataServiceUri; ConfigError or RefusedError if it is none.
+    observer: Observer  #: Observes both clusters.
     roots: int  #: How many metadata roots the settings name.
 
     def require_no_registry(self) -> None:
         """Raise RefusedError where bookie clusters are registered, or other Pulsar clusters may share the source."""
-        found = self.registry.read()
+        found = self.observer.registry.read()
         if found is not None and len(found.registry.clusters) > 1:
             raise refused(
                 f"{len(found.registry.clusters)} bookie clusters are registered, so that brokers with the jar can be "
@@ -186,7 +191,7 @@ class MoveChecks:
             "source",
             {"source": _cluster("source", sides.source), "target": _cluster("target", sides.target)},
         )
-        seen = observe(self.sources, registry, "target")
+        seen = self.observer.observe(registry, "target")
         own = [Finding("brokers", *found) for found in self._brokers(seen, sides)]
         if in_logs:
             own.append(Finding("functions", *_of_logs(in_logs)))
@@ -234,12 +239,12 @@ class MoveChecks:
 
     def _instance(self, broker: BrokerSettings) -> str | None:
         """Return the INSTANCEID of the cluster that a broker uses; None where that is not known."""
-        uri = (broker.settings or {}).get(_URI, "").strip()
+        own, uri = self.observer.registry, (broker.settings or {}).get(_URI, "").strip()
         if not uri or uri.startswith(_OWN_STORE):
             # Whatever host it names: the broker hands its own store to the driver.
-            return instance_at(self.open_cluster, Place(self.registry.url, _DEFAULT_ROOT))
+            return instance_at(own.stores, LedgersRoot(own.url, _DEFAULT_ROOT))
         try:
-            return instance_at(self.open_cluster, self.parse_uri(uri))
+            return instance_at(own.stores, place_for_brokers(uri))
         except (ConfigError, RefusedError):
             return None
 

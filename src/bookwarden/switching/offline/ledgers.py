@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.findings import some
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, is_unfinished
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, StoredLedger, UnreadableLedger
-from bookwarden.ledgers.references import Doubt
 from bookwarden.switching.offline.checking import refused
 from bookwarden.switching.registry import is_marked
 
 _LOGS: Final = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
-
-
-class ReferencesRead(Protocol):
-    """A part of all references."""
-
-    @property
-    def rows(self) -> Sequence[ListedReference]:
-        """What is named."""
-
-    @property
-    def doubts(self) -> Sequence[Doubt]:
-        """What could not be read."""
-
-
-#: Reads all references anew; StoreError where the store does not answer.
-ReadsAllReferences = Callable[[], Iterable[ReferencesRead]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +40,11 @@ class NamedLedgers:
             )
 
 
-def read_named(read: ReadsAllReferences) -> NamedLedgers:
-    """Read what is named."""
+def read_named(references: ReferencePieces) -> NamedLedgers:
+    """Read what is named now; StoreError where a store does not answer."""
     needed, optional, logs = set[int](), set[int](), set[int]()
     doubts: list[str] = []
-    for part in read():
+    for part in references.read_all():
         doubts += [f"{doubt.path}: {doubt.reason}" for doubt in part.doubts]
         for row in part.rows:
             if row.ledger_id is not None:

@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import BookieError, FormatError, NotFoundError, StoreError
 from bookwarden.findings import Finding, failing, fails, some, warns
-from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.moving.copiers import OfflineCopiers
 from bookwarden.switching.moving.former import in_parts
 from bookwarden.switching.offline.checking import MoveChecks, Sides, TargetUri, find_sides, refused, require_no_foreign
 from bookwarden.switching.offline.ledgers import (
     Compared,
     NamedLedgers,
-    ReadsAllReferences,
     Standing,
     compare,
     read_named,
 )
 from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord, next_record
 from bookwarden.switching.offline.saved_nodes import changed_since, save_nodes
-from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
+from bookwarden.switching.registry_node import ClusterRegistry
 
 #: So far beyond the source's next id the target's is raised while brokers still take some.
 IDS_AHEAD: Final = 1_000
@@ -43,29 +43,6 @@ _LITTLE: Final = 10
 _RESTS: Final = 3
 _LOOK_EVERY_S: Final = 1.0
 _SHOWN: Final = 20
-
-
-class CopiesLedgers(Protocol):
-    """The copier between the two clusters."""
-
-    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
-        """Copy these; one result for each, in any order."""
-
-
-class RecoversLedgers(Protocol):
-    """The recovery of ledgers that nobody writes any more."""
-
-    def recover(self, ledger_id: int) -> object:
-        """Close it at its true end; BookieError, FormatError or NotFoundError if that is not known for sure."""
-
-
-class OpensCopier(Protocol):
-    """Makes a copier."""
-
-    def __call__(
-        self, source: Place, target: Place, owner: str, named: frozenset[int] | None
-    ) -> AbstractContextManager[CopiesLedgers]:
-        """Make it for copies with this owner's mark; ``named`` are the ledgers in use where no broker can be asked."""
 
 
 class Tally(NamedTuple):
@@ -139,22 +116,22 @@ class _Rest(NamedTuple):
 class OfflineMove:
     """Moves everything that metadata names from the source, which the settings name, to a target."""
 
-    pulsar: MetadataStore  #: Pulsar's own store.
-    pulsar_url: str  #: Its URL.
-    source: Place  #: By the settings.
-    open_cluster: OpensCluster  #: Opens a place.
-    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
-    read_references: ReadsAllReferences  #: Of all metadata.
-    open_copier: OpensCopier  #: Between two places.
-    open_recovery: Callable[[Place], AbstractContextManager[RecoversLedgers]]  #: Of the cluster at a place.
+    source: LedgersRoot  #: By the settings.
+    references: ReferencePieces  #: Reads all metadata that names ledgers.
+    copiers: OfflineCopiers  #: Copies and recovers ledgers.
     checks: MoveChecks  #: Before anything is done.
     ids_ahead: int = IDS_AHEAD  #: So far beyond the source's the target's next id is raised at first.
     sleep: Callable[[float], object] = time.sleep  #: Waits for some seconds.
 
     @property
+    def registry(self) -> ClusterRegistry:
+        """The registry, which there must not be, with Pulsar's own store and those of both clusters."""
+        return self.checks.observer.registry
+
+    @property
     def node(self) -> MoveNode:
         """The record's node."""
-        return MoveNode(self.pulsar)
+        return MoveNode(self.registry.store)
 
     def plan(self, target: TargetUri, folder: Path, *, may_miss: int = 0) -> MovePlan:
         """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made.
@@ -162,22 +139,22 @@ class OfflineMove:
         ``may_miss``: so many ledgers that brokers want to find may be in neither cluster.
         """
         self.checks.require_no_registry()
-        sides = find_sides(self.open_cluster, self.pulsar_url, self.source, target)
+        sides = find_sides(self.registry, self.source, target)
         record = next_record(self.node.read(), sides, str(folder))
         if sides.target.instance not in record.former:
             require_no_foreign(sides.target, record.owner)
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         tally = self._tally(sides, record.owner, named)
         if tally.different:
             raise _different(tally, {})
         findings = (*judge_ledgers(tally, sides, may_miss), *self.checks.judge(sides, named.in_logs))
         free = self._free_id(sides, named)
-        next_id = self.generator_at(sides.target.place).next_id()
+        next_id = self.registry.stores.ids_at(sides.target.place).next_id()
         return MovePlan(sides, record, tuple(self.live_brokers()), findings, tally, next_id, free, may_miss)
 
     def live_brokers(self) -> list[str]:
         """List the brokers that live, by name."""
-        return [broker.name for broker in read_brokers(self.pulsar)]
+        return [broker.name for broker in read_brokers(self.registry.store)]
 
     def carry_out(
         self,
@@ -218,14 +195,14 @@ class OfflineMove:
     def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> Moved:
         sides = work.plan.sides
         if not work.plan.record.saved:
-            saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "before")
+            saved = save_nodes(self.registry.store, self.registry.url, Path(work.plan.record.folder), "before")
             work.say(f"Saved the nodes of all topics, cursors and schemas in {saved}")
             self._advance(work, MovePhase.AHEAD, str(saved))
         self._raise_ids(work, self.ids_ahead)
         if ahead_only or self.live_brokers():
             self._copy_ahead(work)
         if ahead_only:
-            return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.read_references)))
+            return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.references)))
         self._wait_for_stop(work, wait_s)
         for left in reversed(range(_RESTS)):
             rest = self._move_rest(work)
@@ -246,18 +223,18 @@ class OfflineMove:
     def _move_rest(self, work: _Work) -> _Rest:
         """Recover and copy what is left, and compare all of it, and what names it, with what it was at the stop."""
         sides = work.plan.sides
-        saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
-        source_id = self.generator_at(sides.source.place).next_id()
+        saved = save_nodes(self.registry.store, self.registry.url, Path(work.plan.record.folder), "stopped")
+        source_id = self.registry.stores.ids_at(sides.source.place).next_id()
         named = self._recover_open(work)
         work.say(f"Copying what is left of {len(named.all):,} ledgers")
         self._copy(work, named, guarded=True)
         next_id = self._raise_ids(work, 0)
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         named.require_whole()
         tally = self._tally(sides, work.plan.record.owner, named)
-        changed = changed_since(self.pulsar, saved, self.pulsar_url)
+        changed = changed_since(self.registry.store, saved, self.registry.url)
         # Last of all: a broker that loads a topic takes an id, whatever it writes.
-        now_id = self.generator_at(sides.source.place).next_id()
+        now_id = self.registry.stores.ids_at(sides.source.place).next_id()
         if changed is None and now_id != source_id:
             changed = f"the next ledger id below {sides.source.place.ledgers_root} ({source_id}, now {now_id})"
         return _Rest(saved, tally, next_id, changed)
@@ -265,7 +242,7 @@ class OfflineMove:
     def _moved(self, work: _Work, tally: Tally) -> Moved:
         found = self.node.read()
         record = work.plan.record if found is None else found.record
-        next_id = self.generator_at(work.plan.sides.target.place).next_id()
+        next_id = self.registry.stores.ids_at(work.plan.sides.target.place).next_id()
         troubles = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.troubles.items())[:_SHOWN])
         return Moved(record, work.copied, work.recovered, tally, next_id, troubles)
 
@@ -277,7 +254,7 @@ class OfflineMove:
     def _copy_ahead(self, work: _Work) -> None:
         self._advance(work, MovePhase.AHEAD)
         for number in range(1, _ROUNDS + 1):
-            named = read_named(self.read_references)
+            named = read_named(self.references)
             if number == 1 and named.doubts:
                 work.say(f"Not read, and tried again when brokers are stopped: {some(list(named.doubts))}")
             work.say(f"Copying ahead what is closed of {len(named.all):,} ledgers, round {number}")
@@ -312,12 +289,12 @@ class OfflineMove:
 
     def _recover_open(self, work: _Work) -> NamedLedgers:
         """Have every ledger closed that nobody closed; return all that are named, by what is readable only then."""
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
         left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is Standing.OPEN]
         if left:
             work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
-        with self.open_recovery(sides.source.place) as recovery:
+        with self.copiers.recovery(sides.source.place) as recovery:
             for ledger_id in left:
                 # Recovery fences: a broker that lives would lose the ledger under its hands.
                 self._require_no_broker()
@@ -327,7 +304,7 @@ class OfflineMove:
                     raise refused(f"ledger {ledger_id} of the source could not be closed: {error}") from error
                 work.recovered += 1
         # What a cursor's ledger says last can be read once it is closed.
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         named.require_whole()
         return named
 
@@ -353,7 +330,7 @@ class OfflineMove:
         if guarded:
             self._require_no_broker()
         in_use = frozenset(named.all) if guarded else None
-        with self.open_copier(sides.source.place, sides.target.place, owner, in_use) as copier:
+        with self.copiers.copier(sides.source.place, sides.target.place, owner, in_use) as copier:
             for result in copier.copy(wanted()):
                 guard()
                 work.troubles.pop(result.ledger_id, None)
@@ -393,8 +370,8 @@ class OfflineMove:
     def _raise_ids(self, work: _Work, ahead: int) -> int:
         """Raise the target's next id above all of the source, by so many more; return it."""
         sides = work.plan.sides
-        generator = self.generator_at(sides.target.place)
-        free = self._free_id(sides, read_named(self.read_references))
+        generator = self.registry.stores.ids_at(sides.target.place)
+        free = self._free_id(sides, read_named(self.references))
         if generator.next_id() < free + ahead // 2 or generator.next_id() < free:
             work.say(f"Raising the next ledger id of the target from {generator.next_id()} beyond {free + ahead}")
             generator.raise_to(free + ahead)

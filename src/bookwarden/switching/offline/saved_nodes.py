@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.durable import sync
 from bookwarden.errors import ConfigError, FormatError, LostRaceError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.moving.former import in_parts
 
 #: Everything below these names ledgers of brokers.
@@ -209,7 +210,6 @@ class NodeRestoring:
 
     store: MetadataStore
     url: str
-    live_brokers: Callable[[], list[str]]
 
     def plan(self, file: Path) -> Restoration:
         """Compare the store with the file; change nothing."""
@@ -217,9 +217,11 @@ class NodeRestoring:
 
     def require_no_broker(self) -> None:
         """Raise RefusedError while a broker lives: it has what it read in memory, and writes it again."""
-        live = self.live_brokers()
+        live = read_brokers(self.store)
         if live:
-            raise RefusedError(f"no node is put back while brokers live, such as {live[0]}: stop all of them first")
+            raise RefusedError(
+                f"no node is put back while brokers live, such as {live[0].name}: stop all of them first"
+            )
 
     def carry_out(self, file: Path) -> Restored:
         """Save what is there beside the file, then put the saved values back; RefusedError while a broker lives."""

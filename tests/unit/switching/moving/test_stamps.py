@@ -25,11 +25,14 @@ class Site(TwoBookieClusters):
     def __init__(self) -> None:
         super().__init__(MemoryStore())
         self.register()
-        self.loaded = [TOPIC]
+        self.topics = [TOPIC]
         self.written: list[tuple[str, str, Mapping[str, str]]] = []
         self.failing: Exception | None = None
         self.meanwhile: Callable[[], object] = lambda: None
-        self.stamping = Stamping(ManagedLedgers(self.store), self, self.catalog, lambda: self.loaded)
+        self.stamping = Stamping(ManagedLedgers(self.store), self, self.catalog)
+
+    def loaded(self) -> list[str]:
+        return self.topics
 
     def cursor(self, name: str, ledger_id: int = -1, topic: str = TOPIC, **properties: str) -> None:
         """Write a cursor's node."""
@@ -126,7 +129,7 @@ def test_a_cursor_of_the_brokers_own_is_passed_over(site: Site) -> None:
 
 
 def test_a_failure_is_told_and_ends_nothing(site: Site) -> None:
-    site.loaded = [TOPIC, "persistent://t/ns/broken", "persistent://t/ns/other"]
+    site.topics = [TOPIC, "persistent://t/ns/broken", "persistent://t/ns/other"]
     site.cursor("sub")
     site.store.create("/managed-ledgers/t/ns/persistent/broken/sub", b"\xff", make_parents=True)
     site.cursor("sub", topic="persistent://t/ns/other")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
@@ -16,7 +17,6 @@ from bookwarden.switching.offline.checking import TargetUri
 from bookwarden.switching.offline.ledgers import Standing
 from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
 from bookwarden.switching.offline.saved_nodes import read_saved
-from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of
 from unit.switching.mortal import Killed, Mortal
@@ -182,7 +182,7 @@ def test_what_a_broker_did_during_the_rest_is_moved_too(
 
 
 def test_where_brokers_come_and_go_all_the_time_nothing_is_moved(ground: Ground) -> None:
-    references = ground.references
+    references = ground.read_all
 
     def visited() -> Iterator[Part]:
         Visitor(ground, lambda: write(ground, CURSOR))()
@@ -190,7 +190,7 @@ def test_where_brokers_come_and_go_all_the_time_nothing_is_moved(ground: Ground)
 
     ground.stop_brokers()
     plan = ground.plan()
-    ground.references = visited  # type: ignore[method-assign]
+    ground.read_all = visited  # type: ignore[method-assign]
     with pytest.raises(RefusedError, match=f"{CURSOR} changed since .* See that nothing starts a broker"):
         ground.move.carry_out(plan, wait_s=5, say=ground.said.append)
     assert sum("The rest begins again" in one for one in ground.said) == 2
@@ -280,9 +280,9 @@ def registered(ground: Ground) -> None:
 
 
 def another_move(ground: Ground) -> None:
-    ground.cluster(Place(ELSEWHERE, "/c"), "instance-c", ("c1:3181",))
+    ground.cluster(LedgersRoot(ELSEWHERE, "/c"), "instance-c", ("c1:3181",))
     move = ground.move
-    target = TargetUri("zk+hierarchical://elsewhere:2181/c", Place(ELSEWHERE, "/c"), "elsewhere:2181/c")
+    target = TargetUri("zk+hierarchical://elsewhere:2181/c", LedgersRoot(ELSEWHERE, "/c"))
     move.carry_out(move.plan(target, ground.folder), ahead_only=True)
 
 
@@ -325,17 +325,17 @@ def test_what_brokers_tell_stands_in_the_way(ground: Ground, settings: dict[str,
 
 
 def test_roots_that_brokers_confuse_are_refused(ground: Ground) -> None:
-    place = Place(PULSAR, "/ledgers-b")
+    place = LedgersRoot(PULSAR, "/ledgers-b")
     ground.cluster(place, "instance-other", ("c1:3181",))
     with pytest.raises(RefusedError, match="one begins with the other"):
-        ground.plan(TargetUri("zk+hierarchical://pulsar:2181/ledgers-b", place, "pulsar:2181/ledgers-b"))
+        ground.plan(TargetUri("zk+hierarchical://pulsar:2181/ledgers-b", place))
 
 
 def test_a_target_elsewhere_gets_the_form_that_brokers_understand(ground: Ground) -> None:
     """By the other one they would look into their own store, whatever host it names."""
-    place = Place(ELSEWHERE, "/ledgers")
+    place = LedgersRoot(ELSEWHERE, "/ledgers")
     ground.cluster(place, "instance-c", ("c1:3181",))
-    plan = ground.plan(TargetUri("metadata-store:zk:elsewhere:2181", place, "elsewhere:2181/ledgers"))
+    plan = ground.plan(TargetUri("metadata-store:zk:elsewhere:2181", place))
     assert plan.sides.broker_uri == "zk+hierarchical://elsewhere:2181/ledgers"
 
 

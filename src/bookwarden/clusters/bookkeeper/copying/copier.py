@@ -12,14 +12,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.copying.placement import Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import (
     BookieAccessError,
@@ -112,27 +113,8 @@ NO_LIMITS: Final = CopyLimits()
 WhyNotOurs = Callable[[int, Mapping[str, bytes]], "tuple[CopyOutcome, str] | None"]
 
 
-class ReadsReferences(Protocol):
-    """The references of holders."""
-
-    def read(
-        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
-    ) -> Mapping[Holder, References]:
-        """Read what each holder names, just now."""
-
-
-class ChoosesBookies(Protocol):
-    """The bookies of the target."""
-
-    def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
-        """Choose the ensemble of a copy; BookieError where there are too few bookies, FormatError in doubt."""
-
-
-class Place(NamedTuple):
-    """The metadata of one bookie cluster."""
-
-    store: MetadataStore
-    root: str  #: Its ledgers root.
+#: Reads what each holder names, just now.
+ReadReferences = Callable[[Sequence[Holder]], Mapping[Holder, References]]
 
 
 class _Candidate(NamedTuple):
@@ -171,19 +153,19 @@ class _Trouble(NamedTuple):
 class LedgerCopier:
     """Copies ledgers, many at once; for one thread.
 
-    ``bookies`` are those of both clusters, and ``placement`` chooses among the target's. ``owner`` is the owner mark of
-    this Pulsar cluster, None where no bookie clusters are registered; ``why_not_ours`` tells of a ledger of the source
-    that is not ours what its outcome is, and why. ``wanted`` says whose ledgers are copied, ``holder_of`` whose a
-    ledger is that does not say it.
+    ``source`` and ``target`` are store and ledgers root of each cluster, ``bookies`` those of both; ``placement``
+    chooses among the target's. ``owner`` is the owner mark of this Pulsar cluster, None where no bookie clusters are
+    registered. ``why_not_ours`` returns, of a ledger of the source that is not ours, its outcome and the reason;
+    ``wanted`` whether a holder's ledgers are copied; ``holder_of`` the holder of a ledger whose metadata names none.
     """
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        source: tuple[MetadataStore, str],
+        target: tuple[MetadataStore, str],
         bookies: Bookies,
-        references: ReadsReferences,
-        placement: ChoosesBookies,
+        read_references: ReadReferences,
+        placement: Placement,
         *,
         limits: CopyLimits = NO_LIMITS,
         owner: str | None = None,
@@ -191,11 +173,11 @@ class LedgerCopier:
         wanted: Callable[[Holder], bool] = lambda _: True,
         holder_of: Callable[[int], Holder | None] = lambda _: None,
     ) -> None:
-        self._sources = BookKeeperCatalog(source.store, source.root)
-        self._targets = BookKeeperCatalog(target.store, target.root)
-        self._target = target
+        self._sources = BookKeeperCatalog(*source)
+        self._targets = BookKeeperCatalog(*target)
+        self._store, self._root = target
         self._bookies = bookies
-        self._references = references
+        self._read_references = read_references
         self._placement = placement
         self._owner = owner
         self._why_not_ours = why_not_ours
@@ -263,7 +245,7 @@ class LedgerCopier:
     def _without_source(self, copies: Sequence[StoredLedger]) -> Iterator[CopyResult]:
         """Return the results of unfinished copies without a source: they may have the only bytes of the ledger."""
         holders = {each.ledger_id: self._holder_in(each) for each in copies}
-        found = self._references.read(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
+        found = self._read_references(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
         for each in copies:
             ledger_id, holder = each.ledger_id, holders[each.ledger_id]
             if holder is None or not self._wanted(holder):
@@ -322,7 +304,7 @@ class LedgerCopier:
     def _why_not_named(self, candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, _Doubt | None]]:
         """Read what refers to each now, and yield with it why it must not be copied; None where something names it."""
         holders = list(dict.fromkeys(each.holder for each in candidates))
-        found = self._references.read(holders) if holders else {}
+        found = self._read_references(holders) if holders else {}
         for each in candidates:
             references = found[each.holder]
             if not isinstance(references, LiveReferences):
@@ -406,7 +388,7 @@ class LedgerCopier:
             raw = encode_ledger_metadata(opened, password=ledger.password)
             begun.append(_Begun(each, ledger, raw))
             writes.append(self._write_of(ledger_id, raw, each.existing))
-        for one, trouble in zip(begun, self._target.store.write_many(writes), strict=True):
+        for one, trouble in zip(begun, self._store.write_many(writes), strict=True):
             yield one if trouble is None else one.candidate.trouble(str(trouble))
 
     def _bookies_for(self, each: _Candidate) -> tuple[str, ...]:
@@ -443,7 +425,7 @@ class LedgerCopier:
 
     def _write_of(self, ledger_id: int, raw: bytes, replaced: StoredLedger | None) -> Write:
         if replaced is None:
-            return Write(ledger_path(self._target.root, ledger_id), raw, None)
+            return Write(ledger_path(self._root, ledger_id), raw, None)
         return Write(replaced.path, raw, replaced.version)
 
     def _close(self, begun: Sequence[_Begun]) -> Iterator[CopyResult | _Trouble]:
@@ -469,7 +451,7 @@ class LedgerCopier:
                 raw = encode_ledger_metadata(closed, password=each.ledger.password)
                 closing.append(candidate)
                 writes.append(self._write_of(source.ledger_id, raw, ours))
-        for candidate, trouble in zip(closing, self._target.store.write_many(writes), strict=True):
+        for candidate, trouble in zip(closing, self._store.write_many(writes), strict=True):
             yield candidate.result(CopyOutcome.COPIED) if trouble is None else candidate.trouble(str(trouble))
 
 
