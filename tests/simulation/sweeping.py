@@ -280,7 +280,7 @@ class _Process:
         self._outbox = outbox(sweeper.topics, calm, 0, clock, sweeper.before_send)
         alone = BookKeeperCatalog(self._bookkeeper)
         settled = SettledPlace(self._bookkeeper, nodes.LEDGERS_ROOT, alone, "the ensemble")
-        self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper, BookKeeperCatalog)
+        self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper)
         self._sweep = sweep_with(
             PlacedCatalog(alone, self._clusters),
             MetadataReferences(

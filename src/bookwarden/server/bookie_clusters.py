@@ -18,11 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
+from bookwarden.switching.broker_jar import SUPERSEDED
 from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.documents import (
-    SUPERSEDED,
     cleaned_data,
-    cluster_data,
     import_data,
     left_data,
     lost_data,
@@ -30,7 +29,6 @@ from bookwarden.switching.documents import (
     raised_data,
     read_overview,
     registration_data,
-    registry_data,
     state_data,
     switch_data,
     targets_data,
@@ -40,7 +38,7 @@ from bookwarden.switching.documents import (
 )
 from bookwarden.switching.operation import Planned, SwitchOptions
 from bookwarden.switching.registering import RegistrationPlan, Wanted
-from bookwarden.switching.registry import serialize_registry
+from bookwarden.switching.registry import cluster_data, registry_data, serialize_registry
 from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
 from bookwarden.wiring.moving import MoveContext
 from bookwarden.wiring.switch import SwitchContext

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.errors import FormatError, RefusedError, RegistryChangedError, StoreUnavailableError
 from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.ledgers.custom_metadata import is_unfinished, why_not_the_same
@@ -33,31 +33,13 @@ from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 
-class ClusterCatalog(Protocol):
-    """The ledgers of one bookie cluster."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-    def delete_many(
-        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
-    ) -> list[DeleteResult]:
-        """Delete the metadata of each ledger if it still has the version that was read, in the order asked."""
-
-    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
-
-    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
-        """Write the nodes, as `BookKeeperCatalog.restore_many` does."""
-
-
 @dataclass(frozen=True)
 class SettledPlace:
     """The bookie cluster that the settings name: what there is without a registry."""
 
     store: MetadataStore
     ledgers_root: str
-    catalog: ClusterCatalog
+    catalog: BookKeeperCatalog
     text: str  #: For people.
 
 
@@ -67,7 +49,7 @@ class Place:
 
     cluster: BookieCluster
     store: MetadataStore
-    catalog: ClusterCatalog
+    catalog: BookKeeperCatalog
     is_settled: bool  #: The settings name it.
     is_beside: bool  #: Its metadata is in the same store as that of the one that the settings name.
 
@@ -112,9 +94,9 @@ class Placed:
 class BookieClusters:
     """Reads the registry in Pulsar's own metadata store, and finds the clusters in it. Thread-safe.
 
-    ``open_store`` returns the store of a URL, the same one each time; ``catalog_of`` makes the catalog of the ledgers
-    below a root of a store. ``other_roots`` are URLs of further metadata roots, whose ledgers are there too. ``prefix``
-    is that of paths in Pulsar's own store as the settings' store of ledgers has them; None where that is another one.
+    ``open_store`` returns the store of a URL, the same one each time. ``other_roots`` are URLs of further metadata
+    roots, whose ledgers are there too. ``prefix`` is that of paths in Pulsar's own store as the settings' store of
+    ledgers has them; None where that is another one.
     """
 
     def __init__(
@@ -122,7 +104,6 @@ class BookieClusters:
         pulsar: MetadataStore,
         settled: SettledPlace,
         open_store: Callable[[str], MetadataStore],
-        catalog_of: Callable[[MetadataStore, str], ClusterCatalog],
         *,
         other_roots: Sequence[str] = (),
         prefix: str | None = None,
@@ -132,12 +113,11 @@ class BookieClusters:
         self._node = RegistryNode(pulsar, "")
         self._settled = settled
         self._open_store = open_store
-        self._catalog_of = catalog_of
         self._other_roots = other_roots
         self._lock = threading.Lock()
         self._has_looked = False
         self._placed: Placed | None = None
-        self._catalogs: dict[tuple[str | None, str, str], ClusterCatalog] = {}
+        self._catalogs: dict[tuple[str | None, str, str], BookKeeperCatalog] = {}
 
     def look_again(self) -> None:
         """Have the registry read again at the next question."""
@@ -228,7 +208,7 @@ class BookieClusters:
         beside = frozenset(place.name for place in placed.places if place.is_beside)
         return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, beside)
 
-    def catalogs(self) -> dict[str, ClusterCatalog]:
+    def catalogs(self) -> dict[str, BookKeeperCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
 
         That one is missing once the first cluster is not registered any more. Empty where no cluster is registered;
@@ -339,7 +319,7 @@ class BookieClusters:
             return Place(cluster, store, self._settled.catalog, True, True)
         key = (cluster.store_url, cluster.ledgers_root, cluster.instance)
         if key not in self._catalogs:
-            self._catalogs[key] = self._catalog_of(store, cluster.ledgers_root)
+            self._catalogs[key] = BookKeeperCatalog(store, cluster.ledgers_root)
         return Place(cluster, store, self._catalogs[key], False, is_beside)
 
     def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
@@ -376,7 +356,7 @@ class PlacedCatalog:
     ``for_deletion``: an owner mark that the registry does not name is a doubt, also where brokers read such ledgers.
     """
 
-    def __init__(self, alone: ClusterCatalog, clusters: BookieClusters, *, for_deletion: bool = False) -> None:
+    def __init__(self, alone: BookKeeperCatalog, clusters: BookieClusters, *, for_deletion: bool = False) -> None:
         self._alone = alone
         self._clusters = clusters
         self._for_deletion = for_deletion

@@ -18,6 +18,18 @@ _PULSAR: Final = "org.apache.pulsar.metadata.bookkeeper"
 #: Where an installation has the jar, if it has one.
 PACKAGED: Final = Path(__file__).with_name("jar") / JAR_NAME
 
+#: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
+SUPERSEDED: Final = {
+    "set-read-mode": (
+        "There is no read mode to set: brokers with the jar read every registered bookie cluster, always, and a "
+        "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
+    ),
+    "close-client": (
+        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
+        "once it left the registry: bookwarden bookie-clusters unregister NAME"
+    ),
+}
+
 
 class BrokerLines(NamedTuple):
     """Lines for a broker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import FoundBuild, find_build
@@ -17,7 +17,7 @@ from bookwarden.switching.offline.saved_nodes import Restoration
 from bookwarden.switching.operation import State, Switch, Switched, SwitchResult
 from bookwarden.switching.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.switching.registering import RegistrationResult
-from bookwarden.switching.registry import Directive, Registry
+from bookwarden.switching.registry import cluster_data, registry_data
 from bookwarden.switching.repair import ImportPlan, RaiseResult, UpgradePlan, UriResult
 from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
 
@@ -37,58 +37,6 @@ def read_overview(switch: Switch) -> Overview:
     move = MoveNode(store).read()
     promotion = promotion_that_counts(state.registry, read_promotion(store))
     return Overview(state, promotion, find_build(store), None if move is None else move.record)
-
-
-#: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
-SUPERSEDED: Final = {
-    "set-read-mode": (
-        "There is no read mode to set: brokers with the jar read every registered bookie cluster, always, and a "
-        "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
-    ),
-    "close-client": (
-        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
-        "once it left the registry: bookwarden bookie-clusters unregister NAME"
-    ),
-}
-
-
-def registry_data(url: str, registry: Registry | None) -> dict[str, Any]:
-    """Return the registry of the store at ``url``; without one, epoch 0 and no clusters."""
-    if registry is None:
-        return {
-            "registry": url,
-            "epoch": 0,
-            "owner": None,
-            "idRoot": None,
-            "active": None,
-            "clusters": [],
-            "switchTarget": None,
-        }
-    return {
-        "registry": url,
-        "epoch": registry.epoch,
-        "owner": registry.owner,
-        "idRoot": registry.id_root,
-        "active": registry.active,
-        "clusters": [cluster_data(registry, cluster.name) for cluster in registry.in_reading_order()],
-        "switchTarget": None if registry.directive is None else _directive(registry.directive),
-    }
-
-
-def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
-    """Return one cluster."""
-    cluster = registry.cluster(name)
-    return {
-        "name": name,
-        "metadataServiceUri": cluster.metadata_service_uri,
-        "status": registry.status_of(name).value,
-        "bootstrap": cluster.bootstrap,
-        "shared": cluster.shared,
-        "storeUrl": cluster.store_url,
-        "ledgersRoot": cluster.ledgers_root,
-        "instance": cluster.instance,
-        "since": cluster.since,
-    }
 
 
 def raised_data(result: RaiseResult) -> dict[str, Any]:
@@ -186,16 +134,6 @@ def state_data(url: str, overview: Overview) -> dict[str, Any]:
         "build": None if build is None else build.as_json(),
         "promotion": None if promotion is None else _promotion(promotion),
         "move": None if move is None else record_data(move),
-    }
-
-
-def _directive(directive: Directive) -> dict[str, Any]:
-    return {
-        "source": directive.source,
-        "target": directive.target,
-        "origin": directive.origin,
-        "epoch": directive.epoch,
-        "time": directive.time_ms,
     }
 
 

@@ -367,3 +367,52 @@ def is_ours(registry: Registry, cluster: BookieCluster, ledger_id: int, custom: 
 def can_have_others(cluster: BookieCluster) -> bool:
     """Return whether `is_ours` may say no of a ledger there."""
     return cluster.shared or cluster.unmarked_below is not None
+
+
+def registry_data(url: str, registry: Registry | None) -> dict[str, Any]:
+    """Return the registry of the store at ``url``; without one, epoch 0 and no clusters."""
+    if registry is None:
+        return {
+            "registry": url,
+            "epoch": 0,
+            "owner": None,
+            "idRoot": None,
+            "active": None,
+            "clusters": [],
+            "switchTarget": None,
+        }
+    return {
+        "registry": url,
+        "epoch": registry.epoch,
+        "owner": registry.owner,
+        "idRoot": registry.id_root,
+        "active": registry.active,
+        "clusters": [cluster_data(registry, cluster.name) for cluster in registry.in_reading_order()],
+        "switchTarget": None if registry.directive is None else _directive_data(registry.directive),
+    }
+
+
+def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
+    """Return one cluster."""
+    cluster = registry.cluster(name)
+    return {
+        "name": name,
+        "metadataServiceUri": cluster.metadata_service_uri,
+        "status": registry.status_of(name).value,
+        "bootstrap": cluster.bootstrap,
+        "shared": cluster.shared,
+        "storeUrl": cluster.store_url,
+        "ledgersRoot": cluster.ledgers_root,
+        "instance": cluster.instance,
+        "since": cluster.since,
+    }
+
+
+def _directive_data(directive: Directive) -> dict[str, Any]:
+    return {
+        "source": directive.source,
+        "target": directive.target,
+        "origin": directive.origin,
+        "epoch": directive.epoch,
+        "time": directive.time_ms,
+    }

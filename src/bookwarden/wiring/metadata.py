@@ -89,7 +89,7 @@ class MetadataContext(Resources):
             settled = SettledPlace(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
             seen_from_ledgers = [path_before(place.url, url) for url in self.stores]
             self.bookie_clusters = BookieClusters(
-                *(self.store, settled, opened, BookKeeperCatalog),
+                *(self.store, settled, opened),
                 other_roots=list(self.stores)[1:],
                 prefix=seen_from_ledgers[0],
             )

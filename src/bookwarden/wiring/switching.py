@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.service_uris import authority_of
-from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
-from bookwarden.switching.offline.record import owner_of_move_to
-from bookwarden.switching.registering import Registration
 from bookwarden.switching.registry_node import ClusterRegistry
-from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
+
+if TYPE_CHECKING:
+    # Imported when they are asked for: to list what is registered takes none of them.
+    from bookwarden.switching.registering import Registration
+    from bookwarden.switching.unregistering import LostClusters, Unregistration
 
 
 class RegistryContext(Resources):
@@ -39,17 +41,25 @@ class RegistryContext(Resources):
     @cached_property
     def registration(self) -> Registration:
         """Registers bookie clusters."""
+        from bookwarden.switching.offline.record import owner_of_move_to
+        from bookwarden.switching.registering import Registration
+
         used = bookkeeper_place_of(self.settings.metadata_store)
         return Registration(self.registry, used, partial(owner_of_move_to, self.registry.store))
 
     @cached_property
     def unregistration(self) -> Unregistration:
         """Unregisters bookie clusters."""
+        from bookwarden.switching.unregistering import Unregistration
+
         return Unregistration(self.registry, StoreClock(self.registry.store))
 
     @property
     def lost_clusters(self) -> LostClusters:
         """Unregisters bookie clusters whose metadata is gone."""
+        from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+        from bookwarden.switching.unregistering import LostClusters
+
         return LostClusters(self.unregistration, ReferencePieces({self.pulsar_url: self.registry.store}))
 
 

@@ -55,7 +55,7 @@ class TwoBookieClusters:
     def seen_from(self, name: str) -> BookieClusters:
         """Return the clusters as a process sees them whose settings name this one."""
         settled = SettledPlace(self.stores[name], ROOTS[name], self.alone(name), ROOTS[name])
-        return BookieClusters(self.store, settled, {ELSEWHERE_URL: self.stores["b"]}.__getitem__, BookKeeperCatalog)
+        return BookieClusters(self.store, settled, {ELSEWHERE_URL: self.stores["b"]}.__getitem__)
 
     def changed(self, name: str, **changes: object) -> Registry:
         """Return the registry with other fields of one cluster."""

@@ -1,4 +1,4 @@
-"""`bookwarden bookie-clusters list` and `get`: the registry as it is."""
+"""`bookwarden bookie-clusters list`, `get` and `jar`, and the commands of PIP-470 that nothing is left to do for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_reg
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part
 from bookwarden.errors import ConfigError
-from bookwarden.switching.broker_jar import PACKAGED, broker_lines, write_jar
-from bookwarden.switching.documents import SUPERSEDED
+from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED, broker_lines, write_jar
 from bookwarden.wiring.switching import RegistryContext, bookkeeper_authority
 
 
@@ -101,3 +100,6 @@ def superseded(operation: str) -> click.Command:
 
     say.help = f"Change nothing.\n\n{SUPERSEDED[operation]}."
     return say
+
+
+set_read_mode, close_client = map(superseded, SUPERSEDED)

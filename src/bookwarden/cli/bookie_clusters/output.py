@@ -8,8 +8,7 @@ from typing import Final
 import click
 
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
-from bookwarden.switching.documents import cluster_data, registry_data
-from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry import Registry, cluster_data, registry_data
 from bookwarden.wiring.switching import RegistryContext
 
 #: Of commands that wait for brokers.
