@@ -37,9 +37,9 @@ from bookwarden.switching.documents import (
     uri_data,
 )
 from bookwarden.switching.operation import Planned, SwitchOptions
-from bookwarden.switching.registering import RegistrationPlan, Wanted
+from bookwarden.switching.registering import ClusterSpec, RegistrationPlan
 from bookwarden.switching.registry import cluster_data, registry_data, serialize_registry
-from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
+from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
 from bookwarden.wiring.moving import MoveContext
 from bookwarden.wiring.switch import SwitchContext
 from bookwarden.wiring.switching import RegistryContext
@@ -65,7 +65,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class Registering(_Body):
+class RegisterRequest(_Body):
     """A bookie cluster to be registered."""
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it.")
@@ -86,7 +86,7 @@ class Registering(_Body):
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class ChangingUri(_Body):
+class SetUriRequest(_Body):
     """A new address of a registered cluster's metadata."""
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it now.")
@@ -94,33 +94,33 @@ class ChangingUri(_Body):
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class ImportingRegistry(_Body):
+class ImportRequest(_Body):
     """A saved registry, to be put back where its node is gone, or is none."""
 
     registry: dict[str, Any] = Field(description="As GET returned it.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Compare it with everything, change nothing.")
 
 
-class UpgradingRegistry(_Body):
+class UpgradeRequest(_Body):
     """The rule of which ledgers are ours, to be written into a registry of 0.1.0."""
 
     owners: tuple[str, ...] = Field(default=(), description="Owner marks of earlier registries, to be named too.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Look at everything, change nothing.")
 
 
-class Deprecating(_Body):
+class DeprecateRequest(_Body):
     """A cluster to be kept from becoming active, or not any more."""
 
     deprecated: bool
 
 
-class Trying(_Body):
+class PrecheckRequest(_Body):
     """A precheck with a trial ledger."""
 
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
 
 
-class Carrying(_Body):
+class OrderRequest(_Body):
     """The way in which a switch is carried out."""
 
     dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone, without a trial ledger.")
@@ -131,13 +131,13 @@ class Carrying(_Body):
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class Switching(Carrying):
+class SwitchRequest(OrderRequest):
     """An order to switch."""
 
     target: str = Field(min_length=1, description="The bookie cluster that new ledgers are to go to.")
 
 
-class PromotingLedgers(_Body):
+class PromoteRequest(_Body):
     """An order to have all brokers read from the active cluster what it has whole."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only count what would be promoted.")
@@ -145,7 +145,7 @@ class PromotingLedgers(_Body):
     stamp: bool = Field(default=False, description="Also write PIP-477's key to subscriptions of loaded topics.")
 
 
-class CleaningUp(_Body):
+class CleanupRequest(_Body):
     """An order to clean up former bookie clusters, by the names of the proposal."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
@@ -223,9 +223,9 @@ class _Endpoints(NamedTuple):
         with RegistryContext(self.settings) as context:
             return cluster_data(context.registry.require_cluster(name), name)
 
-    def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
+    def register(self, name: _Name, body: RegisterRequest, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(
+        wanted = ClusterSpec(
             name, uri, place_for_brokers(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below
         )
 
@@ -247,21 +247,21 @@ class _Endpoints(NamedTuple):
             saved: dict[str, Any] = json.loads(serialize_registry(context.registry.require().registry))
             return saved
 
-    def import_registry(self, body: ImportingRegistry) -> dict[str, Any]:
+    def import_registry(self, body: ImportRequest) -> dict[str, Any]:
         saved = json.dumps(body.registry).encode()
         with RegistryContext(self.settings) as context:
             imported = RegistryImport(context.registry)
             plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
             return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
-    def upgrade(self, body: UpgradingRegistry) -> dict[str, Any]:
+    def upgrade(self, body: UpgradeRequest) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
             plan = Upgrade(context.registry).upgrade(body.owners, dry_run=body.dry_run)
             return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
-    def set_uri(self, name: _Name, body: ChangingUri) -> dict[str, Any]:
+    def set_uri(self, name: _Name, body: SetUriRequest) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_for_brokers(uri))
+        wanted = ClusterSpec(name, uri, place_for_brokers(uri))
         with RegistryContext(self.settings) as context:
             return uri_data(UriChange(context.registration).change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
 
@@ -282,19 +282,19 @@ class _Endpoints(NamedTuple):
             plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
             return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
 
-    def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
+    def deprecate(self, name: _Name, body: DeprecateRequest) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
             return registry_data(context.pulsar_url, context.registry.deprecate(name, body.deprecated))
 
     def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
-            return raised_data(IdRaising(context.registry).raise_ids(name, dry_run=dryRun))
+            return raised_data(IdRaiser(context.registry).raise_ids(name, dry_run=dryRun))
 
     def precheck(self, name: _Name) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
             return run_precheck(context.observer, name, with_trial=False).as_json()
 
-    def precheck_with_trial(self, name: _Name, body: Trying) -> dict[str, Any]:
+    def precheck_with_trial(self, name: _Name, body: PrecheckRequest) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
             return run_precheck(context.observer, name, with_trial=body.trial).as_json()
 
@@ -302,15 +302,15 @@ class _Endpoints(NamedTuple):
         with MoveContext(self.settings, looks_only=True) as context:
             return left_data(context.draining.left(name))
 
-    def switch(self, body: Switching) -> JSONResponse:
+    def switch(self, body: SwitchRequest) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan(body.target), body)
 
-    def rollback(self, body: Carrying) -> JSONResponse:
+    def rollback(self, body: OrderRequest) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan_back(), body)
 
-    def promote(self, body: PromotingLedgers) -> dict[str, Any]:
+    def promote(self, body: PromoteRequest) -> dict[str, Any]:
         with MoveContext(self.settings) as context:
             stamping = context.stamping if body.stamp else None
             return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
@@ -319,7 +319,7 @@ class _Endpoints(NamedTuple):
         with MoveContext(self.settings, looks_only=True) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
-    def cleanup(self, body: CleaningUp) -> dict[str, Any]:
+    def cleanup(self, body: CleanupRequest) -> dict[str, Any]:
         with MoveContext(self.settings) as context:
             return cleaned_data(
                 context.cleanup.clean_up(
@@ -332,7 +332,7 @@ class _Endpoints(NamedTuple):
             return state_data(context.pulsar_url, read_overview(context.switch))
 
 
-def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
+def _carry_out(context: SwitchContext, planned: Planned, asked: OrderRequest) -> JSONResponse:
     options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
     result = context.switch.run(planned, options, context.observer)
     data = switch_data(result, context.switch)

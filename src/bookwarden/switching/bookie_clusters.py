@@ -34,7 +34,7 @@ from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 
 @dataclass(frozen=True)
-class SettledPlace:
+class ConfiguredCluster:
     """The bookie cluster that the settings name: what there is without a registry."""
 
     store: MetadataStore
@@ -44,7 +44,7 @@ class SettledPlace:
 
 
 @dataclass(frozen=True)
-class Place:
+class RegisteredCluster:
     """A registered bookie cluster that was found to be the one of its entry."""
 
     cluster: BookieCluster
@@ -60,20 +60,20 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Placed:
+class ClusterSet:
     """The registry, and the place of each of its clusters."""
 
     registry: Registry
-    places: tuple[Place, ...]  #: In the order in which brokers read.
+    places: tuple[RegisteredCluster, ...]  #: In the order in which brokers read.
     changed_ms: int  #: When the registry was last changed, by the store's clock.
 
     @cached_property
-    def by_age(self) -> tuple[Place, ...]:
+    def by_age(self) -> tuple[RegisteredCluster, ...]:
         """The places, the oldest registration first."""
         return tuple(sorted(self.places, key=lambda place: (place.cluster.since, place.name)))
 
     @cached_property
-    def as_asked(self) -> tuple[Place, ...]:
+    def as_asked(self) -> tuple[RegisteredCluster, ...]:
         """The places in the order to ask all of them in.
 
         What undo recorded of a ledger, which is read later, is in the store of the settings and older than what undo
@@ -81,12 +81,12 @@ class Placed:
         """
         return tuple(sorted(self.places, key=lambda place: place.is_beside))
 
-    def named(self, name: str) -> Place | None:
+    def named(self, name: str) -> RegisteredCluster | None:
         """Return the place of the cluster of this name; None if there is none."""
         return next((place for place in self.places if place.name == name), None)
 
     @property
-    def of_before(self) -> Place | None:
+    def of_before(self) -> RegisteredCluster | None:
         """The place of ledgers that were deleted before there was a registry; None once it is not registered."""
         return next((place for place in self.places if place.cluster.bootstrap), None)
 
@@ -102,7 +102,7 @@ class BookieClusters:
     def __init__(
         self,
         pulsar: MetadataStore,
-        settled: SettledPlace,
+        settled: ConfiguredCluster,
         open_store: Callable[[str], MetadataStore],
         *,
         other_roots: Sequence[str] = (),
@@ -116,7 +116,7 @@ class BookieClusters:
         self._other_roots = other_roots
         self._lock = threading.Lock()
         self._has_looked = False
-        self._placed: Placed | None = None
+        self._placed: ClusterSet | None = None
         self._catalogs: dict[tuple[str | None, str, str], BookKeeperCatalog] = {}
 
     def look_again(self) -> None:
@@ -146,7 +146,7 @@ class BookieClusters:
         if _epoch_of(placed) != epoch:
             raise RegistryChangedError(f"the registry of bookie clusters changed, and this batch is of epoch {epoch}")
 
-    def placed(self) -> Placed | None:
+    def placed(self) -> ClusterSet | None:
         """Return the registered clusters; None where none is registered.
 
         Raises StoreUnavailableError when the registry cannot be read or parsed, or the store of a cluster does not
@@ -164,7 +164,7 @@ class BookieClusters:
         placed = self.placed()
         return frozenset() if placed is None else frozenset(placed.registry.clusters)
 
-    def named(self, name: str) -> Place:
+    def named(self, name: str) -> RegisteredCluster:
         """Return the place of the cluster of this name; RefusedError if it is not registered; raises as `placed`."""
         placed = self.placed()
         place = None if placed is None else placed.named(name)
@@ -290,7 +290,7 @@ class BookieClusters:
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
 
-    def _read(self) -> Placed | None:
+    def _read(self) -> ClusterSet | None:
         found = self._registry()
         if found is None:
             return None
@@ -308,19 +308,19 @@ class BookieClusters:
                 f"registered ({', '.join(sorted(registry.clusters))}): set metadata_store.bookkeeper_url and "
                 "ledgers_root to one of them"
             )
-        return Placed(registry, places, changed_ms)
+        return ClusterSet(registry, places, changed_ms)
 
-    def _place(self, cluster: BookieCluster) -> Place:
+    def _place(self, cluster: BookieCluster) -> RegisteredCluster:
         store = self._pulsar if cluster.store_url is None else self._open_store(cluster.store_url)
         self._require_instance(cluster, store)
         is_beside = store is self._settled.store
         is_settled = is_beside and cluster.ledgers_root == self._settled.ledgers_root
         if is_settled:
-            return Place(cluster, store, self._settled.catalog, True, True)
+            return RegisteredCluster(cluster, store, self._settled.catalog, True, True)
         key = (cluster.store_url, cluster.ledgers_root, cluster.instance)
         if key not in self._catalogs:
             self._catalogs[key] = BookKeeperCatalog(store, cluster.ledgers_root)
-        return Place(cluster, store, self._catalogs[key], False, is_beside)
+        return RegisteredCluster(cluster, store, self._catalogs[key], False, is_beside)
 
     def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
         """Raise RefusedError where another cluster, or none, is at the place of this one."""
@@ -336,7 +336,7 @@ class BookieClusters:
             )
 
 
-def _epoch_of(found: StoredRegistry | Placed | None) -> int:
+def _epoch_of(found: StoredRegistry | ClusterSet | None) -> int:
     return 0 if found is None else found.registry.epoch
 
 
@@ -350,7 +350,7 @@ def _active_of(registry: Registry, changed_ms: int) -> ActiveCluster:
 _NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
 
 
-class PlacedCatalog:
+class MultiClusterCatalog:
     """Reads and deletes ledgers wherever they are; ``alone`` has them where no bookie cluster is registered.
 
     ``for_deletion``: an owner mark that the registry does not name is a doubt, also where brokers read such ledgers.
@@ -421,7 +421,7 @@ class PlacedCatalog:
         return self._alone.restore_many(ledgers)
 
     def _together(
-        self, ledger_id: int, readings: Sequence[tuple[Place, LedgerReading]], placed: Placed
+        self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], placed: ClusterSet
     ) -> LedgerReading:
         """Join what all clusters, in the order in which brokers read, have of a ledger."""
         registry = placed.registry

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.moving.build import FoundBuild, find_build
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
-from bookwarden.switching.moving.draining import Left
+from bookwarden.switching.moving.draining import Remaining
 from bookwarden.switching.moving.promotion import PromotionPlan, PromotionResult
-from bookwarden.switching.offline.ledgers import Standing
-from bookwarden.switching.offline.move import Moved, MovePlan, Tally
+from bookwarden.switching.offline.ledgers import CopyStatus
+from bookwarden.switching.offline.move import MovePlan, MoveResult, Tally
 from bookwarden.switching.offline.record import MoveNode, MoveRecord
-from bookwarden.switching.offline.saved_nodes import Restoration
-from bookwarden.switching.operation import State, Switch, Switched, SwitchResult
+from bookwarden.switching.offline.saved_nodes import NodeDifferences
+from bookwarden.switching.operation import State, Switch, SwitchOutcome, SwitchResult
 from bookwarden.switching.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import cluster_data, registry_data
@@ -94,7 +94,7 @@ def switch_data(result: SwitchResult, switch: Switch) -> dict[str, Any]:
     )
 
 
-def switched_data(switched: Switched) -> dict[str, Any]:
+def switched_data(switched: SwitchOutcome) -> dict[str, Any]:
     """Return the result of a switch that was made."""
     order = switched.order
     return {
@@ -214,7 +214,7 @@ def cleaned_data(result: CleanupResult) -> dict[str, Any]:
     }
 
 
-def left_data(left: Left) -> dict[str, Any]:
+def left_data(left: Remaining) -> dict[str, Any]:
     """Return what is left in a cluster that is drained."""
     return {
         "cluster": left.cluster,
@@ -311,7 +311,7 @@ def plan_data(plan: MovePlan) -> dict[str, Any]:
     }
 
 
-def moved_data(moved: Moved) -> dict[str, Any]:
+def moved_data(moved: MoveResult) -> dict[str, Any]:
     """Return what was done."""
     return {
         **record_data(moved.record),
@@ -323,7 +323,7 @@ def moved_data(moved: Moved) -> dict[str, Any]:
     }
 
 
-def restoration_data(found: Restoration, written: int | None) -> dict[str, Any]:
+def restoration_data(found: NodeDifferences, written: int | None) -> dict[str, Any]:
     """Return how the store differs from saved nodes; ``written`` of them were put back, None by a dry run."""
     return {
         "nodes": found.nodes,
@@ -336,5 +336,5 @@ def restoration_data(found: Restoration, written: int | None) -> dict[str, Any]:
 
 
 def _tally_data(tally: Tally) -> dict[str, Any]:
-    counts = {standing.value: tally.counts[standing] for standing in Standing}
+    counts = {standing.value: tally.counts[standing] for standing in CopyStatus}
     return {"named": tally.total, **counts, "missing such as": list(tally.missing)}

@@ -43,7 +43,7 @@ class Count(NamedTuple):
     size: int  #: In bytes, of one copy of each entry.
 
 
-class Held(NamedTuple):
+class OwnerUsage(NamedTuple):
     """The ledgers of one holder in a cluster that is not active; the holder is None where nothing tells it."""
 
     cluster: str
@@ -76,7 +76,7 @@ class Inventory:
 
     counts: tuple[Count, ...]
     left: tuple[OpenLedger, ...]
-    held: tuple[Held, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
+    held: tuple[OwnerUsage, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
 
     @property
     def topics(self) -> list[str]:
@@ -133,10 +133,10 @@ def take_inventory(
                 left.append(OpenLedger(cluster.name, ledger_id, holder))
     counts = (Count(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
     by_name = sorted(held, key=lambda key: (key[0], key[1], key[2] or ""))
-    return Inventory(tuple(counts), tuple(left), tuple(Held(*key, held[key]) for key in by_name))
+    return Inventory(tuple(counts), tuple(left), tuple(OwnerUsage(*key, held[key]) for key in by_name))
 
 
-class Unloaded(NamedTuple):
+class UnloadResult(NamedTuple):
     """A topic; ``trouble`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
 
     topic: str
@@ -148,21 +148,23 @@ def roll(
     topics: Iterable[str],
     unload: Callable[[str], None],
     per_second: float,
-    tell: Callable[[Unloaded], object],
+    tell: Callable[[UnloadResult], object],
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Unloaded]:
+) -> list[UnloadResult]:
     """Unload the topics, not more than so many in a second; ``tell`` is called with each. A failure ends nothing."""
-    done: list[Unloaded] = []
+    done: list[UnloadResult] = []
     for topic in topics:
         if done:
             sleep(1 / per_second)
         try:
             unload(topic)
-            done.append(Unloaded(topic, ""))
+            done.append(UnloadResult(topic, ""))
         except NotFoundError:
-            done.append(Unloaded(topic, "no broker has it loaded; what it left open is closed when it is loaded", True))
+            done.append(
+                UnloadResult(topic, "no broker has it loaded; what it left open is closed when it is loaded", True)
+            )
         except BookwardenError as error:
-            done.append(Unloaded(topic, str(error)))
+            done.append(UnloadResult(topic, str(error)))
         tell(done[-1])
     return done

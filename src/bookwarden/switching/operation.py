@@ -23,7 +23,7 @@ from bookwarden.switching.brokers import Broker, read_brokers
 from bookwarden.switching.checks.observing import Observer, run_precheck
 from bookwarden.switching.checks.precheck import Precheck, judge_brokers
 from bookwarden.switching.order import (
-    Course,
+    NextStep,
     Order,
     Phase,
     Plan,
@@ -40,7 +40,7 @@ from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 _LOOK_EVERY_S: Final = 0.1
 
 
-class Followed(NamedTuple):
+class SwitchedBroker(NamedTuple):
     """A broker that follows: how many seconds after the registry was changed it said so, by the store's clock."""
 
     broker: str
@@ -57,12 +57,12 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class SwitchOutcome:
     """The result of a switch. ``behind`` are brokers that did not follow in time, with what they follow instead."""
 
     order: Order
     epoch: int
-    followed: tuple[Followed, ...]
+    followed: tuple[SwitchedBroker, ...]
     behind: tuple[str, ...]
 
     @property
@@ -86,7 +86,7 @@ class SwitchResult:
     """The result of an order to switch."""
 
     precheck: Precheck | None  #: None if it was skipped, or the switch was made before.
-    switched: Switched | None  #: None if the precheck failed, and after a dry run.
+    switched: SwitchOutcome | None  #: None if the precheck failed, and after a dry run.
 
     @property
     def is_refused(self) -> bool:
@@ -145,7 +145,7 @@ class Switch:
 
     def is_made(self, planned: Planned) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
-        return planned.plan.course is Course.FOLLOW or planned.plan.order.is_in(planned.found.registry)
+        return planned.plan.course is NextStep.FOLLOW or planned.plan.order.is_in(planned.found.registry)
 
     def run(
         self,
@@ -155,7 +155,7 @@ class Switch:
         *,
         confirm: Callable[[Precheck | None], object] = lambda _: None,
         say: Callable[[str], object] = lambda _: None,
-        tell: Callable[[Followed], object] = lambda _: None,
+        tell: Callable[[SwitchedBroker], object] = lambda _: None,
     ) -> SwitchResult:
         """Check, switch, and wait for the brokers: what commands and REST do.
 
@@ -184,14 +184,14 @@ class Switch:
         wait_s: float,
         is_checked: bool = True,
         say: Callable[[str], object] = lambda _: None,
-        tell: Callable[[Followed], object] = lambda _: None,
-    ) -> Switched:
+        tell: Callable[[SwitchedBroker], object] = lambda _: None,
+    ) -> SwitchOutcome:
         """Carry the plan out, and wait up to ``wait_s`` seconds for the brokers; ``tell`` is called for each.
 
         Right before the registry is changed the brokers are looked at again, unless ``is_checked`` is False.
         Raises RefusedError if that, or anything else, changed since the plan was made; nothing was switched then.
         """
-        if planned.plan.course is Course.FOLLOW:
+        if planned.plan.course is NextStep.FOLLOW:
             return self._follow(planned, wait_s, tell)
         order = planned.plan.order
         with OrderLease(self.registry.store, self._times) as lease:
@@ -209,7 +209,7 @@ class Switch:
                 troubles += [f"not followed by {one}" for one in behind]
             order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, troubles)
             lease.advance(order)
-        return Switched(order, order.epoch, tuple(followed), tuple(behind))
+        return SwitchOutcome(order, order.epoch, tuple(followed), tuple(behind))
 
     def _planned(self, plan: Callable[[Registry, Order | None], Plan]) -> Planned:
         found = self.registry.require()
@@ -253,32 +253,32 @@ class Switch:
             return [f"the event was not sent: {error}"]
         return []
 
-    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[Followed], object]) -> Switched:
+    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
         found = planned.found
         directive = found.registry.directive
         epoch = 0 if directive is None else directive.epoch
         followed, behind = self._await(epoch, found.changed_ms, wait_s, tell, lambda: None)
         phase = Phase.DONE_WITH_FAILURES if behind else Phase.DONE
         order = replace(planned.plan.order, phase=phase, after_epoch=epoch - 1)
-        return Switched(order, epoch, tuple(followed), tuple(behind))
+        return SwitchOutcome(order, epoch, tuple(followed), tuple(behind))
 
     def _await(
         self,
         epoch: int,
         changed_ms: int,
         wait_s: float,
-        tell: Callable[[Followed], object],
+        tell: Callable[[SwitchedBroker], object],
         require: Callable[[], None],
-    ) -> tuple[list[Followed], list[str]]:
+    ) -> tuple[list[SwitchedBroker], list[str]]:
         """Wait until all live brokers follow this epoch; return them, and those that do not when the time is over."""
         deadline = time.monotonic() + wait_s
-        followed: dict[str, Followed] = {}
+        followed: dict[str, SwitchedBroker] = {}
         while True:
             brokers = read_brokers(self.registry.store)
             for broker in brokers:
                 if broker.follower is not None and broker.follows(epoch) and broker.name not in followed:
                     seconds = max(0, broker.follower.told_ms - changed_ms) / 1000
-                    followed[broker.name] = Followed(broker.name, seconds)
+                    followed[broker.name] = SwitchedBroker(broker.name, seconds)
                     tell(followed[broker.name])
             behind = [broker.described() for broker in brokers if not broker.follows(epoch)]
             if not behind or time.monotonic() >= deadline:

@@ -45,7 +45,7 @@ def unasked(_: object) -> Iterator[Callable[[int], object]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterSpec:
     """A bookie cluster to be registered, as the operator describes it."""
 
     name: str  #: Of letters, digits and ``._-``.
@@ -96,7 +96,7 @@ class Registration:
     #: Returns the owner mark of the copies of a move to the cluster of this INSTANCEID.
     owner_of_move_to: Callable[[str], str | None]
 
-    def plan(self, wanted: Wanted) -> RegistrationPlan:
+    def plan(self, wanted: ClusterSpec) -> RegistrationPlan:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
         before = self.registry.read()
         candidate, seen = self.find(wanted)
@@ -177,7 +177,7 @@ class Registration:
 
     def register(
         self,
-        wanted: Wanted,
+        wanted: ClusterSpec,
         *,
         wait_s: float,
         dry_run: bool = False,
@@ -199,7 +199,7 @@ class Registration:
         return RegistrationResult(plan, raised, dry_run)
 
     def carry_out(
-        self, wanted: Wanted, *, wait_s: float, say: Callable[[str], object] = lambda _: None
+        self, wanted: ClusterSpec, *, wait_s: float, say: Callable[[str], object] = lambda _: None
     ) -> RegistrationPlan:
         """Look at everything again, register, and wait until all brokers reach it; return what was registered.
 
@@ -251,7 +251,7 @@ class Registration:
             return False
         return True
 
-    def find(self, wanted: Wanted) -> tuple[BookieClusterMetadata, ClusterSeen]:
+    def find(self, wanted: ClusterSpec) -> tuple[BookieClusterMetadata, ClusterSeen]:
         """Find the cluster, in Pulsar's own store if that is where it is."""
         candidate = self.registry.stores.cluster_at(wanted.place)
         own_root = candidate.root_seen_from(self.registry.url)
@@ -272,7 +272,7 @@ class Registration:
             ],
         )
 
-    def _against_bootstrap(self, wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
+    def _against_bootstrap(self, wanted: ClusterSpec, seen: ClusterSeen) -> Iterator[str]:
         followers = read_followers(self.registry.store)
         if followers:
             epochs = ", ".join(sorted({str(each.epoch) for each in followers}))
@@ -292,7 +292,7 @@ class Registration:
             )
 
     def against_other(
-        self, wanted: Wanted, candidate: BookieClusterMetadata, seen: ClusterSeen, other: BookieCluster
+        self, wanted: ClusterSpec, candidate: BookieClusterMetadata, seen: ClusterSeen, other: BookieCluster
     ) -> Iterator[str]:
         registered = self.registry.metadata_of(other)
         if wanted.uri.strip() == other.metadata_service_uri.strip():
@@ -325,7 +325,7 @@ class Registration:
                 "belongs to one cluster. Decommission it in one of them"
             )
 
-    def _owners(self, wanted: Wanted, candidate: BookieClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
+    def _owners(self, wanted: ClusterSpec, candidate: BookieClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
         """Return the owner marks of ours that the first cluster has; RefusedError where it has others.
 
         And where an earlier registry, which is not known, said which ledgers without a mark are ours.
@@ -364,7 +364,7 @@ class Registration:
             )
         return owners
 
-    def _foreign(self, wanted: Wanted, candidate: BookieClusterMetadata, before: StoredRegistry | None) -> int:
+    def _foreign(self, wanted: ClusterSpec, candidate: BookieClusterMetadata, before: StoredRegistry | None) -> int:
         """Count the ledgers that are not ours; RefusedError where there must not be any."""
         if before is None:
             return 0
@@ -450,7 +450,7 @@ def _first(cluster: BookieCluster, owners: Sequence[str]) -> Registry:
     return Registry(1, owner, id_root, cluster.name, {cluster.name: cluster}, former_owners=tuple(former))
 
 
-def _is_registration_of(wanted: Wanted, seen: ClusterSeen, known: BookieCluster) -> bool:
+def _is_registration_of(wanted: ClusterSpec, seen: ClusterSeen, known: BookieCluster) -> bool:
     asked = (wanted.uri.strip(), seen.instance, wanted.bootstrap, wanted.shared)
     return not known.bootstrap and asked == (
         known.metadata_service_uri.strip(),
@@ -460,7 +460,7 @@ def _is_registration_of(wanted: Wanted, seen: ClusterSeen, known: BookieCluster)
     )
 
 
-def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
+def _of_form(wanted: ClusterSpec, before: StoredRegistry | None) -> Iterator[str]:
     if not is_cluster_name(wanted.name):
         yield "a name begins with a letter or digit, and goes on with up to 62 of those and ._-"
     if before is None and not wanted.bootstrap:

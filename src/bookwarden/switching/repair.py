@@ -27,9 +27,9 @@ from bookwarden.switching.brokers import STORE_URL, await_reached, read_brokers,
 from bookwarden.switching.promoted import void_promotion
 from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import (
+    ClusterSpec,
     Confirm,
     Registration,
-    Wanted,
     looked,
     of_metadata,
     raise_own_counters,
@@ -66,7 +66,7 @@ class RaiseResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IdRaising:
+class IdRaiser:
     """Raises counters of ledger ids; of no name: the one of all clusters."""
 
     registry: ClusterRegistry  #: Of this Pulsar cluster.
@@ -277,7 +277,7 @@ class UriChange:
         """The registry of this Pulsar cluster."""
         return self.registration.registry
 
-    def plan(self, wanted: Wanted) -> UriPlan:
+    def plan(self, wanted: ClusterSpec) -> UriPlan:
         """Look at both addresses and at all other clusters, change nothing.
 
         Raises RefusedError with all reasons, and StoreError where the new address is silent.
@@ -307,7 +307,7 @@ class UriChange:
 
     def change(
         self,
-        wanted: Wanted,
+        wanted: ClusterSpec,
         *,
         wait_s: float,
         dry_run: bool = False,

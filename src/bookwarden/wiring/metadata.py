@@ -29,7 +29,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-from bookwarden.switching.bookie_clusters import BookieClusters, PlacedCatalog, SettledPlace
+from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from bookwarden.switching.promoted import Promotions
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
@@ -86,7 +86,7 @@ class MetadataContext(Resources):
             bookkeeper = opened(ledgers_url)
             #: The registered bookie clusters; without a registry there is the one that the settings name.
             alone = BookKeeperCatalog(bookkeeper, place.ledgers_root)
-            settled = SettledPlace(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
+            settled = ConfiguredCluster(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
             seen_from_ledgers = [path_before(place.url, url) for url in self.stores]
             self.bookie_clusters = BookieClusters(
                 *(self.store, settled, opened),
@@ -97,9 +97,9 @@ class MetadataContext(Resources):
             #: Those of the cluster that takes new ledgers. One that is only read, and has none any more, stops nothing.
             self.running_bookies = RunningBookies(clusters.of_new_ledgers, clusters.name_of_new_ledgers)
             self.promotions = Promotions(self.store, seen_from_ledgers[0])
-            self.catalog = PlacedCatalog(alone, self.bookie_clusters)
+            self.catalog = MultiClusterCatalog(alone, self.bookie_clusters)
             #: The same for deletions: stricter where an owner mark is unknown.
-            self.deletion_catalog = PlacedCatalog(alone, self.bookie_clusters, for_deletion=True)
+            self.deletion_catalog = MultiClusterCatalog(alone, self.bookie_clusters, for_deletion=True)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
             #: Returns the URL of the store that BookKeeper's metadata was moved to, as far as this process knows.

@@ -12,12 +12,12 @@ from bookwarden.config import Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.switching.moving.cleanup import Cleanup
 from bookwarden.switching.moving.copiers import OfflineCopiers
-from bookwarden.switching.moving.draining import Draining
+from bookwarden.switching.moving.draining import Drainer
 from bookwarden.switching.moving.former import FormerClusters
-from bookwarden.switching.moving.promotion import BrokerTopics, Promoting, Stamping
+from bookwarden.switching.moving.promotion import BrokerTopics, Promoter, Stamper
 from bookwarden.switching.offline.checking import MoveChecks
 from bookwarden.switching.offline.move import OfflineMove
-from bookwarden.switching.offline.saved_nodes import NodeRestoring
+from bookwarden.switching.offline.saved_nodes import NodeRestorer
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.stores import bookkeeper_place_of
 from bookwarden.wiring.switch import SwitchContext
@@ -54,14 +54,14 @@ class MoveContext(SwitchContext):
         return BrokerTopics(self.registry.store, self.connection, self.topics)
 
     @property
-    def promoting(self) -> Promoting:
+    def promoting(self) -> Promoter:
         """Has brokers read copies."""
-        return Promoting(self.former, self.registry.store, self.switch, self.broker_topics)
+        return Promoter(self.former, self.registry.store, self.switch, self.broker_topics)
 
     @property
-    def stamping(self) -> Stamping:
+    def stamping(self) -> Stamper:
         """Writes the proposal's attribution."""
-        return Stamping(ManagedLedgers(self.registry.store), self.broker_topics, self.marking.metadata.catalog)
+        return Stamper(ManagedLedgers(self.registry.store), self.broker_topics, self.marking.metadata.catalog)
 
     @property
     def cleanup(self) -> Cleanup:
@@ -73,9 +73,9 @@ class MoveContext(SwitchContext):
         )
 
     @property
-    def draining(self) -> Draining:
+    def draining(self) -> Drainer:
         """Does all of it, and says how far it is."""
-        return Draining(self.registry, self.cleanup, self.promoting)
+        return Drainer(self.registry, self.cleanup, self.promoting)
 
     @property
     def offline(self) -> OfflineMove:
@@ -92,6 +92,6 @@ class MoveContext(SwitchContext):
         return OfflineMove(source, metadata.reference_scan, copiers, MoveChecks(self.observer, roots))
 
     @property
-    def restoring(self) -> NodeRestoring:
+    def restoring(self) -> NodeRestorer:
         """Puts saved nodes back."""
-        return NodeRestoring(self.registry.store, self.pulsar_url)
+        return NodeRestorer(self.registry.store, self.pulsar_url)

@@ -19,7 +19,7 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.switching.brokers import read_followers
 from bookwarden.switching.operation import SwitchOptions
-from bookwarden.switching.registering import Wanted
+from bookwarden.switching.registering import ClusterSpec
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.switch import SwitchContext
@@ -166,7 +166,7 @@ class SwitchStory:
     def _register(self, bookies: RunBookies, *, bootstrap: bool = False) -> None:
         uri = bookies.metadata_service_uri
         self._say(f"bookie cluster {bookies.name} is registered: {uri}")
-        wanted = Wanted(bookies.name, uri, place_for_brokers(uri), bootstrap=bootstrap, shared=False)
+        wanted = ClusterSpec(bookies.name, uri, place_for_brokers(uri), bootstrap=bootstrap, shared=False)
         self._context.registration.register(wanted, wait_s=_PATIENCE_S)
 
     def _create_topics(self) -> list[str]:

@@ -25,8 +25,8 @@ from bookwarden.switching.moving.build import (
     BuildLease,
     BuildReport,
     CopyCounts,
+    NotCopied,
     Pace,
-    Staying,
     find_build,
 )
 from bookwarden.switching.moving.scope import Scope
@@ -174,7 +174,7 @@ def shown(report: BuildReport) -> str:
 
 def test_a_report_says_what_stays_and_what_to_do() -> None:
     one = Build("a", "b", Scope(), "/builds/one", 1, counts=counts(*CopyOutcome))
-    stays = (Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
+    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
     text = shown(BuildReport(one, stays, 1.0))
     for part in (
         "7 failed schema:t/n/x entry 3 is damaged",
@@ -195,7 +195,7 @@ def test_a_report_says_what_stays_and_what_to_do() -> None:
 
 def test_a_verification_says_what_is_not_proven() -> None:
     found = counts(CopyOutcome.COMPLETE, CopyOutcome.FAILED)
-    stays = (Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
+    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
     report = BuildReport(Build("a", "b", Scope(), "/f", 1, counts=found), stays, 1.0, is_verification=True)
     text = shown(report)
     for part in (

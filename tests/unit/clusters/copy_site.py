@@ -12,7 +12,7 @@ from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pac
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
@@ -37,7 +37,7 @@ def payload_of(entry_id: int) -> bytes:
 
 
 def placement_in(store: MetadataStore) -> Placement:
-    return Placement(lambda: Ground(read_members(store, B).writable, {}, {}), lambda _: Affinity())
+    return Placement(lambda: BookieTopology(read_members(store, B).writable, {}, {}), lambda _: Affinity())
 
 
 def offloaded_info(ledger_id: int) -> LedgerInfo:

@@ -26,10 +26,10 @@ from bookwarden.pipelines.copying import stages as copying_stages
 from bookwarden.pipelines.copying.stages import (
     COPYING_STAGE,
     LISTING_STAGE,
-    CopiedLedgers,
-    Copying,
-    ProvenLedgers,
-    Watch,
+    CopyJob,
+    CopyProgress,
+    CopyStages,
+    VerifyJob,
     counts_of,
     first_staying,
     planned_counts_of,
@@ -80,7 +80,7 @@ class MetadataCopier:
 
 
 @dataclass(frozen=True)
-class Copied(CopiedLedgers):
+class Copied(CopyJob):
     """With the copier of the test."""
 
     by: MetadataCopier
@@ -102,7 +102,7 @@ class Bookies:
 
 
 @dataclass(frozen=True)
-class Proven(ProvenLedgers):
+class Proven(VerifyJob):
     """With the bookies of the test."""
 
     by: Bookies
@@ -144,8 +144,8 @@ class Builder:
 
     def copying(
         self, folder: ScanFolder, scope: Scope, copier: MetadataCopier | None = None, kill_at: int | None = None
-    ) -> Copying:
-        return Copying(cast(Stages, OneAfterAnother(folder, kill_at)), self.copied(scope, copier), tasks=2)
+    ) -> CopyStages:
+        return CopyStages(cast(Stages, OneAfterAnother(folder, kill_at)), self.copied(scope, copier), tasks=2)
 
     def run(
         self, folder: ScanFolder, scope: Scope, copier: MetadataCopier | None = None, kill_at: int | None = None
@@ -218,7 +218,7 @@ def test_a_piece_has_so_many_bytes_at_most_and_one_ledger_at_least(
 
 def test_how_far_it_is_shows_in_the_folder(builder: Builder, tmp_path: Path) -> None:
     folder = ScanFolder(str(tmp_path))
-    watch = Watch(folder)
+    watch = CopyProgress(folder)
     watch.look()
     assert watch.ledgers == 0
     with suppress(KeyboardInterrupt):
@@ -264,7 +264,7 @@ def test_a_verification_reads_what_is_whole_and_copies_nothing(builder: Builder,
     before, bookies = builder.clusters.places_of(500), Bookies(lacks=303)
     folder = ScanFolder(str(tmp_path / "2"))
     proven = Proven(builder.settings, Route("a", "b"), EVERY_KIND, CopyLimits(), None, bookies)
-    copying = Copying(cast(Stages, OneAfterAnother(folder)), proven, tasks=2)
+    copying = CopyStages(cast(Stages, OneAfterAnother(folder)), proven, tasks=2)
     listed = copying.read_source(LedgerListing(builder.clusters.store, "/ledgers"))
     # One copy, and one original, go between.
     builder.clusters.store.delete_many([(ledger_path(ROOTS["b"], 101), 0)])

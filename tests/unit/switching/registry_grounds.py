@@ -14,10 +14,10 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registering import Registration, Wanted
+from bookwarden.switching.registering import ClusterSpec, Registration
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
 from bookwarden.switching.registry_node import ClusterRegistry
-from bookwarden.switching.repair import IdRaising, RegistryImport, Upgrade, UriChange
+from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
 from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
@@ -77,9 +77,9 @@ class Ground:
         return RegistryImport(self.registry)
 
     @property
-    def id_raising(self) -> IdRaising:
+    def id_raising(self) -> IdRaiser:
         """Raises counters of this Pulsar cluster."""
-        return IdRaising(self.registry)
+        return IdRaiser(self.registry)
 
     @property
     def now(self) -> Registry:
@@ -154,7 +154,7 @@ class Ground:
 
         self.pulsar.watch(REGISTRY_PATH, follow)
 
-    def register(self, wanted: Wanted) -> Registry:
+    def register(self, wanted: ClusterSpec) -> Registry:
         """Register as the command does; return the registry then."""
         plan = self.registration.plan(wanted)
         if plan.behind:
@@ -163,11 +163,11 @@ class Ground:
         return self.now
 
 
-def first(place: LedgersRoot = A, *, uri: str = "uri-of-a", shared: bool = False) -> Wanted:
+def first(place: LedgersRoot = A, *, uri: str = "uri-of-a", shared: bool = False) -> ClusterSpec:
     """The bootstrap cluster."""
-    return Wanted("a", uri, place, bootstrap=True, shared=shared)
+    return ClusterSpec("a", uri, place, bootstrap=True, shared=shared)
 
 
-def further(place: LedgersRoot = B, *, name: str = "b", uri: str = "uri-of-b", shared: bool = False) -> Wanted:
+def further(place: LedgersRoot = B, *, name: str = "b", uri: str = "uri-of-b", shared: bool = False) -> ClusterSpec:
     """A cluster beside it."""
-    return Wanted(name, uri, place, shared=shared)
+    return ClusterSpec(name, uri, place, shared=shared)

@@ -20,14 +20,14 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.switching.brokers import Broker, Follower
 from bookwarden.switching.checks.observing import Observer
 from bookwarden.switching.checks.precheck import (
-    BookiePlaces,
+    BookieMap,
     BrokerSettings,
-    ClusterSeen,
     NamespacePlacement,
     Observations,
+    ObservedCluster,
     Precheck,
     Quorums,
-    TrialSeen,
+    TrialResult,
     judge,
 )
 from bookwarden.switching.registry import Registry
@@ -44,8 +44,8 @@ SETTINGS = {
     "managedLedgerDigestType": "CRC32C",
     "autoSkipNonRecoverableData": "false",
 }
-A = ClusterSeen("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
-B = ClusterSeen("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
+A = ObservedCluster("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
+B = ObservedCluster("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
 WELL = Observations(
     registry=registry_of(),
     target="b",
@@ -54,7 +54,7 @@ WELL = Observations(
     next_ledger_id=701,
     clusters={"a": A, "b": B},
     namespaces=(),
-    places=BookiePlaces({}, {}),
+    places=BookieMap({}, {}),
     disks={bookie: DiskSpace(100, 50) for bookie in ("b1", "b2", "b3")},
 )
 FAILS, WARNING = Verdict.FAILS, Verdict.WARNING
@@ -86,8 +86,8 @@ def asks(groups: set[str], spare: set[str] | None = None, quorums: Quorums | Non
     return NamespacePlacement("t/n", quorums, frozenset(groups), frozenset(spare or ()))
 
 
-def in_groups(**groups: str) -> BookiePlaces:
-    return BookiePlaces({name: frozenset(bookies.split()) for name, bookies in groups.items()}, {})
+def in_groups(**groups: str) -> BookieMap:
+    return BookieMap({name: frozenset(bookies.split()) for name, bookies in groups.items()}, {})
 
 
 def test_where_all_is_well_each_line_says_so() -> None:
@@ -120,8 +120,8 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"brokers": follows(instances={"b": "x"})}, "brokers", FAILS, "b is the instance instance-b, and br2 sees x"),
         ({"brokers": follows(unreachable=frozenset("b"))}, "brokers", FAILS, "br2 cannot read the metadata of b"),
         ({"brokers": follows(unreachable=frozenset("a"))}, "brokers", WARNING, "br2 not a"),
-        ({"clusters": {"a": A, "b": ClusterSeen("no answer")}}, "metadata", FAILS, "b: no answer"),
-        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "metadata", WARNING, "a: no answer"),
+        ({"clusters": {"a": A, "b": ObservedCluster("no answer")}}, "metadata", FAILS, "b: no answer"),
+        ({"clusters": {"a": ObservedCluster("no answer"), "b": B}}, "metadata", WARNING, "a: no answer"),
         ({"clusters": {"a": A, "b": replace(B, instance="")}}, "metadata", FAILS, "INSTANCEID of b says nothing"),
         ({"clusters": {"a": replace(A, instance="x"), "b": B}}, "metadata", FAILS, "INSTANCEID of a says x"),
         ({"next_ledger_id": 700}, "ledger ids", FAILS, "a has 700"),
@@ -143,7 +143,12 @@ def test_where_all_is_well_each_line_says_so() -> None:
             {"registry": closed_at(None)},
             *("ledger ids", WARNING, "every ledger without an owner mark in b counts as ours, as with 0.1.0"),
         ),
-        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "ledger ids", WARNING, "the ids of a cannot be read"),
+        (
+            {"clusters": {"a": ObservedCluster("no answer"), "b": B}},
+            "ledger ids",
+            WARNING,
+            "the ids of a cannot be read",
+        ),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset({"b1"}))}}, "bookies", FAILS, "1 writable bookies"),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset("12"))}}, "bookies", WARNING, "no spare"),
         ({"namespaces": (asks(set(), quorums=Quorums(5, 2, 2)),)}, "bookies", FAILS, "an ensemble of 5 (t/n)"),
@@ -170,7 +175,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ),
         ({"settings": told(bookkeeperClientIsolationGroups="g, h")}, "affinity groups", FAILS, "br2: the groups g, h"),
         ({"namespaces": None}, "affinity groups", WARNING, "no policies of namespaces"),
-        ({"places": BookiePlaces({}, {"a1": "/r1"})}, "racks", WARNING, "without a rack, though others have one"),
+        ({"places": BookieMap({}, {"a1": "/r1"})}, "racks", WARNING, "without a rack, though others have one"),
         (
             {
                 "settings": told(
@@ -212,7 +217,7 @@ def test_groups_with_enough_bookies_are_no_danger() -> None:
 
 def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
     """Nothing is said of bookies, groups and racks that were not seen."""
-    result = judged(clusters={"a": A, "b": ClusterSeen("no answer")}, disks={})
+    result = judged(clusters={"a": A, "b": ObservedCluster("no answer")}, disks={})
     assert [one.check for one in result.failing] == ["metadata"]
     assert not {"bookies", "affinity groups", "racks", "disk space"} & {one.check for one in result.findings}
 
@@ -220,28 +225,32 @@ def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
 @pytest.mark.parametrize(
     ("trial", "verdicts", "says"),
     [
-        (TrialSeen(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
+        (TrialResult(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
         (
-            TrialSeen(701, 3, {"b1": "bookie b1 answered EIO"}),
+            TrialResult(701, 3, {"b1": "bookie b1 answered EIO"}),
             [WARNING],
             "ledger 701 in b: bookie b1 answered EIO; 2 oth",
         ),
         (
-            TrialSeen(701, 3, {"b1": "no answer", "b2": "EIO"}),
+            TrialResult(701, 3, {"b1": "no answer", "b2": "EIO"}),
             [FAILS],
             "no answer, EIO; 1 others work, and the largest",
         ),
-        (TrialSeen(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
+        (TrialResult(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
         (
-            TrialSeen(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
+            TrialResult(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
             [WARNING, WARNING],
             "b2 is down",
         ),
-        (TrialSeen(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),
-        (TrialSeen(701, 3, left="trial ledger 701: no answer"), [WARNING, Verdict.OK], "left there: trial ledger 701"),
+        (TrialResult(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),
+        (
+            TrialResult(701, 3, left="trial ledger 701: no answer"),
+            [WARNING, Verdict.OK],
+            "left there: trial ledger 701",
+        ),
     ],
 )
-def test_a_trial_ledger_is_judged(trial: TrialSeen, verdicts: list[Verdict], says: str) -> None:
+def test_a_trial_ledger_is_judged(trial: TrialResult, verdicts: list[Verdict], says: str) -> None:
     found = [one for one in judged(trial=trial).findings if one.check == "trial ledger"]
     assert [one.verdict for one in found] == verdicts
     assert says in found[0].seen

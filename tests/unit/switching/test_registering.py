@@ -15,7 +15,7 @@ from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnav
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching import registering
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registering import OWN_ID_ROOT, RegistrationPlan, Wanted
+from bookwarden.switching.registering import OWN_ID_ROOT, ClusterSpec, RegistrationPlan
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, Status
 from bookwarden.switching.registry_node import StoredRegistry
 from servers.switching.ground import follower_value, registry_of
@@ -39,7 +39,7 @@ def begun(ground: Ground) -> Ground:
     return ground
 
 
-def refused(ground: Ground, wanted: Wanted, *reasons: str) -> None:
+def refused(ground: Ground, wanted: ClusterSpec, *reasons: str) -> None:
     before = ground.registry.read()
     with pytest.raises(RefusedError) as caught:
         ground.registration.plan(wanted)
@@ -169,7 +169,7 @@ def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -
         (further(name="a"), "a cluster of this name is registered already"),
         (further(name="b/c"), "a name begins with a letter or digit"),
         (further(uri=" uri-of-a"), "uri-of-a is registered as 'a'"),
-        (Wanted("b", "uri-of-b", B, bootstrap=True), "--bootstrap is for the first, and a are registered"),
+        (ClusterSpec("b", "uri-of-b", B, bootstrap=True), "--bootstrap is for the first, and a are registered"),
         (further(A), "it is registered as 'a': both have the INSTANCEID instance-a"),
         (further(LedgersRoot(ALIAS, "/ledgers")), "it is registered as 'a': both have the INSTANCEID instance-a"),
         (further(LedgersRoot(OTHER, "/nothing")), "memory:other has no /nothing: initialise the cluster"),
@@ -197,7 +197,9 @@ def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_would_make_two_clusters_one_or_one_two_is_refused(begun: Ground, wanted: Wanted, reason: str) -> None:
+def test_what_would_make_two_clusters_one_or_one_two_is_refused(
+    begun: Ground, wanted: ClusterSpec, reason: str
+) -> None:
     begun.stores[ALIAS] = begun.pulsar
     other = begun.stores[OTHER]
     begun.make(other, "/empty/idgen")

@@ -23,7 +23,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.checks.observing import TRIALS_PATH, Observer, Trials, run_precheck, trial_metadata
-from bookwarden.switching.checks.precheck import Quorums, TrialSeen
+from bookwarden.switching.checks.precheck import Quorums, TrialResult
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
 from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -53,7 +53,7 @@ class Site:
 
         return Trials(ClusterRegistry(ClusterStores(lambda _: own), "memory:"), options)
 
-    def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialSeen:
+    def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialResult:
         return self.trials(store).make(self.registry, "b", self.ids, QUORUMS, digest)
 
     def left(self) -> list[str]:
@@ -89,7 +89,7 @@ def test_every_bookie_is_written_to_once_at_least() -> None:
 @pytest.mark.parametrize("digest", ["CRC32C", "CRC32", "HMAC"])
 def test_a_trial_leaves_nothing_but_an_id_that_nobody_gets(site: Site, digest: str) -> None:
     seen = site.make(digest=digest)
-    assert seen == TrialSeen(1_000, bookies=4)
+    assert seen == TrialResult(1_000, bookies=4)
     assert site.left() == []
     for bookie in site.scripted:
         assert {ledger_id for ledger_id, _ in bookie.added} == {1_000}
@@ -180,7 +180,7 @@ def test_a_ledger_of_the_same_id_is_never_touched(site: Site) -> None:
         site.store.create(path, theirs, make_parents=True)
     # A record of one that was never made, as a kill right after the record leaves it.
     site.store.create(f"{TRIALS_PATH}/1001", b'{"cluster": "b"}', make_parents=True)
-    assert site.make() == TrialSeen(1_060, bookies=4)
+    assert site.make() == TrialResult(1_060, bookies=4)
     assert sorted(site.left()) == sorted(taken)
     node = site.store.get(ledger_path("/b", 1_000))
     assert node is not None
@@ -206,7 +206,7 @@ def test_one_that_is_removed_meanwhile_is_told_and_leaves_nothing(site: Site) ->
             super().create(path, value, make_parents=make_parents)
             if "/L" in path and self.is_first:
                 self.is_first = False
-                assert site.make() == TrialSeen(1_001, bookies=4)
+                assert site.make() == TrialResult(1_001, bookies=4)
 
     seen = site.make(Interrupting(site.store))
     assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.trouble

@@ -18,7 +18,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.switching.documents import left_data
 from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED, Build
-from bookwarden.switching.moving.draining import Drained, Left
+from bookwarden.switching.moving.draining import DrainResult, Remaining
 from bookwarden.switching.moving.scope import EVERYTHING
 from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.moving import MoveContext
@@ -106,12 +106,12 @@ def _leave(invocation: Invocation, context: MoveContext, name: str, *, yes: bool
     invocation.write(describe_registry(context, plan.after, *notes))
 
 
-def _question(left: Left) -> str:
+def _question(left: Remaining) -> str:
     topics = f" Unload topics that write or read there ({len(left.topics):,} write)?" if left.topics else ""
     return f"Move {counted(left.total, 'ledger')} from {left.cluster} to {left.active}?{topics}"
 
 
-def _parts(left: Left) -> tuple[Part, ...]:
+def _parts(left: Remaining) -> tuple[Part, ...]:
     kinds = tuple((kind, f"{left.ledgers[kind]:,}") for kind in sorted(left.ledgers))
     why = tuple((f"{number:,}", reason) for reason, number in sorted(left.stays.items()))
     facts = (
@@ -129,7 +129,7 @@ def _parts(left: Left) -> tuple[Part, ...]:
     )
 
 
-def _to_copy(left: Left) -> str:
+def _to_copy(left: Remaining) -> str:
     text = f"{counted(left.to_copy, 'closed ledger')}, {size_text(left.to_copy_size)}"
     if not left.to_copy or left.copying_s is None:
         return text
@@ -142,7 +142,7 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _notes(done: Drained) -> list[str]:
+def _notes(done: DrainResult) -> list[str]:
     notes = []
     failed = [one for one in done.unloaded if one.trouble and not one.is_absent]
     if failed:
@@ -157,7 +157,7 @@ def _notes(done: Drained) -> list[str]:
     return notes
 
 
-def _verdict(left: Left) -> str:
+def _verdict(left: Remaining) -> str:
     if not left.total:
         return f"Nothing of ours is left in {left.cluster}: drain unregisters it."
     if left.window_left_s:

@@ -22,10 +22,10 @@ from bookwarden.switching.documents import (
     settings_lines,
 )
 from bookwarden.switching.offline.checking import TargetUri
-from bookwarden.switching.offline.ledgers import Standing
-from bookwarden.switching.offline.move import Moved, MovePlan
+from bookwarden.switching.offline.ledgers import CopyStatus
+from bookwarden.switching.offline.move import MovePlan, MoveResult
 from bookwarden.switching.offline.record import MovePhase, MoveRecord
-from bookwarden.switching.offline.saved_nodes import Restoration
+from bookwarden.switching.offline.saved_nodes import NodeDifferences
 from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
@@ -154,9 +154,9 @@ def _describe_plan(plan: MovePlan) -> Document:
         *_sides(plan.record),
         ("brokers that live", ", ".join(plan.brokers) or "none"),
         ("ledgers that are named", f"{plan.tally.total:,}"),
-        ("to be copied", f"{counts[Standing.TO_COPY]:,}"),
-        ("open", f"{counts[Standing.OPEN]:,}"),
-        ("there already", f"{counts[Standing.SAME]:,}"),
+        ("to be copied", f"{counts[CopyStatus.TO_COPY]:,}"),
+        ("open", f"{counts[CopyStatus.OPEN]:,}"),
+        ("there already", f"{counts[CopyStatus.SAME]:,}"),
         ("next ledger id of the target", f"{plan.next_id}; it must be above {plan.free_id - 1}"),
     )
     note = (
@@ -171,14 +171,14 @@ def _describe_plan(plan: MovePlan) -> Document:
     )
 
 
-def _describe_moved(moved: Moved) -> Document:
+def _describe_moved(moved: MoveResult) -> Document:
     record = moved.record
     pairs = (
         *_sides(record),
         ("phase", record.phase.value),
         ("copied by this command", f"{moved.copied:,}"),
         ("recovered", f"{moved.recovered:,}"),
-        ("the same on both", f"{moved.tally.counts[Standing.SAME]:,} of {moved.tally.total:,}"),
+        ("the same on both", f"{moved.tally.counts[CopyStatus.SAME]:,} of {moved.tally.total:,}"),
         ("next ledger id of the target", str(moved.next_id)),
         ("saved nodes", record.saved),
     )
@@ -237,7 +237,7 @@ def _restore(invocation: Invocation, context: MoveContext, file: Path, *, restor
     invocation.write(_describe_restoration(found, done.written, note))
 
 
-def _describe_restoration(found: Restoration, written: int | None, note: str) -> Document:
+def _describe_restoration(found: NodeDifferences, written: int | None, note: str) -> Document:
     pairs = (
         ("nodes in the file", f"{found.nodes:,}"),
         ("that differ", f"{found.changed:,}"),

@@ -10,8 +10,8 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, cou
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import promoted_data
-from bookwarden.switching.inventory import Unloaded
-from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, Promoted, PromotionPlan
+from bookwarden.switching.inventory import UnloadResult
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, PromotionPass, PromotionPlan
 from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
@@ -65,7 +65,7 @@ def _would_be(plan: PromotionPlan) -> str:
     return f"{counted(total, 'ledger')} would be promoted, and {_topics(plan)} unloaded." if total else _nothing(plan)
 
 
-def _was(plan: PromotionPlan, done: Promoted) -> str:
+def _was(plan: PromotionPlan, done: PromotionPass) -> str:
     if done.failed:
         return f"Promoted, but for what {counted(len(done.failed), 'topic')} not unloaded may read: run it again."
     unloaded = counted(len(done.unloaded), "topic")
@@ -80,7 +80,7 @@ def _nothing(plan: PromotionPlan) -> str:
     return f"Nothing to do: {counted(plan.promoted, 'ledger')} promoted before."
 
 
-def _tell(invocation: Invocation, one: Unloaded) -> None:
+def _tell(invocation: Invocation, one: UnloadResult) -> None:
     invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
 
 

@@ -14,7 +14,7 @@ from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.switching.documents import registration_data
-from bookwarden.switching.registering import RegistrationPlan, RegistrationResult, Wanted
+from bookwarden.switching.registering import ClusterSpec, RegistrationPlan, RegistrationResult
 from bookwarden.switching.registry import Status
 from bookwarden.wiring.switching import RegistryContext
 
@@ -77,7 +77,7 @@ def register(
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
     with RegistryContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
+        wanted = ClusterSpec(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
 
         @contextmanager
         def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:

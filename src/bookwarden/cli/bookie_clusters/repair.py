@@ -17,10 +17,10 @@ from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.switching.documents import import_data, raised_data, upgrade_data, uri_data
-from bookwarden.switching.registering import Wanted
+from bookwarden.switching.registering import ClusterSpec
 from bookwarden.switching.registry import serialize_registry
 from bookwarden.switching.repair import (
-    IdRaising,
+    IdRaiser,
     RaisePlan,
     RaiseResult,
     RegistryImport,
@@ -59,7 +59,7 @@ def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool
                 yield progress
 
         invocation.write(
-            _describe_raise(IdRaising(context.registry).raise_ids(name, dry_run=dry_run, confirm=confirm_raise))
+            _describe_raise(IdRaiser(context.registry).raise_ids(name, dry_run=dry_run, confirm=confirm_raise))
         )
 
 
@@ -109,7 +109,7 @@ def set_uri(invocation: Invocation, name: str, uri: str, dry_run: bool, wait_s: 
     cluster there in time. May be repeated.
     """
     with RegistryContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_for_brokers(uri))
+        wanted = ClusterSpec(name, uri, place_for_brokers(uri))
 
         def ask(plan: UriPlan) -> None:
             before = plan.before.registry.cluster(name).metadata_service_uri

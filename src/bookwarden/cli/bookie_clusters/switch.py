@@ -16,7 +16,7 @@ from bookwarden.findings import Verdict
 from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.checks.precheck import Precheck
 from bookwarden.switching.documents import switch_data
-from bookwarden.switching.operation import Followed, Planned, Switched, SwitchOptions
+from bookwarden.switching.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.wiring.switch import SwitchContext
 
 #: The exit code of every command that is refused by the precheck.
@@ -156,7 +156,7 @@ def _carry_out(
         verb = "Roll back" if order.is_rollback else "Switch"
         confirm(f"{verb} new ledgers from {order.source} to {order.target}?", yes=yes)
 
-    def tell(one: Followed) -> None:
+    def tell(one: SwitchedBroker) -> None:
         invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
 
     result = context.switch.run(planned, options, context.observer, confirm=ask, say=invocation.say, tell=tell)
@@ -183,7 +183,7 @@ def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
     )
 
 
-def _parts(switched: Switched) -> tuple[Part, ...]:
+def _parts(switched: SwitchOutcome) -> tuple[Part, ...]:
     order = switched.order
     pairs = (("phase", order.phase.value), ("active", order.target), ("epoch", str(switched.epoch)))
     rows = tuple((one.broker, f"{one.seconds:.3f}") for one in switched.followed)

@@ -11,7 +11,7 @@ from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invo
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError, NotFoundError
-from bookwarden.switching.inventory import Inventory, Unloaded, roll, take_inventory
+from bookwarden.switching.inventory import Inventory, UnloadResult, roll, take_inventory
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
@@ -128,7 +128,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
 
 def unload_elsewhere(
     invocation: Invocation, context: SwitchContext, found: Inventory, per_second: float, *, yes: bool, look: str
-) -> Sequence[Unloaded]:
+) -> Sequence[UnloadResult]:
     """Ask, unload the topics, and report each; ``look`` is how to see them only."""
     if found.topics:
         confirm(f"Unload {counted(len(found.topics), 'topic')}? Clients reconnect.", yes=yes, look=look)
@@ -140,6 +140,6 @@ def unload_elsewhere(
     )
 
 
-def unloaded_data(unloaded: Sequence[Unloaded]) -> list[dict[str, Any]]:
+def unloaded_data(unloaded: Sequence[UnloadResult]) -> list[dict[str, Any]]:
     """Return the results for programs."""
     return [{"topic": one.topic, "trouble": one.trouble or None} for one in unloaded]

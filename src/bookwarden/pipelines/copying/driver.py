@@ -21,10 +21,10 @@ from bookwarden.pipelines.copying.stages import (
     COPYING_STAGE,
     LEDGERS,
     LISTING_STAGE,
-    CopiedLedgers,
-    Copying,
-    ProvenLedgers,
-    Watch,
+    CopyJob,
+    CopyProgress,
+    CopyStages,
+    VerifyJob,
     counts_of,
     first_staying,
     planned_counts_of,
@@ -214,7 +214,7 @@ class _Run:
         self._told = told
         self._say = say
         self._local = local
-        self._watch = Watch(folder)
+        self._watch = CopyProgress(folder)
         self._pacer = Pacer()
         self._look_at = 0.0
         self._complete = CopyCounts()
@@ -277,13 +277,13 @@ class _Run:
         return report
 
     @contextmanager
-    def _copying(self, tell: Callable[[Build], None]) -> Iterator[Copying]:
+    def _copying(self, tell: Callable[[Build], None]) -> Iterator[CopyStages]:
         what_next = f"go on with: bookwarden bookie-clusters build --resume --folder {self._build.folder}"
         defaults = OWN_JVM if self._local else {}
         with running_session(self._settings, local=self._local, application=_APPLICATION, defaults=defaults) as spark:
             tasks = spark.sparkContext.defaultParallelism
             reads = self._settings.orphans.max_reads_per_second
-            kind = ProvenLedgers if self._request.verify else CopiedLedgers
+            kind = VerifyJob if self._request.verify else CopyJob
             copied = kind(
                 self._settings,
                 Route(self._build.source, self._build.target),
@@ -300,7 +300,7 @@ class _Run:
                     self._told(self._build)
 
             with paused_by_signals(spark, "stopped" if self._request.dry_run or self._request.verify else what_next):
-                yield Copying(Stages(spark, self._folder, progress), copied, tasks)
+                yield CopyStages(Stages(spark, self._folder, progress), copied, tasks)
 
     def _looked(self) -> bool:
         """Look how far the copying is, if it is time to; return whether it was."""

@@ -33,7 +33,7 @@ from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.build import STAYING, CopyCounts, Staying
+from bookwarden.switching.moving.build import STAYING, CopyCounts, NotCopied
 from bookwarden.switching.moving.copiers import copier_between
 from bookwarden.switching.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
@@ -70,7 +70,7 @@ def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
     return _table(rows)
 
 
-class Listed(NamedTuple):
+class ListedLedger(NamedTuple):
     """A ledger to be copied, as the listing told of it: who held it is known although it is gone by now."""
 
     kind: str
@@ -78,13 +78,13 @@ class Listed(NamedTuple):
     size: int
 
 
-def listed_in(rows: pa.Table) -> dict[int, Listed]:
+def listed_in(rows: pa.Table) -> dict[int, ListedLedger]:
     """Read the ledgers of a part of a listing, by id."""
     columns = (rows.column(name).to_pylist() for name in ("ledger_id", "kind", "holder", "bytes"))
-    return {ledger_id: Listed(*told) for ledger_id, *told in zip(*columns, strict=True)}
+    return {ledger_id: ListedLedger(*told) for ledger_id, *told in zip(*columns, strict=True)}
 
 
-def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, Listed]) -> pa.Table:
+def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, ListedLedger]) -> pa.Table:
     """Lay out what came of listed ledgers as rows."""
     rows = (
         (
@@ -101,11 +101,11 @@ def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, Listed]
     return _table(rows)
 
 
-def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[Staying]:
+def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[NotCopied]:
     """Yield the rows with this outcome."""
     for row in rows.to_pylist():
         if row["outcome"] == outcome.value:
-            yield Staying(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
+            yield NotCopied(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
 
 
 def _table(rows: Iterable[tuple[object, ...]]) -> pa.Table:
@@ -145,7 +145,7 @@ def copier_of(
 
 
 @dataclass(frozen=True)
-class CopiedLedgers:
+class CopyJob:
     """Ledgers to be copied, and how fast; picklable."""
 
     settings: Settings  #: Of stores, bookies and limits.
@@ -174,7 +174,7 @@ class CopiedLedgers:
 
 
 @dataclass(frozen=True)
-class ProvenLedgers(CopiedLedgers):
+class VerifyJob(CopyJob):
     """Ledgers of which the target has a whole copy by its metadata, to be proven by its bookies; picklable."""
 
     def asked_of(self, candidate: Candidate) -> Candidate:
@@ -215,7 +215,7 @@ def _proven(reading: LedgerReading, route: Route, proof: WholeLedgers) -> CopyRe
 class ListLedgers:
     """Sorts the ledgers of a piece of the source's listing."""
 
-    copied: CopiedLedgers
+    copied: CopyJob
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         context = self.copied.metadata()
@@ -274,7 +274,7 @@ class ListLedgers:
 class CopyLedgers:
     """Copies the ledgers of a piece: rows of a piece of the listing."""
 
-    copied: CopiedLedgers
+    copied: CopyJob
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         listed = listed_in(folder.read(LISTING_STAGE, piece["piece"]).slice(piece["begin"], piece["rows"]))
@@ -296,10 +296,10 @@ class CopyLedgers:
         )
 
 
-class Copying:
+class CopyStages:
     """The stages of one build in a folder, also a resumed one."""
 
-    def __init__(self, stages: Stages, copied: CopiedLedgers, tasks: int) -> None:
+    def __init__(self, stages: Stages, copied: CopyJob, tasks: int) -> None:
         self._stages = stages
         self._folder = stages.folder
         self._copied = copied
@@ -339,7 +339,7 @@ class Copying:
         return pieces
 
 
-class Watch:
+class CopyProgress:
     """Tells how far the copying is, by the pieces that are finished in its folder, wherever the tasks run."""
 
     def __init__(self, folder: ScanFolder) -> None:
@@ -377,12 +377,12 @@ def planned_counts_of(listed: Iterable[Seal]) -> CopyCounts:
     return counts
 
 
-def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[Staying]:
+def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[NotCopied]:
     """Return the first ledgers that stay where they are, ``keep`` of each outcome, the worst outcome first."""
     before = _PLANNED if stage == LISTING_STAGE else ""
-    found: list[Staying] = []
+    found: list[NotCopied] = []
     for outcome in STAYING:
-        some: list[Staying] = []
+        some: list[NotCopied] = []
         for seal in seals:
             if len(some) >= keep:
                 break

@@ -32,14 +32,14 @@ from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerStat
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.checks.precheck import (
-    BookiePlaces,
+    BookieMap,
     BrokerSettings,
-    ClusterSeen,
     NamespacePlacement,
     Observations,
+    ObservedCluster,
     Precheck,
     Quorums,
-    TrialSeen,
+    TrialResult,
     judge,
 )
 from bookwarden.switching.registry import BookieCluster, Registry, can_have_others, is_ours
@@ -60,7 +60,9 @@ class Trials:
     node: ClusterRegistry  #: The registry, with the stores of its clusters.
     options: BookieOptions  #: Of connections to bookies.
 
-    def make(self, registry: Registry, target: str, bookies: Iterable[str], quorums: Quorums, digest: str) -> TrialSeen:
+    def make(
+        self, registry: Registry, target: str, bookies: Iterable[str], quorums: Quorums, digest: str
+    ) -> TrialResult:
         """Write a ledger to all of these bookies, read it back and remove it; what fails is in the result."""
         left = self._remove_left(registry)
         ledgers = self._ledgers_of(registry.cluster(target))
@@ -77,7 +79,7 @@ class Trials:
             trouble = str(error)
         if ledger_id is not None:
             left += self._removed(ledger_id, ledgers, marks)
-        return TrialSeen(ledger_id, len(set(bookies)), failed, denied, trouble, "; ".join(left))
+        return TrialResult(ledger_id, len(set(bookies)), failed, denied, trouble, "; ".join(left))
 
     def _create(self, registry: Registry, target: str, ledgers: TrialLedgers, metadata: LedgerMetadata) -> int:
         for _ in range(_TRIES):
@@ -217,7 +219,7 @@ class Observer:
             next_ledger_id=next_id,
             clusters=clusters,
             namespaces=None if placements is None else tuple(map(_placement, placements)),
-            places=BookiePlaces(*read_bookie_map(store)),
+            places=BookieMap(*read_bookie_map(store)),
             topics=tuple((name, Quorums(*quorums)) for name, quorums in topics.asked),
             unread_topics=topics.unread,
             disks=self._disks_of(cluster, clusters[target]),
@@ -235,7 +237,7 @@ class Observer:
         """Ask bookies of a cluster for the space on their disks."""
         return read_disk_space_at(self.registry.store_of(cluster), cluster.ledgers_root, bookies, options=self.options)
 
-    def _cluster(self, cluster: BookieCluster) -> ClusterSeen:
+    def _cluster(self, cluster: BookieCluster) -> ObservedCluster:
         root = cluster.ledgers_root
         try:
             store = self.registry.store_of(cluster)
@@ -244,12 +246,12 @@ class Observer:
             largest = largest_ledger_id(store, root, 0, MAX_LEDGER_ID + 1)
             own_next_id = next_ledger_id(store, root)
         except BookwardenError as error:
-            return ClusterSeen(trouble=str(error))
-        return ClusterSeen("", instance, *members, own_next_id, largest)
+            return ObservedCluster(trouble=str(error))
+        return ObservedCluster("", instance, *members, own_next_id, largest)
 
     def _without_others(
-        self, registry: Registry, cluster: BookieCluster, seen: ClusterSeen, next_id: int
-    ) -> ClusterSeen:
+        self, registry: Registry, cluster: BookieCluster, seen: ObservedCluster, next_id: int
+    ) -> ObservedCluster:
         """Pass over the largest ids if they are not ours: another client there has a counter of its own."""
         largest, root = seen.largest_ledger, cluster.ledgers_root
         if largest is None or largest < next_id or cluster.shared or not can_have_others(cluster):
@@ -263,11 +265,11 @@ class Observer:
                     break
                 largest = largest_ledger_id(store, root, 0, largest)
         except BookwardenError as error:
-            return ClusterSeen(trouble=str(error))
+            return ObservedCluster(trouble=str(error))
         others = seen.largest_ledger if largest != seen.largest_ledger else None
         return replace(seen, largest_ledger=largest, largest_of_others=others)
 
-    def _disks_of(self, cluster: BookieCluster, seen: ClusterSeen) -> Mapping[str, DiskSpace]:
+    def _disks_of(self, cluster: BookieCluster, seen: ObservedCluster) -> Mapping[str, DiskSpace]:
         if not seen.writable:
             return {}
         try:

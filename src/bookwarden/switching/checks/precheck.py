@@ -18,7 +18,7 @@ from bookwarden.switching.registry import BookieCluster, Registry, Status
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSeen:
+class ObservedCluster:
     """A registered bookie cluster; where its metadata does not answer all but ``trouble`` is empty."""
 
     trouble: str = ""  #: Why it did not answer; "" if it did.
@@ -78,7 +78,7 @@ class NamespacePlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class BookiePlaces:
+class BookieMap:
     """Pulsar's own map of bookies: the groups by name, and the racks by bookie."""
 
     groups: Mapping[str, frozenset[str]]
@@ -86,7 +86,7 @@ class BookiePlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSeen:
+class TrialResult:
     """A ledger that was written on the target, read back and removed."""
 
     ledger_id: int | None = None  #: None where none was made.
@@ -106,14 +106,14 @@ class Observations:
     brokers: tuple[Broker, ...]  #: All live ones.
     settings: tuple[BrokerSettings, ...]  #: Of the live brokers.
     next_ledger_id: int | None  #: That the one generator gives next; None if it has not given any.
-    clusters: Mapping[str, ClusterSeen]  #: By name, all that are registered.
+    clusters: Mapping[str, ObservedCluster]  #: By name, all that are registered.
     #: None where the metadata store has no policies of namespaces.
     namespaces: tuple[NamespacePlacement, ...] | None
-    places: BookiePlaces  #: By Pulsar's own map.
+    places: BookieMap  #: By Pulsar's own map.
     disks: Mapping[str, DiskSpace]  #: By id of the target's writable bookies.
     topics: tuple[tuple[str, Quorums], ...] = ()  #: Single topics that ask for quorums.
     unread_topics: tuple[str, ...] = ()  #: Why that is not known of the topics of a namespace.
-    trial: TrialSeen | None = None  #: None where none was made.
+    trial: TrialResult | None = None  #: None where none was made.
     is_rollback: bool = False  #: The target is the cluster that was active before.
 
 

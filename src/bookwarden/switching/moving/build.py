@@ -16,7 +16,7 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.moving.scope import Scope
-from bookwarden.switching.record import FoundRecord, RecordLease, Words, find_record
+from bookwarden.switching.record import FoundRecord, LeaseMessages, RecordLease, find_record
 
 #: The outcomes after which a ledger is whole on the target.
 DONE: Final = (CopyOutcome.COPIED, CopyOutcome.COMPLETE)
@@ -136,7 +136,7 @@ def work_of(ledgers: float, size: float) -> float:
 
 
 BUILD_PATH: Final = "/bookwarden/bookie-clusters-build"
-_WORDS: Final = Words(
+_WORDS: Final = LeaseMessages(
     "A build", "builds now", "the copies that were made stay; go on with `bookie-clusters build --resume`"
 )
 
@@ -333,7 +333,7 @@ UNPROVEN_ADVICE: Final = (
 )
 
 
-class Staying(NamedTuple):
+class NotCopied(NamedTuple):
     """A ledger that was not copied."""
 
     ledger_id: int
@@ -348,7 +348,7 @@ class BuildReport:
     """A build that is through, or what one would do."""
 
     build: Build
-    staying: tuple[Staying, ...]  #: The first of them, the worst first.
+    staying: tuple[NotCopied, ...]  #: The first of them, the worst first.
     seconds: float  #: That this process took.
     is_dry_run: bool = False  #: Nothing was copied: what would be has no outcome yet.
     is_verification: bool = False  #: Nothing was copied: what is complete was proven by its bookies.

@@ -18,7 +18,7 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import ActiveCluster
 from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion, Waiver, mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.moving.former import FormerClusters, Stays, Superseded, Unfinished, in_parts
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger, SupersededLedger, UnfinishedCopy, in_parts
 from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import Promotion, read_promotion, why_not_promoted
@@ -61,7 +61,7 @@ class Targets:
         return self.ledgers.total()
 
 
-class CleanedUp(NamedTuple):
+class SentMarks(NamedTuple):
     """The marks that were sent, and why others were not."""
 
     sent: int
@@ -73,7 +73,7 @@ class CleanupResult(NamedTuple):
 
     targets: Targets
     total: int  #: How many were to be marked; of a dry run: would be.
-    done: CleanedUp | None  #: None where nothing may go, and after a dry run.
+    done: SentMarks | None  #: None where nothing may go, and after a dry run.
     dry_run: bool
 
 
@@ -157,7 +157,7 @@ class Cleanup:
         at_most: int = 0,
         force: bool = False,
         progress: Callable[[int], object] = lambda _: None,
-    ) -> CleanedUp:
+    ) -> SentMarks:
         """Mark what may go; ``at_most`` so many, all for 0; ``progress`` is called with how many were sent.
 
         Raises RefusedError as `targets` does, while a switch is under way, and, unless ``force`` is given, within the
@@ -172,28 +172,28 @@ class Cleanup:
             failed += [(one.mark.ledger_id, one.failure or "") for one in report.failed]
             sent += len(part) - len(report.failed)
             progress(sent)
-        return CleanedUp(sent, tuple(failed))
+        return SentMarks(sent, tuple(failed))
 
     def _active(self, source: str | None) -> tuple[ActiveCluster, float]:
         """Return the active cluster, and for how many seconds the switch to it can be rolled back."""
         active = self.former.active(source)
         return active, active.window_left(self.window_s, self.clock() * 1000) or 0.0
 
-    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | Stays]:
+    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | KeptLedger]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
         promotion = read_promotion(self.store)
         for one in self.former.found(active, source):
-            if isinstance(one, Unfinished):
+            if isinstance(one, UnfinishedCopy):
                 yield Target(one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True)
             else:
-                yield one if isinstance(one, Stays) else _judged(one, promotion, active)
+                yield one if isinstance(one, KeptLedger) else _judged(one, promotion, active)
 
 
-def _judged(found: Superseded, promotion: Promotion | None, active: ActiveCluster) -> Target | Stays:
+def _judged(found: SupersededLedger, promotion: Promotion | None, active: ActiveCluster) -> Target | KeptLedger:
     former, holder = found.former, found.holder
     reason = why_not_promoted(found.kept, holder, promotion, active)
     if reason is not None:
-        return Stays(former.bookie_cluster, reason)
+        return KeptLedger(former.bookie_cluster, reason)
     return Target(former.bookie_cluster, former.ledger_id, holder, former.metadata.length)
 
 

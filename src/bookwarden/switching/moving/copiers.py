@@ -12,7 +12,7 @@ from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
@@ -28,9 +28,9 @@ from bookwarden.switching.moving.scope import Route, Scope
 def placement_on(target: tuple[MetadataStore, str], pulsar: MetadataStore) -> Placement:
     """Make the choice among the bookies of a cluster, by what Pulsar's own store says of racks and groups."""
 
-    def read() -> Ground:
+    def read() -> BookieTopology:
         known = read_bookie_map(pulsar)
-        return Ground(read_members(*target).writable, known.groups, known.racks)
+        return BookieTopology(read_members(*target).writable, known.groups, known.racks)
 
     return Placement(read, lambda namespace: Affinity(*read_affinity(pulsar, namespace)))
 

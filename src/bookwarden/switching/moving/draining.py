@@ -13,10 +13,10 @@ from typing import Final
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, Unloaded, roll, take_inventory
+from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, UnloadResult, roll, take_inventory
 from bookwarden.switching.moving.build import Build, find_build
-from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
-from bookwarden.switching.moving.promotion import Promoted, Promoting
+from bookwarden.switching.moving.cleanup import Cleanup, SentMarks
+from bookwarden.switching.moving.promotion import Promoter, PromotionPass
 from bookwarden.switching.registry_node import ClusterRegistry
 
 # What was closed by the first is copied by the second; what is opened meanwhile is in the active cluster.
@@ -24,7 +24,7 @@ _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """The ledgers that a former cluster has."""
 
     cluster: str  #: Its name.
@@ -51,14 +51,14 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """The result of one pass."""
 
-    left: Left  #: What was left when the sweep had not deleted anything yet that this pass marked.
+    left: Remaining  #: What was left when the sweep had not deleted anything yet that this pass marked.
     builds: tuple[Build, ...]  #: What was copied.
-    unloaded: tuple[Unloaded, ...]  #: Topics, so that what was open is closed.
-    promoted: Promoted | None  #: None where nothing was to be promoted.
-    marked: CleanedUp | None  #: None where nothing may go yet.
+    unloaded: tuple[UnloadResult, ...]  #: Topics, so that what was open is closed.
+    promoted: PromotionPass | None  #: None where nothing was to be promoted.
+    marked: SentMarks | None  #: None where nothing may go yet.
 
     @property
     def failed(self) -> int:
@@ -67,14 +67,14 @@ class Drained:
 
 
 @dataclass(frozen=True)
-class Draining:
+class Drainer:
     """Drains former clusters."""
 
     registry: ClusterRegistry  #: Of this Pulsar cluster.
     cleanup: Cleanup  #: Marks what may go.
-    promoting: Promoting  #: Has brokers read copies.
+    promoting: Promoter  #: Has brokers read copies.
 
-    def left(self, name: str) -> Left:
+    def left(self, name: str) -> Remaining:
         """Count what the cluster has; changes nothing.
 
         Raises RefusedError where it is active or not registered.
@@ -83,7 +83,7 @@ class Draining:
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
         to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
-        return Left(
+        return Remaining(
             name,
             targets.active,
             Counter({count.kind: count.open + count.closed for count in found.counts}),
@@ -105,7 +105,7 @@ class Draining:
         per_second: float,
         force: bool = False,
         say: Callable[[str], object] = lambda _: None,
-    ) -> Drained:
+    ) -> DrainResult:
         """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is told of each step.
 
         Topics are unloaded not more than ``per_second``; ``force`` waives the rollback window. Raises RefusedError as
@@ -113,7 +113,7 @@ class Draining:
         """
         self._require(name)
         builds: list[Build] = []
-        unloaded: list[Unloaded] = []
+        unloaded: list[UnloadResult] = []
         for _ in range(_ROUNDS):
             say("copying what is closed")
             builds.append(build())
@@ -128,7 +128,7 @@ class Draining:
         if left.may_go and (force or not left.window_left_s):
             say(f"marking {left.may_go:,} ledgers for deletion")
             marked = self.cleanup.mark(name, force=force)
-        return Drained(left, tuple(builds), tuple(unloaded), promoted, marked)
+        return DrainResult(left, tuple(builds), tuple(unloaded), promoted, marked)
 
     def _inventory(self, name: str) -> Inventory:
         return take_inventory(self.registry.require().registry, store_of=self.registry.store_of, only=name)
@@ -150,7 +150,7 @@ class Draining:
         if self.cleanup.former.active(name).name == name:
             raise RefusedError(f"bookie cluster {name!r} is not drained: it is active, and brokers write there")
 
-    def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
+    def _promote(self, per_second: float, say: Callable[[str], object]) -> PromotionPass | None:
         if self.cleanup.former.active().since_ms is None:
             return None
         plan = self.promoting.plan()

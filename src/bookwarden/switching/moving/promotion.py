@@ -24,9 +24,9 @@ from bookwarden.ledgers.metadata import ActiveCluster, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.switching.bookie_clusters import PlacedCatalog
-from bookwarden.switching.inventory import Unloaded, roll
-from bookwarden.switching.moving.former import FormerClusters, Stays, Unfinished
+from bookwarden.switching.bookie_clusters import MultiClusterCatalog
+from bookwarden.switching.inventory import UnloadResult, roll
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger, UnfinishedCopy
 from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
@@ -62,7 +62,7 @@ class BrokerTopics:
         return read_all_started(self._store)
 
 
-class NotStamped(NamedTuple):
+class StampFailure(NamedTuple):
     """A subscription that was not stamped, and why; of a whole topic its name is empty."""
 
     topic: str
@@ -71,30 +71,30 @@ class NotStamped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class StampResult:
     """The result for all subscriptions of loaded topics."""
 
     written: int  #: How many were stamped.
     right: int  #: How many were before.
-    failed: tuple[NotStamped, ...]
+    failed: tuple[StampFailure, ...]
 
 
 @dataclass(frozen=True)
-class Stamping:
+class Stamper:
     """Stamps the subscriptions of loaded topics."""
 
     nodes: ManagedLedgers
     topics: BrokerTopics
-    catalog: PlacedCatalog  #: Over all registered bookie clusters.
+    catalog: MultiClusterCatalog  #: Over all registered bookie clusters.
 
-    def stamp(self, active: str, per_second: float, *, sleep: Callable[[float], None] = time.sleep) -> Stamped:
+    def stamp(self, active: str, per_second: float, *, sleep: Callable[[float], None] = time.sleep) -> StampResult:
         """Stamp them with the cluster that has the cursor's ledger, or the active one where a cursor has none.
 
         Topics go so many in a second. A failure ends nothing. Properties that others write in the same moment can be
         lost, as with any two who replace them.
         """
         written, right = 0, 0
-        failed: list[NotStamped] = []
+        failed: list[StampFailure] = []
         for number, topic in enumerate(sorted(self.topics.loaded())):
             if number:
                 sleep(1 / per_second)
@@ -102,7 +102,7 @@ class Stamping:
                 name = TopicName.parse(topic).managed_ledger
                 cursors = self.nodes.cursors(name)
             except BookwardenError as error:
-                failed.append(NotStamped(topic, "", str(error)))
+                failed.append(StampFailure(topic, "", str(error)))
                 continue
             for encoded, cursor in cursors.items():
                 subscription = decode_local_name(encoded)
@@ -112,15 +112,15 @@ class Stamping:
                     # A cursor of the broker's own, as for replication, or deleted meanwhile.
                     continue
                 except BookwardenError as error:
-                    failed.append(NotStamped(topic, subscription, str(error)))
+                    failed.append(StampFailure(topic, subscription, str(error)))
                     continue
                 if isinstance(done, str):
-                    failed.append(NotStamped(topic, subscription, done))
+                    failed.append(StampFailure(topic, subscription, done))
                 elif done:
                     written += 1
                 else:
                     right += 1
-        return Stamped(written, right, tuple(failed))
+        return StampResult(written, right, tuple(failed))
 
     def _stamp(self, topic: str, name: str, encoded: str, info: CursorInfo, active: str) -> bool | str:
         """Return whether it was stamped, which is not needed if it is right; else why not."""
@@ -164,21 +164,21 @@ class PromotionPlan:
     through_ms: int  #: What was closed in the active cluster before will be promoted.
     ledgers: Counter[tuple[str, str]]  #: What is to be promoted, by former cluster and kind.
     promoted: int  #: How many are already.
-    stays: Counter[Stays]  #: What is not, by former cluster and reason.
+    stays: Counter[KeptLedger]  #: What is not, by former cluster and reason.
     readers: Mapping[str, Set[str]]  #: For each managed ledger, those that have its ledgers open if they are loaded.
     topics: tuple[str, ...]  #: Those that are loaded, and so have to be unloaded.
     started_ms: int  #: Since when all brokers run; 0 where that is not known.
 
 
 @dataclass(frozen=True, slots=True)
-class Promoted:
+class PromotionPass:
     """The result of a pass."""
 
     promotion: Promotion
-    unloaded: tuple[Unloaded, ...]
+    unloaded: tuple[UnloadResult, ...]
 
     @property
-    def failed(self) -> list[Unloaded]:
+    def failed(self) -> list[UnloadResult]:
         """The topics that were not unloaded."""
         return [one for one in self.unloaded if one.trouble and not one.is_absent]
 
@@ -187,8 +187,8 @@ class PromotionResult(NamedTuple):
     """The result of an order to promote."""
 
     plan: PromotionPlan
-    done: Promoted | None  #: None where nothing was to be promoted, and after a dry run.
-    stamped: Stamped | None  #: None unless it was asked for, and after a dry run.
+    done: PromotionPass | None  #: None where nothing was to be promoted, and after a dry run.
+    stamped: StampResult | None  #: None unless it was asked for, and after a dry run.
     dry_run: bool
 
     @property
@@ -200,7 +200,7 @@ class PromotionResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Promoting:
+class Promoter:
     """Plans and carries out promotions."""
 
     former: FormerClusters  #: Finds what former clusters have.
@@ -234,14 +234,14 @@ class Promoting:
             behind_ms = int(self.clock_of(self.store)() * 1000) - through_ms
             started_ms = max(0, started_ms - max(0, behind_ms))
         known = read_shadows(self.store)
-        ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
+        ledgers, stays = Counter[tuple[str, str]](), Counter[KeptLedger]()
         readers: dict[str, set[str]] = {}
         promoted = 0
         for one in self.former.found(active):
-            if isinstance(one, Stays):
+            if isinstance(one, KeptLedger):
                 stays[one] += 1
                 continue
-            if isinstance(one, Unfinished):
+            if isinstance(one, UnfinishedCopy):
                 # No broker reads it.
                 continue
             cluster, holder = one.former.bookie_cluster, one.holder
@@ -252,9 +252,9 @@ class Promoting:
                 if is_opened_since(one.kept, active, started_ms):
                     ledgers[cluster, holder.ledgers_label] += 1
                 else:
-                    stays[Stays(cluster, kept_open)] += 1
+                    stays[KeptLedger(cluster, kept_open)] += 1
             elif not 0 < one.kept.modified_ms < through_ms:
-                stays[Stays(cluster, "its copy was closed while this was looked at: promote once more")] += 1
+                stays[KeptLedger(cluster, "its copy was closed while this was looked at: promote once more")] += 1
             else:
                 ledgers[cluster, holder.ledgers_label] += 1
                 if holder.component is not LedgerComponent.SCHEMA_STORAGE:
@@ -270,10 +270,10 @@ class Promoting:
         self,
         per_second: float,
         *,
-        stamping: Stamping | None = None,
+        stamping: Stamper | None = None,
         dry_run: bool = False,
         confirm: Callable[[PromotionPlan], object] = lambda _: None,
-        tell: Callable[[Unloaded], object] = lambda _: None,
+        tell: Callable[[UnloadResult], object] = lambda _: None,
     ) -> PromotionResult:
         """Promote what can be, and stamp subscriptions where ``stamping`` is given; or look only.
 
@@ -290,8 +290,8 @@ class Promoting:
         return PromotionResult(plan, done, stamped, dry_run)
 
     def carry_out(
-        self, plan: PromotionPlan, per_second: float, tell: Callable[[Unloaded], object] = lambda _: None
-    ) -> Promoted:
+        self, plan: PromotionPlan, per_second: float, tell: Callable[[UnloadResult], object] = lambda _: None
+    ) -> PromotionPass:
         """Unload the topics, so many in a second, and keep what is promoted; ``tell`` is called with each topic.
 
         Interrupted or killed, it has promoted nothing, and may be repeated. Raises RefusedError where brokers were
@@ -316,7 +316,7 @@ class Promoting:
             keep_promotion(self.store, promotion, plan.version)
         except LostRaceError as error:
             raise RefusedError(f"another process has just promoted: {error}") from error
-        return Promoted(promotion, tuple(done))
+        return PromotionPass(promotion, tuple(done))
 
 
 def _by_managed_ledger(topics: Iterable[str]) -> dict[str, str]:

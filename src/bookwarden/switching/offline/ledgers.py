@@ -53,7 +53,7 @@ def read_named(references: ReferencePieces) -> NamedLedgers:
     return NamedLedgers(frozenset(needed), frozenset(optional - needed), len(logs - moved), tuple(doubts))
 
 
-class Standing(enum.Enum):
+class CopyStatus(enum.Enum):
     """The standing of a ledger between two clusters."""
 
     SAME = "the same"  #: Both have it, closed, and it is one ledger.
@@ -63,21 +63,21 @@ class Standing(enum.Enum):
     DIFFERENT = "different"  #: Brokers on the target would read something else.
 
 
-class Compared(NamedTuple):
+class LedgerComparison(NamedTuple):
     """A ledger, and what stands in the way if that is DIFFERENT."""
 
     ledger_id: int
-    standing: Standing
+    standing: CopyStatus
     reason: str = ""
     bookies: frozenset[str] = frozenset()  #: Of the target, that have it if it is the SAME.
 
 
-def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compared:
+def compare(source: LedgerReading, target: LedgerReading, owner: str) -> LedgerComparison:
     """Compare a ledger by its metadata on both sides; what one copier proved is told by its mark."""
     ledger_id = source.ledger_id
 
-    def differs(reason: str) -> Compared:
-        return Compared(ledger_id, Standing.DIFFERENT, reason)
+    def differs(reason: str) -> LedgerComparison:
+        return LedgerComparison(ledger_id, CopyStatus.DIFFERENT, reason)
 
     if isinstance(source, UnreadableLedger):
         return differs(f"its metadata on the source cannot be understood: {source.reason}")
@@ -86,7 +86,7 @@ def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compare
     if not isinstance(source, StoredLedger):
         if isinstance(target, StoredLedger):
             return differs("it is on the target, and not on the source: brokers ran there, or it was deleted here")
-        return Compared(ledger_id, Standing.MISSING)
+        return LedgerComparison(ledger_id, CopyStatus.MISSING)
     one = source.metadata
     if is_unfinished(one):
         return differs("the source has an unfinished copy of it")
@@ -97,11 +97,11 @@ def compare(source: LedgerReading, target: LedgerReading, owner: str) -> Compare
         if not is_unfinished(other):
             if one.state is LedgerState.CLOSED and _end(one) == _end(other):
                 bookies = frozenset(bookie for segment in other.segments for bookie in segment.ensemble)
-                return Compared(ledger_id, Standing.SAME, bookies=bookies)
+                return LedgerComparison(ledger_id, CopyStatus.SAME, bookies=bookies)
             return differs(f"it ends at {_ends(one)} on the source, and at {_ends(other)} on the target")
         if not is_marked(other.custom, owner):
             return differs("the target has an unfinished copy of it that is not of this move")
-    return Compared(ledger_id, Standing.TO_COPY if one.state is LedgerState.CLOSED else Standing.OPEN)
+    return LedgerComparison(ledger_id, CopyStatus.TO_COPY if one.state is LedgerState.CLOSED else CopyStatus.OPEN)
 
 
 def _said_of(metadata: LedgerMetadata) -> dict[str, object]:

@@ -24,9 +24,9 @@ from bookwarden.switching.moving.copiers import OfflineCopiers
 from bookwarden.switching.moving.former import in_parts
 from bookwarden.switching.offline.checking import MoveChecks, Sides, TargetUri, find_sides, refused, require_no_foreign
 from bookwarden.switching.offline.ledgers import (
-    Compared,
+    CopyStatus,
+    LedgerComparison,
     NamedLedgers,
-    Standing,
     compare,
     read_named,
 )
@@ -48,8 +48,8 @@ _SHOWN: Final = 20
 class Tally(NamedTuple):
     """The ledgers that are named, by how far they are."""
 
-    counts: Counter[Standing]
-    different: tuple[Compared, ...]  #: The first few.
+    counts: Counter[CopyStatus]
+    different: tuple[LedgerComparison, ...]  #: The first few.
     missing: tuple[int, ...]  #: The first few that brokers want to find, and that neither cluster has.
     missed: int = 0  #: How many these are.
     bookies: frozenset[str] = frozenset()  #: Those that have what is the same already, by the target's metadata.
@@ -80,7 +80,7 @@ class MovePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """The result of a command."""
 
     record: MoveRecord  #: As it is now.
@@ -164,7 +164,7 @@ class OfflineMove:
         wait_s: float | None = None,
         say: Callable[[str], object] = lambda _: None,
         progress: Callable[[int], object] = lambda _: None,
-    ) -> Moved:
+    ) -> MoveResult:
         """Carry the move out from wherever it is; wait up to ``wait_s`` seconds for brokers to be stopped.
 
         ``say`` is called with each step, ``progress`` with the ledgers copied so far. Raises RefusedError where
@@ -192,7 +192,7 @@ class OfflineMove:
             self.node.write(given_up)
         return given_up
 
-    def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> Moved:
+    def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> MoveResult:
         sides = work.plan.sides
         if not work.plan.record.saved:
             saved = save_nodes(self.registry.store, self.registry.url, Path(work.plan.record.folder), "before")
@@ -239,12 +239,12 @@ class OfflineMove:
             changed = f"the next ledger id below {sides.source.place.ledgers_root} ({source_id}, now {now_id})"
         return _Rest(saved, tally, next_id, changed)
 
-    def _moved(self, work: _Work, tally: Tally) -> Moved:
+    def _moved(self, work: _Work, tally: Tally) -> MoveResult:
         found = self.node.read()
         record = work.plan.record if found is None else found.record
         next_id = self.registry.stores.ids_at(work.plan.sides.target.place).next_id()
         troubles = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.troubles.items())[:_SHOWN])
-        return Moved(record, work.copied, work.recovered, tally, next_id, troubles)
+        return MoveResult(record, work.copied, work.recovered, tally, next_id, troubles)
 
     def _advance(self, work: _Work, phase: MovePhase, saved: str = "") -> None:
         found = self.node.read()
@@ -291,7 +291,7 @@ class OfflineMove:
         """Have every ledger closed that nobody closed; return all that are named, by what is readable only then."""
         named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
-        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is Standing.OPEN]
+        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is CopyStatus.OPEN]
         if left:
             work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
         with self.copiers.recovery(sides.source.place) as recovery:
@@ -322,9 +322,9 @@ class OfflineMove:
         def wanted() -> Iterator[int]:
             for one in self._compared(sides, owner, named):
                 guard()
-                if one.standing is Standing.DIFFERENT:
+                if one.standing is CopyStatus.DIFFERENT:
                     raise _different(Tally(Counter({one.standing: 1}), (one,), ()), {})
-                if one.standing is Standing.TO_COPY:
+                if one.standing is CopyStatus.TO_COPY:
                     yield one.ledger_id
 
         if guarded:
@@ -340,7 +340,7 @@ class OfflineMove:
                 elif result.outcome not in (CopyOutcome.GONE, CopyOutcome.OPEN):
                     work.troubles[result.ledger_id] = result.reason or result.outcome.value
 
-    def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[Compared]:
+    def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[LedgerComparison]:
         """Compare everything that is named, as it is now."""
         for ids in in_parts(named.all):
             here, there = sides.source.metadata.read_many(ids), sides.target.metadata.read_many(ids)
@@ -348,17 +348,17 @@ class OfflineMove:
                 yield compare(source, target, owner)
 
     def _tally(self, sides: Sides, owner: str, named: NamedLedgers) -> Tally:
-        counts = Counter[Standing]()
-        different: list[Compared] = []
+        counts = Counter[CopyStatus]()
+        different: list[LedgerComparison] = []
         missing: list[int] = []
         missed = 0
         bookies = set[str]()
         for one in self._compared(sides, owner, named):
             counts[one.standing] += 1
             bookies |= one.bookies
-            if one.standing is Standing.DIFFERENT and len(different) < _SHOWN:
+            if one.standing is CopyStatus.DIFFERENT and len(different) < _SHOWN:
                 different.append(one)
-            if one.standing is Standing.MISSING and one.ledger_id in named.needed:
+            if one.standing is CopyStatus.MISSING and one.ledger_id in named.needed:
                 missed += 1
                 if len(missing) < _SHOWN:
                     missing.append(one.ledger_id)
@@ -410,14 +410,14 @@ def _require_same(tally: Tally, troubles: dict[int, str], may_miss: int) -> None
     """Raise RefusedError unless both clusters have the same, apart from so many that neither has."""
     if tally.missed > may_miss:
         raise refused(f"{_missed(tally)} in neither cluster, and {may_miss:,} may be: nothing was changed for brokers")
-    if tally.total != tally.counts[Standing.SAME] + tally.counts[Standing.MISSING]:
+    if tally.total != tally.counts[CopyStatus.SAME] + tally.counts[CopyStatus.MISSING]:
         raise _different(tally, troubles)
 
 
 def _different(tally: Tally, troubles: dict[int, str]) -> Exception:
     shown = [f"ledger {one.ledger_id}: {one.reason}" for one in tally.different]
     shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(troubles.items())]
-    count = tally.total - tally.counts[Standing.SAME] - tally.counts[Standing.MISSING]
+    count = tally.total - tally.counts[CopyStatus.SAME] - tally.counts[CopyStatus.MISSING]
     return refused(
         f"{count:,} of {tally.total:,} ledgers that are named are not the same on the target: "
         f"{some(shown) or 'they are not there, or not closed'}. Start no broker there; on the source nothing was "

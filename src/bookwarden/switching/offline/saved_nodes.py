@@ -115,7 +115,7 @@ def read_saved(file: Path, url: str) -> Iterator[SavedNode]:
 
 
 @dataclass(frozen=True, slots=True)
-class Restoration:
+class NodeDifferences:
     """The differences of the store from a file."""
 
     nodes: int  #: In the file.
@@ -129,7 +129,7 @@ class Restoration:
         return self.changed + self.gone
 
 
-def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
+def compare_saved(store: MetadataStore, file: Path, url: str) -> NodeDifferences:
     """Compare the store with a file; changes nothing."""
     store.sync()
     nodes = changed = gone = 0
@@ -140,7 +140,7 @@ def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
             changed, gone = (changed, gone + 1) if now is None else (changed + 1, gone)
             if len(shown) < _SHOWN:
                 shown.append(saved.path)
-    return Restoration(nodes, changed, gone, tuple(shown))
+    return NodeDifferences(nodes, changed, gone, tuple(shown))
 
 
 def changed_since(store: MetadataStore, file: Path, url: str) -> str | None:
@@ -197,7 +197,7 @@ def _line(raw: bytes) -> dict[str, Any]:
     raise FormatError("a line is no JSON object")
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """The result of putting nodes back."""
 
     written: int
@@ -205,13 +205,13 @@ class Restored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NodeRestoring:
+class NodeRestorer:
     """Puts saved nodes back into Pulsar's own store."""
 
     store: MetadataStore
     url: str
 
-    def plan(self, file: Path) -> Restoration:
+    def plan(self, file: Path) -> NodeDifferences:
         """Compare the store with the file; change nothing."""
         return compare_saved(self.store, file, self.url)
 
@@ -223,8 +223,8 @@ class NodeRestoring:
                 f"no node is put back while brokers live, such as {live[0].name}: stop all of them first"
             )
 
-    def carry_out(self, file: Path) -> Restored:
+    def carry_out(self, file: Path) -> RestoreResult:
         """Save what is there beside the file, then put the saved values back; RefusedError while a broker lives."""
         self.require_no_broker()
         before = save_nodes(self.store, self.url, file.parent, "before-restoring")
-        return Restored(restore_nodes(self.store, file, self.url, self.require_no_broker), before)
+        return RestoreResult(restore_nodes(self.store, file, self.url, self.require_no_broker), before)

@@ -14,9 +14,9 @@ from bookwarden.switching.moving.build import (
     Build,
     BuildReport,
     CopyCounts,
+    NotCopied,
     Pace,
     Pacer,
-    Staying,
 )
 from bookwarden.switching.moving.scope import Scope
 
@@ -58,7 +58,7 @@ def test_counts_pass_through_the_seals_of_files_and_through_json() -> None:
 
 
 def test_a_report_names_what_stays() -> None:
-    stays = Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
+    stays = NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
     found = BuildReport(BUILD, (stays,), 2.5).as_json()
     assert found["staying"] == [
         {

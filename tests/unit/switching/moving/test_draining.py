@@ -24,9 +24,9 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.inventory import NOT_OURS
 from bookwarden.switching.moving.build import BUILD_PATH, Build, Pace
 from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.draining import Drained, Draining
+from bookwarden.switching.moving.draining import Drainer, DrainResult
 from bookwarden.switching.moving.former import FormerClusters
-from bookwarden.switching.moving.promotion import Promoting
+from bookwarden.switching.moving.promotion import Promoter
 from bookwarden.switching.moving.scope import scope_of
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
@@ -65,10 +65,10 @@ class Site(TwoBookieClusters):
             self.catalog,
             read_references=lambda holders: dict.fromkeys(holders, self.references),
         )
-        self.draining = Draining(
+        self.draining = Drainer(
             ClusterRegistry(ClusterStores(lambda _: self.store), "memory:"),
             Cleanup(former, self.store, self, self.mark, self.enabled, WINDOW_S, lambda: self.time),
-            Promoting(former, self.store, self, self, self.clock_of),
+            Promoter(former, self.store, self, self, self.clock_of),
         )
 
     def state(self) -> State:
@@ -127,7 +127,7 @@ class Site(TwoBookieClusters):
         self.waived = {waiver for mark in marks for waiver in mark.waives}
         return MarkReport(tuple(MarkedLedger(mark, None) for mark in marks))
 
-    def drain(self, *, force: bool = False) -> Drained:
+    def drain(self, *, force: bool = False) -> DrainResult:
         self.steps.clear()
         return self.draining.carry_out("a", self.build, per_second=1e9, force=force)
 

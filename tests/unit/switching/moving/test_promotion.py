@@ -15,8 +15,8 @@ from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving import promotion
-from bookwarden.switching.moving.former import FormerClusters, Stays
-from bookwarden.switching.moving.promotion import Promoted, Promoting, Stamped, Stamping
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger
+from bookwarden.switching.moving.promotion import Promoter, PromotionPass, Stamper, StampResult
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
@@ -55,7 +55,7 @@ class Site(TwoBookieClusters):
         for ledger_id in (1, 2, 3):
             self.both(ledger_id)
         self.time = NOW
-        self.promoting = Promoting(FormerClusters(self.clusters, self.catalog), self.store, self, self, self.clock_of)
+        self.promoting = Promoter(FormerClusters(self.clusters, self.catalog), self.store, self, self, self.clock_of)
 
     def state(self) -> State:
         return State(self.phase, self.registry, None, ())
@@ -82,7 +82,7 @@ class Site(TwoBookieClusters):
         if topic in self.failing:
             raise self.failing[topic]
 
-    def promote(self) -> Promoted:
+    def promote(self) -> PromotionPass:
         return self.promoting.carry_out(self.promoting.plan(), 1e9)
 
     def record(self) -> Promotion | None:
@@ -106,7 +106,7 @@ def test_the_topics_of_whole_copies_are_unloaded_and_then_they_are_promoted(site
     site.ledger("a", 10)
     plan = site.promoting.plan()
     assert (plan.ledgers, plan.topics, plan.promoted) == (Counter({("a", "data"): 3}), (ORDERS,), 0)
-    assert plan.stays == Counter({Stays("a", "bookie cluster b, which is active, does not have it"): 1})
+    assert plan.stays == Counter({KeptLedger("a", "bookie cluster b, which is active, does not have it"): 1})
     assert (site.record(), site.unloaded) == (None, [])
     done = site.promote()
     assert (site.unloaded, done.failed) == ([ORDERS], [])
@@ -130,8 +130,8 @@ def test_an_order_that_finds_nothing_leaves_the_newest_promotion(site: Site) -> 
     # Nor does one that only stamps, here no topic.
     nowhere = ManagedLedgers(site.store)
     site.topics = set()
-    stamped = site.promoting.promote(1e9, stamping=Stamping(nowhere, site, site.catalog))
-    assert (stamped.done, stamped.stamped, stamped.failures) == (None, Stamped(0, 0, ()), [])
+    stamped = site.promoting.promote(1e9, stamping=Stamper(nowhere, site, site.catalog))
+    assert (stamped.done, stamped.stamped, stamped.failures) == (None, StampResult(0, 0, ()), [])
     assert find_promotion(site.store)[1] == version
 
 
@@ -189,7 +189,9 @@ def test_what_is_copied_while_it_runs_waits_for_the_next_time(site: Site) -> Non
 def test_a_copy_of_the_same_moment_is_not_promoted(site: Site) -> None:
     site.both(5)
     plan = site.promoting.plan()
-    assert plan.stays == Counter({Stays("a", "its copy was closed while this was looked at: promote once more"): 1})
+    assert plan.stays == Counter(
+        {KeptLedger("a", "its copy was closed while this was looked at: promote once more"): 1}
+    )
 
 
 def test_shadow_topics_and_topics_that_took_ledgers_over_are_unloaded_too(site: Site) -> None:
@@ -331,7 +333,7 @@ def test_an_unfinished_copy_unloads_nothing(site: Site) -> None:
     site.ledger("a", 9, holder=other)
     site.ledger("b", 9, holder=other, state=LedgerState.OPEN, last=None, length=0, **COPY)
     plan = site.promoting.plan()
-    assert plan.stays == Counter({Stays("a", "its copy in bookie cluster b is not finished"): 1})
+    assert plan.stays == Counter({KeptLedger("a", "its copy in bookie cluster b is not finished"): 1})
     assert plan.topics == (ORDERS,)
 
 

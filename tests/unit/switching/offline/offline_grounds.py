@@ -27,7 +27,7 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
 from bookwarden.switching.checks.observing import Observer
 from bookwarden.switching.offline.checking import MoveChecks, TargetUri
-from bookwarden.switching.offline.move import Moved, MovePlan, OfflineMove
+from bookwarden.switching.offline.move import MovePlan, MoveResult, OfflineMove
 from bookwarden.switching.offline.record import MOVE_PATH, MoveRecord
 from bookwarden.switching.registry import BookieCluster
 from bookwarden.switching.registry_node import ClusterRegistry
@@ -182,7 +182,7 @@ class Ground:
     def plan(self, target: TargetUri = TO_B, *, may_miss: int = 0) -> MovePlan:
         return self.move.plan(target, self.folder, may_miss=may_miss)
 
-    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False, may_miss: int = 0) -> Moved:
+    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False, may_miss: int = 0) -> MoveResult:
         """Run the command to its end; it waits some seconds for brokers."""
         return self.move.carry_out(
             self.plan(target, may_miss=may_miss), ahead_only=ahead, wait_s=5, say=self.said.append

@@ -14,7 +14,7 @@ from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
 from bookwarden.switching.offline.checking import TargetUri
-from bookwarden.switching.offline.ledgers import Standing
+from bookwarden.switching.offline.ledgers import CopyStatus
 from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
 from bookwarden.switching.offline.saved_nodes import read_saved
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
@@ -64,11 +64,11 @@ def test_what_is_closed_goes_ahead_and_the_rest_when_no_broker_lives(ground: Gro
     plan = ground.plan()
     assert plan.failing == []
     assert plan.brokers == ("br1",)
-    assert dict(plan.tally.counts) == {Standing.TO_COPY: 3, Standing.OPEN: 1}
+    assert dict(plan.tally.counts) == {CopyStatus.TO_COPY: 3, CopyStatus.OPEN: 1}
     assert ground.store.get(MOVE_PATH) is None
 
     moved = ground.carry_out()
-    assert (moved.copied, moved.recovered, moved.tally.counts[Standing.SAME]) == (4, 1, 4)
+    assert (moved.copied, moved.recovered, moved.tally.counts[CopyStatus.SAME]) == (4, 1, 4)
     assert ground.recovered == [9]
     assert ground.metadata(B, 9) is not None
     assert "Stop all brokers now; still there: br1" in ground.said
@@ -79,7 +79,7 @@ def test_what_is_closed_goes_ahead_and_the_rest_when_no_broker_lives(ground: Gro
 def test_ahead_leaves_what_is_open_and_does_not_wait(ground: Ground) -> None:
     moved = ground.carry_out(ahead=True)
     assert (moved.copied, moved.recovered, moved.record.phase) == (3, 0, MovePhase.AHEAD)
-    assert moved.tally.counts[Standing.OPEN] == 1
+    assert moved.tally.counts[CopyStatus.OPEN] == 1
     assert ground.recovered == []
     assert ground.ids(B).next_id() >= 15
     assert ground.carry_out().copied == 1
@@ -245,7 +245,7 @@ def test_a_ledger_that_neither_has_stands_in_the_way_unless_it_was_lost_before(g
 
 def test_what_need_not_be_there_may_be_missing(ground: Ground) -> None:
     ground.offloaded = {6}
-    assert ground.carry_out().tally.counts[Standing.MISSING] == 1
+    assert ground.carry_out().tally.counts[CopyStatus.MISSING] == 1
     require_moved(ground)
 
 
@@ -376,7 +376,7 @@ def test_the_way_back_is_the_same_with_both_exchanged(ground: Ground) -> None:
     ground.meanwhile = [ground.stop_brokers]
     plan = ground.plan(TO_A)
     assert plan.failing == []
-    assert dict(plan.tally.counts) == {Standing.SAME: 3, Standing.TO_COPY: 1, Standing.OPEN: 1}
+    assert dict(plan.tally.counts) == {CopyStatus.SAME: 3, CopyStatus.TO_COPY: 1, CopyStatus.OPEN: 1}
     moved = ground.carry_out(TO_A)
     assert (moved.copied, moved.recovered, moved.record.uri) == (2, 1, TO_A.uri)
     assert moved.record.phase is MovePhase.DONE

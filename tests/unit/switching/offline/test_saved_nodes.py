@@ -12,7 +12,7 @@ from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.offline.saved_nodes import NodeRestoring, compare_saved, read_saved, restore_nodes, save_nodes
+from bookwarden.switching.offline.saved_nodes import NodeRestorer, compare_saved, read_saved, restore_nodes, save_nodes
 from unit.switching.mortal import Killed, Mortal
 
 URL = "zk:pulsar:2181"
@@ -52,7 +52,7 @@ def test_what_was_saved_is_there_again_and_what_is_new_stays(store: MemoryStore,
     assert set(found.shown) == {TOPIC.format(1), TOPIC.format(600), f"{TOPIC.format(0)}/sub"}
 
     store.create(f"{BROKERS_PATH}/br1", b"{}", make_parents=True)
-    restoring = NodeRestoring(store, URL)
+    restoring = NodeRestorer(store, URL)
     with pytest.raises(RefusedError, match="while brokers live, such as br1"):
         restoring.carry_out(file)
     assert compare_saved(store, file, URL).total == 3

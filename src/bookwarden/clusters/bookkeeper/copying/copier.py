@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
+from bookwarden.clusters.bookkeeper.copying.entries import EntryCopying, LedgerCopyTask
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.copying.placement import Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -124,9 +124,9 @@ class _Candidate(NamedTuple):
     holder: Holder
     existing: StoredLedger | None
 
-    def trouble(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _Trouble:
+    def trouble(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _NotCopied:
         """Return why it was not copied this time."""
-        return _Trouble(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
+        return _NotCopied(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
 
     def result(self, outcome: CopyOutcome, reason: str = "") -> CopyResult:
         """Return what became of it."""
@@ -136,15 +136,15 @@ class _Candidate(NamedTuple):
         return CopyResult(self.source.ledger_id, outcome, self.holder, entries, size, reason)
 
 
-class _Begun(NamedTuple):
+class _OpenCopy(NamedTuple):
     """A copy whose metadata is written, and whose entries are to come."""
 
     candidate: _Candidate
-    ledger: CopiedLedger
+    ledger: LedgerCopyTask
     raw: bytes  #: The value of its node.
 
 
-class _Trouble(NamedTuple):
+class _NotCopied(NamedTuple):
     """A ledger that was not copied; another try may do it, and this is the result if none does."""
 
     result: CopyResult
@@ -200,7 +200,7 @@ class LedgerCopier:
             for left in reversed(range(_TRIES)):
                 again: list[int] = []
                 for each in self._try(part):
-                    if not isinstance(each, _Trouble):
+                    if not isinstance(each, _NotCopied):
                         yield each
                     elif left:
                         again.append(each.result.ledger_id)
@@ -208,7 +208,7 @@ class LedgerCopier:
                         yield each.result
                 part = again
 
-    def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _Trouble]:
+    def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _NotCopied]:
         """Try to copy these ledgers, as everything is now."""
         candidates: list[_Candidate] = []
         left: list[StoredLedger] = []
@@ -230,7 +230,7 @@ class LedgerCopier:
                     yield each
             yield from self._copy(named)
 
-    def _as_now(self, candidates: Sequence[_Candidate]) -> Iterator[_Candidate | CopyResult | _Trouble]:
+    def _as_now(self, candidates: Sequence[_Candidate]) -> Iterator[_Candidate | CopyResult | _NotCopied]:
         """Read again what is about to be copied, and what refers to it: earlier runs may have taken hours."""
         same: list[_Candidate] = []
         sources = self._sources.read_many([each.source.ledger_id for each in candidates])
@@ -339,16 +339,16 @@ class LedgerCopier:
         if run:
             yield run
 
-    def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _Trouble]:
+    def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _NotCopied]:
         """Copy these; of each the source is closed, and something names it, as was read just now."""
-        begun: list[_Begun] = []
+        begun: list[_OpenCopy] = []
         for each in self._begin(candidates):
-            if isinstance(each, _Begun):
+            if isinstance(each, _OpenCopy):
                 begun.append(each)
             else:
                 yield each
         self._entries.run([each.ledger for each in begun])
-        whole: list[_Begun] = []
+        whole: list[_OpenCopy] = []
         for one in begun:
             error = one.ledger.error
             if error is None:
@@ -360,7 +360,7 @@ class LedgerCopier:
                 yield one.candidate.trouble(str(error), _outcome_of(error))
         yield from self._close(whole)
 
-    def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_Begun | CopyResult | _Trouble]:
+    def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_OpenCopy | CopyResult | _NotCopied]:
         """Choose the bookies of each copy, and write its metadata."""
         chosen: dict[int, tuple[_Candidate, tuple[str, ...]]] = {}
         for each in candidates:
@@ -373,7 +373,7 @@ class LedgerCopier:
             else:
                 chosen[ledger_id] = each, ensemble
         problems = self._remnants(chosen)
-        begun: list[_Begun] = []
+        begun: list[_OpenCopy] = []
         writes: list[Write] = []
         for ledger_id, (each, ensemble) in chosen.items():
             if ledger_id in problems:
@@ -381,12 +381,12 @@ class LedgerCopier:
                 continue
             opened = opened_copy(each.source.metadata, ensemble, self._owner)
             try:
-                ledger = CopiedLedger(each.source, opened, anew=each.existing is not None)
+                ledger = LedgerCopyTask(each.source, opened, anew=each.existing is not None)
             except FormatError as error:
                 yield each.result(CopyOutcome.FAILED, str(error))
                 continue
             raw = encode_ledger_metadata(opened, password=ledger.password)
-            begun.append(_Begun(each, ledger, raw))
+            begun.append(_OpenCopy(each, ledger, raw))
             writes.append(self._write_of(ledger_id, raw, each.existing))
         for one, trouble in zip(begun, self._store.write_many(writes), strict=True):
             yield one if trouble is None else one.candidate.trouble(str(trouble))
@@ -428,7 +428,7 @@ class LedgerCopier:
             return Write(ledger_path(self._root, ledger_id), raw, None)
         return Write(replaced.path, raw, replaced.version)
 
-    def _close(self, begun: Sequence[_Begun]) -> Iterator[CopyResult | _Trouble]:
+    def _close(self, begun: Sequence[_OpenCopy]) -> Iterator[CopyResult | _NotCopied]:
         """Close copies whose entries are proven, if everything else is still as it was."""
         ledger_ids = [each.ledger.source.ledger_id for each in begun]
         sources, found = self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids)

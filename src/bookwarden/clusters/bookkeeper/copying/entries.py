@@ -26,7 +26,7 @@ from bookwarden.wire.ledger_metadata import decode_ledger_password
 _ENTRIES_IN_FLIGHT: Final = 1000
 
 
-class CopiedLedger:
+class LedgerCopyTask:
     """One ledger whose entries are copied: ``target`` is the open metadata of its copy, written already.
 
     Raises FormatError for metadata by which it cannot be read. ``anew``: entries of an earlier attempt may be there,
@@ -60,16 +60,16 @@ class EntryCopying:
         self._bookies = bookies
         self._pacing = CopyPacing(limits)
         self._most_bytes = bookies.options.bytes_in_flight
-        self._under_way: dict[int, _UnderWay] = {}
-        self._waiting: deque[_UnderWay] = deque()
+        self._under_way: dict[int, _RunningCopy] = {}
+        self._waiting: deque[_RunningCopy] = deque()
         self._entries = 0
         self._bytes = 0
 
-    def run(self, ledgers: Sequence[CopiedLedger]) -> None:
+    def run(self, ledgers: Sequence[LedgerCopyTask]) -> None:
         """Copy these ledgers, each of which is there once; what went wrong is in their ``error``."""
         with self._bookies.exchange():
             try:
-                self._waiting.extend(_UnderWay(ledger, self, self._bookies) for ledger in ledgers if ledger.entries)
+                self._waiting.extend(_RunningCopy(ledger, self, self._bookies) for ledger in ledgers if ledger.entries)
                 self._under_way = {each.ledger.source.ledger_id: each for each in self._waiting}
                 while self._under_way:
                     wait = self._ask()
@@ -136,10 +136,10 @@ class _ReadBack(ReadEntry):
     __slots__ = ()
 
 
-class _UnderWay:
+class _RunningCopy:
     """A ledger on its way: entries are asked for in order, come in any order, and are written in order."""
 
-    def __init__(self, ledger: CopiedLedger, copying: EntryCopying, bookies: Bookies) -> None:
+    def __init__(self, ledger: LedgerCopyTask, copying: EntryCopying, bookies: Bookies) -> None:
         self.ledger = ledger
         source = ledger.source
         self._bookies = bookies

@@ -27,7 +27,7 @@ _MOST_REMEMBERED: Final = 10_000
 _Names = frozenset[str]
 
 
-class Ground(NamedTuple):
+class BookieTopology(NamedTuple):
     """The bookies to choose from, and what is known of them."""
 
     writable: frozenset[str]
@@ -51,7 +51,7 @@ class Placement:
 
     def __init__(
         self,
-        read: Callable[[], Ground],
+        read: Callable[[], BookieTopology],
         affinity_of: Callable[[str], Affinity],
         *,
         max_age_s: float = 5.0,
@@ -62,7 +62,7 @@ class Placement:
         self._max_age_s = max_age_s
         self._now = now
         self._read_at = float("-inf")
-        self._choices = _Choices(Ground(frozenset(), {}, {}))
+        self._choices = _Choices(BookieTopology(frozenset(), {}, {}))
         self._affinities: dict[str, Affinity] = {}
 
     def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Placement:
         return found
 
 
-def candidates(ground: Ground, affinity: Affinity, ensemble_size: int, avoid: Set[str]) -> frozenset[str]:
+def candidates(ground: BookieTopology, affinity: Affinity, ensemble_size: int, avoid: Set[str]) -> frozenset[str]:
     """Return the bookies that an ensemble of this size may be chosen from."""
     writable = ground.writable - avoid if avoid else ground.writable
     if not affinity.groups:
@@ -160,7 +160,7 @@ def shared_racks(ensemble: Sequence[str], write_quorum: int, racks: Mapping[str,
 class _Choices:
     """The ensembles of one ground, remembered, since many ledgers have the same."""
 
-    ground: Ground
+    ground: BookieTopology
     _rings: dict[_Names, tuple[str, ...]] = field(default_factory=dict)
     _ensembles: dict[tuple[_Names, int, int, int], tuple[str, ...]] = field(default_factory=dict)
 
@@ -201,7 +201,7 @@ def _spread(chosen: list[str], write_quorum: int, racks: Mapping[str, str]) -> t
     return tuple(chosen)
 
 
-def _missing(ground: Ground, source: StoredLedger, affinity: Affinity, avoid: Set[str]) -> str:
+def _missing(ground: BookieTopology, source: StoredLedger, affinity: Affinity, avoid: Set[str]) -> str:
     quorum = source.metadata.write_quorum
     bookies = candidates(ground, affinity, source.metadata.ensemble_size, avoid)
     asked = ", ".join(sorted(affinity.groups | affinity.spare_groups))
@@ -223,7 +223,7 @@ def _namespace_of(holder: Holder) -> str:
     return "/".join(names[:-2]) if len(names) >= 4 else ""
 
 
-def _members(ground: Ground, groups: Set[str]) -> frozenset[str]:
+def _members(ground: BookieTopology, groups: Set[str]) -> frozenset[str]:
     return frozenset().union(*(ground.groups.get(group, frozenset()) for group in groups))
 
 

@@ -74,11 +74,11 @@ class LedgerRecovery:
         if found.metadata.state is LedgerState.OPEN:
             change_ledger_metadata(found.raw, LedgerState.IN_RECOVERY)
             # Raises if too few answer, and nothing was changed so far.
-            _Recovering(found, self._bookies).confirmed(fencing=False)
+            _RunningRecovery(found, self._bookies).confirmed(fencing=False)
             found = self._put(found, LedgerState.IN_RECOVERY)
         if found.metadata.state is LedgerState.CLOSED:
             return found
-        recovering = _Recovering(found, self._bookies)
+        recovering = _RunningRecovery(found, self._bookies)
         last, length = recovering.end()
         closed = self._put(found, LedgerState.CLOSED, last, length)
         _LOG.info("ledger %d is recovered: its last entry is %d", ledger_id, closed.metadata.last_entry_id)
@@ -117,7 +117,7 @@ class _Read(NamedTuple):
     packet: bytes
 
 
-class _Recovering:
+class _RunningRecovery:
     """One ledger as its metadata was read; for `end` that says that it is in recovery."""
 
     def __init__(self, ledger: StoredLedger, bookies: Bookies) -> None:
