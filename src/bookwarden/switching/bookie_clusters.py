@@ -50,8 +50,8 @@ class RegisteredCluster:
     cluster: BookieCluster
     store: MetadataStore
     catalog: BookKeeperCatalog
-    is_settled: bool  #: The settings name it.
-    is_beside: bool  #: Its metadata is in the same store as that of the one that the settings name.
+    is_configured: bool  #: The settings name it.
+    same_store: bool  #: Its metadata is in the same store as that of the one that the settings name.
 
     @property
     def name(self) -> str:
@@ -61,34 +61,34 @@ class RegisteredCluster:
 
 @dataclass(frozen=True)
 class ClusterSet:
-    """The registry, and the place of each of its clusters."""
+    """The registry, and each of its clusters as it was found."""
 
     registry: Registry
-    places: tuple[RegisteredCluster, ...]  #: In the order in which brokers read.
+    clusters: tuple[RegisteredCluster, ...]  #: In the order in which brokers read.
     changed_ms: int  #: When the registry was last changed, by the store's clock.
 
     @cached_property
     def by_age(self) -> tuple[RegisteredCluster, ...]:
-        """The places, the oldest registration first."""
-        return tuple(sorted(self.places, key=lambda place: (place.cluster.since, place.name)))
+        """The clusters, the oldest registration first."""
+        return tuple(sorted(self.clusters, key=lambda place: (place.cluster.since, place.name)))
 
     @cached_property
-    def as_asked(self) -> tuple[RegisteredCluster, ...]:
-        """The places in the order to ask all of them in.
+    def read_order(self) -> tuple[RegisteredCluster, ...]:
+        """The clusters in the order to read all of them in.
 
         What undo recorded of a ledger, which is read later, is in the store of the settings and older than what undo
         put back: so that store comes last.
         """
-        return tuple(sorted(self.places, key=lambda place: place.is_beside))
+        return tuple(sorted(self.clusters, key=lambda place: place.same_store))
 
     def named(self, name: str) -> RegisteredCluster | None:
-        """Return the place of the cluster of this name; None if there is none."""
-        return next((place for place in self.places if place.name == name), None)
+        """Return the cluster of this name; None if there is none."""
+        return next((place for place in self.clusters if place.name == name), None)
 
     @property
-    def of_before(self) -> RegisteredCluster | None:
-        """The place of ledgers that were deleted before there was a registry; None once it is not registered."""
-        return next((place for place in self.places if place.cluster.bootstrap), None)
+    def bootstrap(self) -> RegisteredCluster | None:
+        """The cluster of ledgers that were deleted before there was a registry; None once it is not registered."""
+        return next((place for place in self.clusters if place.cluster.bootstrap), None)
 
 
 class BookieClusters:
@@ -116,7 +116,7 @@ class BookieClusters:
         self._other_roots = other_roots
         self._lock = threading.Lock()
         self._has_looked = False
-        self._placed: ClusterSet | None = None
+        self._known: ClusterSet | None = None
         self._catalogs: dict[tuple[str | None, str, str], BookKeeperCatalog] = {}
 
     def look_again(self) -> None:
@@ -132,21 +132,21 @@ class BookieClusters:
         """Read the registry now; what the others return is of this epoch afterwards.
 
         Raises RegistryChangedError where it has a later epoch, StoreUnavailableError where it has an earlier one, since
-        the store lags behind, and as `placed`.
+        the store lags behind, and as `registered`.
         """
         now = self.epoch()
         if now > epoch:
             raise RegistryChangedError(f"the registry of bookie clusters has epoch {now}, and this batch is of {epoch}")
         if now < epoch:
             raise StoreUnavailableError(f"the store has epoch {now} of the registry, and this batch is of {epoch}")
-        placed = self.placed()
-        if _epoch_of(placed) != epoch:
+        registered = self.registered()
+        if _epoch_of(registered) != epoch:
             self.look_again()
-            placed = self.placed()
-        if _epoch_of(placed) != epoch:
+            registered = self.registered()
+        if _epoch_of(registered) != epoch:
             raise RegistryChangedError(f"the registry of bookie clusters changed, and this batch is of epoch {epoch}")
 
-    def placed(self) -> ClusterSet | None:
+    def registered(self) -> ClusterSet | None:
         """Return the registered clusters; None where none is registered.
 
         Raises StoreUnavailableError when the registry cannot be read or parsed, or the store of a cluster does not
@@ -155,89 +155,89 @@ class BookieClusters:
         """
         with self._lock:
             if not self._has_looked:
-                self._placed = self._read()
+                self._known = self._read()
                 self._has_looked = True
-            return self._placed
+            return self._known
 
     def names(self) -> frozenset[str]:
-        """Return the names of the registered clusters; raises as `placed`."""
-        placed = self.placed()
-        return frozenset() if placed is None else frozenset(placed.registry.clusters)
+        """Return the names of the registered clusters; raises as `registered`."""
+        registered = self.registered()
+        return frozenset() if registered is None else frozenset(registered.registry.clusters)
 
     def named(self, name: str) -> RegisteredCluster:
-        """Return the place of the cluster of this name; RefusedError if it is not registered; raises as `placed`."""
-        placed = self.placed()
-        place = None if placed is None else placed.named(name)
+        """Return the cluster of this name; RefusedError if it is not registered; raises as `registered`."""
+        registered = self.registered()
+        place = None if registered is None else registered.named(name)
         if place is None:
             raise RefusedError(f"no bookie cluster {name!r} is registered: `bookie-clusters list` shows which are")
         return place
 
     def owner(self) -> str | None:
-        """Return the owner mark of ledgers; None where no cluster is registered; raises as `placed`."""
-        placed = self.placed()
-        return None if placed is None else placed.registry.owner
+        """Return the owner mark of ledgers; None where no cluster is registered; raises as `registered`."""
+        registered = self.registered()
+        return None if registered is None else registered.registry.owner
 
     def why_not_ours(self, name: str, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[CopyOutcome, str] | None:
         """Return with which outcome, and why, a ledger of this cluster is not copied; None if it is ours.
 
         Raises as `named`.
         """
-        cluster, placed = self.named(name).cluster, self.placed()
-        if placed is None or is_ours(placed.registry, cluster, ledger_id, custom):
+        cluster, registered = self.named(name).cluster, self.registered()
+        if registered is None or is_ours(registered.registry, cluster, ledger_id, custom):
             return None
         if cluster.shared:
             return CopyOutcome.LEFT_OUT, "it is another Pulsar cluster's"
-        unknown = unknown_owner(placed.registry, custom)
+        unknown = unknown_owner(registered.registry, custom)
         mark = "it has no owner mark" if unknown is None else f"its owner mark is {unknown}"
         return CopyOutcome.FAILED, f"{mark}, so that brokers do not read it in {name}: find out who made it"
 
     def active(self) -> ActiveCluster | None:
-        """Return the active cluster; None where none is registered; raises as `placed`."""
-        placed = self.placed()
-        return None if placed is None else _active_of(placed.registry, placed.changed_ms)
+        """Return the active cluster; None where none is registered; raises as `registered`."""
+        registered = self.registered()
+        return None if registered is None else _active_of(registered.registry, registered.changed_ms)
 
     def snapshot(self) -> RegistrySnapshot:
         """Read the registry now, and leave what the others return as it was read.
 
         Raises StoreUnavailableError when the registry cannot be read or parsed.
         """
-        found, placed = self._registry(), self.placed()
-        if found is None or placed is None:
+        found, registered = self._registry(), self.registered()
+        if found is None or registered is None:
             return RegistrySnapshot(None)
         demanded = () if self._prefix is None else (Condition(f"{self._prefix}{REGISTRY_PATH}", found.version),)
-        beside = frozenset(place.name for place in placed.places if place.is_beside)
+        beside = frozenset(place.name for place in registered.clusters if place.same_store)
         return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, beside)
 
     def catalogs(self) -> dict[str, BookKeeperCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
 
         That one is missing once the first cluster is not registered any more. Empty where no cluster is registered;
-        raises as `placed`.
+        raises as `registered`.
         """
-        placed = self.placed()
-        if placed is None:
+        registered = self.registered()
+        if registered is None:
             return {}
-        before = {} if placed.of_before is None else {"": placed.of_before.catalog}
-        return {**before, **{place.name: place.catalog for place in placed.places}}
+        before = {} if registered.bootstrap is None else {"": registered.bootstrap.catalog}
+        return {**before, **{place.name: place.catalog for place in registered.clusters}}
 
     def instances(self) -> dict[str, str]:
         """Return the INSTANCEID of each registered cluster by name, and by "" that of ledgers from before the registry.
 
         Likewise. Where no cluster is registered, that is the BookKeeper's that the settings name, read now; empty if it
-        has none. Raises as `placed`, and FormatError where it is no text.
+        has none. Raises as `registered`, and FormatError where it is no text.
         """
-        placed = self.placed()
-        if placed is None:
+        registered = self.registered()
+        if registered is None:
             node = self._settled.store.get(f"{self._settled.ledgers_root}/{INSTANCE_NODE}")
             return {"": instance_id_in(None if node is None else node.value)}
-        found = {place.name: place.cluster.instance.strip() for place in placed.places}
-        return found if placed.of_before is None else {"": found[placed.of_before.name], **found}
+        found = {place.name: place.cluster.instance.strip() for place in registered.clusters}
+        return found if registered.bootstrap is None else {"": found[registered.bootstrap.name], **found}
 
     def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
-        """Return store and ledgers root of each registered cluster; raises as `placed`."""
-        placed = self.placed()
-        places = () if placed is None else placed.places
-        return {place.name: (place.store, place.cluster.ledgers_root) for place in places}
+        """Return store and ledgers root of each registered cluster; raises as `registered`."""
+        registered = self.registered()
+        found = () if registered is None else registered.clusters
+        return {place.name: (place.store, place.cluster.ledgers_root) for place in found}
 
     def roots(self) -> list[tuple[MetadataStore, str]]:
         """Return the values of `roots_by_name`."""
@@ -246,27 +246,27 @@ class BookieClusters:
     def identity(self) -> str:
         """Return the names and instances of the clusters, where several are registered now; else an empty text."""
         self.look_again()
-        placed = self.placed()
-        if placed is None or len(placed.places) < 2:
+        registered = self.registered()
+        if registered is None or len(registered.clusters) < 2:
             return ""
-        return ", ".join(f"{place.name} {place.cluster.instance}" for place in placed.by_age)
+        return ", ".join(f"{place.name} {place.cluster.instance}" for place in registered.by_age)
 
     def of_new_ledgers(self) -> tuple[MetadataStore, str]:
-        """Return store and ledgers root of the active cluster, or of the only one; raises as `placed`."""
-        placed = self.placed()
-        if placed is None:
+        """Return store and ledgers root of the active cluster, or of the only one; raises as `registered`."""
+        registered = self.registered()
+        if registered is None:
             return self._settled.store, self._settled.ledgers_root
-        return self.roots_by_name()[placed.registry.active]
+        return self.roots_by_name()[registered.registry.active]
 
     def name_of_new_ledgers(self) -> str:
         """Return the name of the same, for people."""
-        placed = self.placed()
-        return self._settled.text if placed is None else f"bookie cluster {placed.registry.active}"
+        registered = self.registered()
+        return self._settled.text if registered is None else f"bookie cluster {registered.registry.active}"
 
     def counter(self) -> tuple[MetadataStore, str] | None:
         """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""
-        placed = self.placed()
-        return None if placed is None else (self._pulsar, placed.registry.id_root)
+        registered = self.registered()
+        return None if registered is None else (self._pulsar, registered.registry.id_root)
 
     def require_one(self) -> None:
         """Raise RefusedError where several bookie clusters are registered now."""
@@ -301,26 +301,26 @@ class BookieClusters:
                 "there too: ledgers of a second Pulsar cluster would be taken for a stranger's. Give each Pulsar "
                 "cluster settings of its own, and register bookie clusters that both use as shared"
             )
-        places = tuple(self._place(cluster) for cluster in registry.in_reading_order())
-        if not any(place.is_settled for place in places):
+        clusters = tuple(self._find(cluster) for cluster in registry.in_reading_order())
+        if not any(place.is_configured for place in clusters):
             raise RefusedError(
                 f"the settings name the bookie cluster at {self._settled.text}, which is none of those that are "
                 f"registered ({', '.join(sorted(registry.clusters))}): set metadata_store.bookkeeper_url and "
                 "ledgers_root to one of them"
             )
-        return ClusterSet(registry, places, changed_ms)
+        return ClusterSet(registry, clusters, changed_ms)
 
-    def _place(self, cluster: BookieCluster) -> RegisteredCluster:
+    def _find(self, cluster: BookieCluster) -> RegisteredCluster:
         store = self._pulsar if cluster.store_url is None else self._open_store(cluster.store_url)
         self._require_instance(cluster, store)
-        is_beside = store is self._settled.store
-        is_settled = is_beside and cluster.ledgers_root == self._settled.ledgers_root
-        if is_settled:
+        same_store = store is self._settled.store
+        is_configured = same_store and cluster.ledgers_root == self._settled.ledgers_root
+        if is_configured:
             return RegisteredCluster(cluster, store, self._settled.catalog, True, True)
         key = (cluster.store_url, cluster.ledgers_root, cluster.instance)
         if key not in self._catalogs:
             self._catalogs[key] = BookKeeperCatalog(store, cluster.ledgers_root)
-        return RegisteredCluster(cluster, store, self._catalogs[key], False, is_beside)
+        return RegisteredCluster(cluster, store, self._catalogs[key], False, same_store)
 
     def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
         """Raise RefusedError where another cluster, or none, is at the place of this one."""
@@ -368,13 +368,15 @@ class MultiClusterCatalog:
         alone, or with an absent one. Ledgers that are not ours are not there. What is not one ledger and its copies is
         unreadable.
         """
-        placed = self._clusters.placed()
-        if placed is None:
+        registered = self._clusters.registered()
+        if registered is None:
             return self._alone.read_many(ledger_ids)
         ids = list(dict.fromkeys(ledger_ids))
-        found = {place.name: place.catalog.read_many(ids) for place in placed.as_asked}
+        found = {place.name: place.catalog.read_many(ids) for place in registered.read_order}
         by_id = {
-            ledger_id: self._together(ledger_id, [(place, found[place.name][at]) for place in placed.places], placed)
+            ledger_id: self._together(
+                ledger_id, [(place, found[place.name][at]) for place in registered.clusters], registered
+            )
             for at, ledger_id in enumerate(ids)
         }
         return [by_id[ledger_id] for ledger_id in ledger_ids]
@@ -387,13 +389,13 @@ class MultiClusterCatalog:
         A ledger that comes several times, once for each place, goes from unfinished copies first, then from the oldest
         registration on; where one place could not be cleared the others stay, and are LOST_RACE.
         """
-        placed = self._clusters.placed()
-        if placed is None:
+        registered = self._clusters.registered()
+        if registered is None:
             return self._alone.delete_many(ledgers, conditions)
         results = [DeleteResult.LOST_RACE] * len(ledgers)
         stopped: set[int] = set()
         for unfinished in (True, False):
-            for place in placed.by_age:
+            for place in registered.by_age:
                 turn = [
                     at
                     for at, ledger in enumerate(ledgers)
@@ -404,7 +406,7 @@ class MultiClusterCatalog:
                 if not turn:
                     continue
                 # The nodes that are demanded are in the store of the settings.
-                demanded = [conditions[at] for at in turn] if conditions is not None and place.is_beside else None
+                demanded = [conditions[at] for at in turn] if conditions is not None and place.same_store else None
                 deleted = place.catalog.delete_many([ledgers[at] for at in turn], demanded)
                 for at, result in zip(turn, deleted, strict=True):
                     results[at] = result
@@ -421,10 +423,10 @@ class MultiClusterCatalog:
         return self._alone.restore_many(ledgers)
 
     def _together(
-        self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], placed: ClusterSet
+        self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], registered: ClusterSet
     ) -> LedgerReading:
         """Join what all clusters, in the order in which brokers read, have of a ledger."""
-        registry = placed.registry
+        registry = registered.registry
         whole: list[StoredLedger] = []
         unfinished: list[StoredLedger] = []
         for place, reading in readings:

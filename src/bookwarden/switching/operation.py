@@ -145,7 +145,7 @@ class Switch:
 
     def is_made(self, planned: Planned) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
-        return planned.plan.course is NextStep.FOLLOW or planned.plan.order.is_in(planned.found.registry)
+        return planned.plan.step is NextStep.VERIFY or planned.plan.order.is_in(planned.found.registry)
 
     def run(
         self,
@@ -191,7 +191,7 @@ class Switch:
         Right before the registry is changed the brokers are looked at again, unless ``is_checked`` is False.
         Raises RefusedError if that, or anything else, changed since the plan was made; nothing was switched then.
         """
-        if planned.plan.course is NextStep.FOLLOW:
+        if planned.plan.step is NextStep.VERIFY:
             return self._follow(planned, wait_s, tell)
         order = planned.plan.order
         with OrderLease(self.registry.store, self._times) as lease:

@@ -109,18 +109,18 @@ def phase_of(registry: Registry | None, order: Order | None, brokers: Sequence[B
 
 
 class NextStep(enum.Enum):
-    """The course of a command to switch."""
+    """What a command to switch does next."""
 
-    BEGIN = "begin"  #: Give a new order.
-    GO_ON = "go on"  #: Carry on what another process left.
-    FOLLOW = "follow"  #: The target is active: only see that all brokers follow.
+    START = "start"  #: Give a new order.
+    RESUME = "resume"  #: Carry on what another process left.
+    VERIFY = "verify"  #: The target is active: only see that all brokers follow.
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The course, and the order that it is about."""
+    """The next step, and the order that it is about."""
 
-    course: NextStep
+    step: NextStep
     order: Order
 
 
@@ -146,22 +146,22 @@ def plan_resumption(registry: Registry, last: Order | None) -> Plan:
     """Plan to carry on what another process left; NotFoundError if nothing is left to do."""
     if last is None or not (_can_come(registry, last) or (last.is_in(registry) and last.phase is not Phase.DONE)):
         raise NotFoundError("no switch is under way: there is nothing to carry on")
-    return Plan(NextStep.GO_ON, last)
+    return Plan(NextStep.RESUME, last)
 
 
 def _plan(registry: Registry, last: Order | None, target: str, origin: str, time_ms: int, *, is_rollback: bool) -> Plan:
     if last is not None and last.target == target and (_can_come(registry, last) or last.is_in(registry)):
         is_left = last.is_under_way or last.phase is Phase.DONE_WITH_FAILURES
-        return Plan(NextStep.GO_ON if is_left else NextStep.FOLLOW, last)
+        return Plan(NextStep.RESUME if is_left else NextStep.VERIFY, last)
     first = Phase.ROLLBACK if is_rollback else Phase.SWITCH_TRIGGERED
     order = Order(registry.active, target, registry.epoch, origin, time_ms, first, is_rollback)
     if target == registry.active:
-        return Plan(NextStep.FOLLOW, order)
+        return Plan(NextStep.VERIFY, order)
     if last is not None and last.is_in(registry):
         require_transition(_phase_after(last), first)
     # Refuses a deprecated cluster.
     registry.switched(target, origin, time_ms)
-    return Plan(NextStep.BEGIN, order)
+    return Plan(NextStep.START, order)
 
 
 def _phase_after(carried_out: Order) -> Phase:

@@ -205,10 +205,10 @@ def test_a_place_with_another_cluster_or_settings_of_none_are_refused(site: TwoB
 def seen_from_b(site: TwoBookieClusters, ledger_id: int) -> list[StoredLedger]:
     site.ledger("b", ledger_id)
     clusters = site.seen_from("b")
-    placed = clusters.placed()
+    placed = clusters.registered()
     assert placed is not None
     # The first one left.
-    assert placed.of_before is None
+    assert placed.bootstrap is None
     site.catalog = type(site.catalog)(site.alone("b"), clusters)
     return [stored(site, ledger_id)]
 

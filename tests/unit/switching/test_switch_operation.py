@@ -123,13 +123,13 @@ def test_there_and_back_and_the_same_again(ground: Ground) -> None:
     for _ in range(2):
         switch = command(ground.store)
         carried(switch, switch.plan("b"))
-        assert command(ground.store).plan("b").plan.course is NextStep.FOLLOW
+        assert command(ground.store).plan("b").plan.step is NextStep.VERIFY
         for _ in range(2):
             switch = command(ground.store)
             planned = switch.plan_back()
             assert carried(switch, planned).is_whole
             assert ground.registry.active == "a"
-        assert planned.plan.course is NextStep.FOLLOW
+        assert planned.plan.step is NextStep.VERIFY
     assert ground.registry.epoch == 6
 
 
@@ -160,7 +160,7 @@ def test_killed_anywhere_the_same_command_again_ends_in_the_same_state(
     assert (ground.registry.active, ground.registry.epoch) == (target, epoch)
     assert switch.state().phase is Phase.DONE
     assert order_of(ground)[0] is Phase.DONE
-    assert command(ground.store).plan(target).plan.course is NextStep.FOLLOW
+    assert command(ground.store).plan(target).plan.step is NextStep.VERIFY
 
 
 def test_a_second_command_is_refused_while_the_first_works(ground: Ground) -> None:

@@ -248,7 +248,7 @@ class ListLedgers:
 
     def _sorted(self, context: MetadataContext, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
         context.bookie_clusters.look_again()
-        placed = context.bookie_clusters.placed()
+        placed = context.bookie_clusters.registered()
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")
         registry, route = placed.registry, self.copied.route

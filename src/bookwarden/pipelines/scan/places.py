@@ -117,7 +117,7 @@ class _Judged:
 
 
 def _placed(context: ScanContext) -> ClusterSet:
-    placed = context.metadata.bookie_clusters.placed()
+    placed = context.metadata.bookie_clusters.registered()
     if placed is None:
         raise StoreError("no bookie cluster is registered any more: begin a new scan")
     return placed
