@@ -1,7 +1,7 @@
 """/admin/v2/bookie-clusters: the commands of `bookwarden bookie-clusters`, one to one.
 
 Paths: of PIP-470 where it names them. Each request opens what it needs and closes it again: they are few, and a store
-that moved is found anew.
+that moved is found again.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class OrderRequest(_Body):
 
     dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone, without a trial ledger.")
     skip_precheck: bool = Field(
-        default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
+        default=False, alias="skipPrecheck", description="For testing only: messages can be lost."
     )
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
@@ -150,8 +150,10 @@ class CleanupRequest(_Body):
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
     source: str | None = Field(default=None, alias="srcClusterFilter", description=_SOURCE)
-    max_deletions: int = Field(default=0, ge=0, alias="maxDeletions", description="Mark so many at most; 0: all.")
-    force: bool = Field(default=False, description="Within the rollback window too: for laboratories.")
+    max_deletions: int = Field(
+        default=0, ge=0, alias="maxDeletions", description="Maximum number of ledgers to mark; 0: all."
+    )
+    force: bool = Field(default=False, description="Within the rollback window too: for testing only.")
 
 
 class Reason(BaseModel):

@@ -205,8 +205,8 @@ class BookieClusters:
         if found is None or registered is None:
             return RegistrySnapshot(None)
         demanded = () if self._prefix is None else (Condition(f"{self._prefix}{REGISTRY_PATH}", found.version),)
-        beside = frozenset(place.name for place in registered.clusters if place.same_store)
-        return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, beside)
+        same_store = frozenset(place.name for place in registered.clusters if place.same_store)
+        return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, same_store)
 
     def catalogs(self) -> dict[str, BookKeeperCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
@@ -341,7 +341,7 @@ def _epoch_of(found: StoredRegistry | ClusterSet | None) -> int:
 
 
 def _active_of(registry: Registry, changed_ms: int) -> ActiveCluster:
-    # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
+    # By the store's clock, not by that of the process that gave the order; any change restarts the window.
     directive, names = registry.directive, frozenset(registry.clusters)
     since_ms, epoch = (None, 0) if directive is None else (changed_ms, directive.epoch)
     return ActiveCluster(registry.active, since_ms, names, epoch)
@@ -364,7 +364,7 @@ class MultiClusterCatalog:
     def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
         """Read the metadata of each ledger in all clusters, in the order asked; never older than this call.
 
-        A ledger comes as brokers read it, with the same in other clusters beside it; unfinished copies are among these
+        A ledger comes as brokers read it, with its copies in other clusters; unfinished copies are among these
         alone, or with an absent one. Ledgers that are not ours are not there. What is not one ledger and its copies is
         unreadable.
         """

@@ -48,12 +48,12 @@ def write_jar(target: Path, jar: Path = PACKAGED) -> int:
             f"this installation has no {JAR_NAME}: install the wheel of a release, or build it in a checkout with "
             "`make broker-jar` (Java 17 or newer)"
         )
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(jar, beside)
-        beside.replace(target)
+        shutil.copyfile(jar, part)
+        part.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
     return target.stat().st_size
 
 

@@ -43,12 +43,12 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class FollowerNode:
-    """A follower's node. ``follower`` is None where its value is no good, as ``trouble`` says."""
+    """A follower's node. ``follower`` is None where its value is no good, as ``error`` says."""
 
     path: str
     keeper: int | str | None  #: `Versioned.keeper`: the node of a broker that is the same process has the same one.
     follower: Follower | None
-    trouble: str = ""
+    error: str = ""
 
     @property
     def epoch(self) -> int | None:
@@ -105,11 +105,11 @@ _LOOK_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker. ``follower`` is None where it does not follow; ``trouble`` says so of a node that is no good."""
+    """A live broker. ``follower`` is None where it does not follow; ``error`` says so of a node that is no good."""
 
     name: str
     follower: Follower | None = None
-    trouble: str = ""
+    error: str = ""
 
     def follows(self, epoch: int) -> bool:
         """Return whether it acts by the registry of this epoch, or a later one."""
@@ -135,7 +135,7 @@ class Broker:
     def described(self) -> str:
         """Return its name, and what it follows."""
         if self.follower is None:
-            return f"{self.name} ({self.trouble or 'without the jar'})"
+            return f"{self.name} ({self.error or 'without the jar'})"
         return f"{self.name} (epoch {self.follower.epoch})"
 
 
@@ -164,7 +164,7 @@ def await_reached(store: MetadataStore, cluster: BookieCluster, epoch: int, wait
     """Wait until each live broker with the jar acts by this epoch and reaches the cluster; return those that do not."""
 
     def is_late(broker: Broker) -> bool:
-        has_jar = broker.follower is not None or broker.trouble != ""
+        has_jar = broker.follower is not None or broker.error != ""
         return has_jar and not (broker.follows(epoch) and broker.reaches(cluster))
 
     return await_brokers(store, is_late, wait_s)
@@ -178,7 +178,7 @@ def matched(name: str, node: Versioned, followers: Iterable[FollowerNode]) -> Br
     """
     own = [one for one in followers if one.keeper is not None and one.keeper == node.keeper]
     for one in own:
-        if one.trouble:
-            return Broker(name, trouble=one.trouble)
+        if one.error:
+            return Broker(name, error=one.error)
     known = (one.follower for one in own if one.follower is not None)
     return Broker(name, min(known, key=lambda follower: follower.epoch, default=None))

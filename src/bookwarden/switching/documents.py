@@ -105,7 +105,7 @@ def switched_data(switched: SwitchOutcome) -> dict[str, Any]:
         "epoch": switched.epoch,
         "brokers": [{"name": one.broker, "seconds": one.seconds} for one in switched.followed],
         "behind": list(switched.behind),
-        "troubles": list(order.troubles),
+        "troubles": list(order.errors),
     }
 
 
@@ -126,7 +126,7 @@ def state_data(url: str, overview: Overview) -> dict[str, Any]:
             "time": found.order.time_ms,
             "phase": found.order.phase.value,
             "isRollback": found.order.is_rollback,
-            "troubles": list(found.order.troubles),
+            "troubles": list(found.order.errors),
             "isHeld": not found.is_free,
             "holder": found.holder,
         },
@@ -145,7 +145,7 @@ def _broker(broker: Broker) -> dict[str, Any]:
         "active": None if one is None else one.active,
         "jar": None if one is None else one.jar,
         "unreachable": [] if one is None else sorted(one.unreachable),
-        "trouble": broker.trouble or None,
+        "trouble": broker.error or None,
     }
 
 
@@ -187,7 +187,7 @@ def promoted_data(result: PromotionResult) -> dict[str, Any]:
         "dryRun": result.dry_run,
         "promotion": None if done is None else _promotion(done.promotion),
         "unloaded": 0 if done is None else len(done.unloaded) - len(done.failed),
-        "failed": [] if done is None else [{"topic": one.topic, "trouble": one.trouble} for one in done.failed],
+        "failed": [] if done is None else [{"topic": one.topic, "trouble": one.error} for one in done.failed],
         "stamped": None
         if stamped is None
         else {
@@ -319,7 +319,7 @@ def moved_data(moved: MoveResult) -> dict[str, Any]:
         "recovered": moved.recovered,
         "ledgers": _tally_data(moved.tally),
         "nextLedgerId": moved.next_id,
-        "troubles": list(moved.troubles),
+        "troubles": list(moved.errors),
     }
 
 

@@ -137,10 +137,10 @@ def take_inventory(
 
 
 class UnloadResult(NamedTuple):
-    """A topic; ``trouble`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
+    """A topic; ``error`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
 
     topic: str
-    trouble: str
+    error: str
     is_absent: bool = False
 
 
@@ -152,7 +152,7 @@ def roll(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[UnloadResult]:
-    """Unload the topics, not more than so many in a second; ``tell`` is called with each. A failure ends nothing."""
+    """Unload the topics, at most ``per_second`` in a second; ``tell`` is called with each. A failure ends nothing."""
     done: list[UnloadResult] = []
     for topic in topics:
         if done:

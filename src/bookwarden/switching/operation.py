@@ -41,7 +41,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 class SwitchedBroker(NamedTuple):
-    """A broker that follows: how many seconds after the registry was changed it said so, by the store's clock."""
+    """A broker that follows: how many seconds after the registry was changed it reported that, by the store's clock."""
 
     broker: str
     seconds: float
@@ -203,11 +203,11 @@ class Switch:
                 lease.advance(order)
             changed = self._changed_by(order)
             say(f"{order.target} is active since epoch {order.epoch}; waiting for the brokers")
-            troubles = self._sent(order, changed.registry, say)
+            errors = self._sent(order, changed.registry, say)
             followed, behind = self._await(order.epoch, changed.changed_ms, wait_s, tell, lease.require)
             if behind:
-                troubles += [f"not followed by {one}" for one in behind]
-            order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, troubles)
+                errors += [f"not followed by {one}" for one in behind]
+            order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, errors)
             lease.advance(order)
         return SwitchOutcome(order, order.epoch, tuple(followed), tuple(behind))
 
@@ -291,7 +291,7 @@ class Switch:
 
 
 def require_brokers(findings: Iterable[Finding]) -> None:
-    """Raise RefusedError, with what stands in the way, if anything does."""
+    """Raise RefusedError, with the first check that fails, if any does."""
     bad = failing(findings)
     if bad:
         raise RefusedError(f"{bad[0].seen}: {bad[0].advice}; nothing was switched")

@@ -53,7 +53,7 @@ class Order:
     time_ms: int  #: When, by the clock of its origin.
     phase: Phase  #: As it was last kept.
     is_rollback: bool = False  #: It returns to the cluster that was active before.
-    troubles: tuple[str, ...] = ()  #: What did not succeed beside it.
+    errors: tuple[str, ...] = ()  #: What failed besides.
 
     @property
     def epoch(self) -> int:
@@ -77,11 +77,11 @@ class Order:
         """Return whether the registry is as it was when the order was given, so that it can be carried out."""
         return registry.epoch == self.after_epoch and registry.active == self.source
 
-    def advanced(self, phase: Phase, troubles: Sequence[str] = ()) -> Order:
+    def advanced(self, phase: Phase, errors: Sequence[str] = ()) -> Order:
         """Return it in this phase; RefusedError unless that may follow."""
         if phase is not self.phase or phase is Phase.DONE_WITH_FAILURES:
             require_transition(self.phase, phase)
-        return replace(self, phase=phase, troubles=tuple(troubles))
+        return replace(self, phase=phase, errors=tuple(errors))
 
 
 def require_transition(before: Phase, after: Phase) -> None:
@@ -183,7 +183,7 @@ def order_fields(order: Order) -> dict[str, Any]:
         "time": order.time_ms,
         "phase": order.phase.value,
         "isRollback": order.is_rollback,
-        "troubles": list(order.troubles),
+        "troubles": list(order.errors),
     }
 
 

@@ -135,7 +135,7 @@ class RecordLease:
         self._renewal = Renewal(self._renew, self._times.renew_s, name="record-lease")
 
     def hold(self, fields: Mapping[str, Any], version: int | None) -> None:
-        """Write it over this version, or anew for None; RefusedError if another process came first."""
+        """Write it over this version, or create it for None; RefusedError if another process came first."""
         value = self._value(fields, is_held=True)
         with self._lock:
             try:

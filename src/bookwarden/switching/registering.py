@@ -171,7 +171,7 @@ class Registration:
     def raise_ids(self, plan: RegistrationPlan, progress: Callable[[int], object] = lambda _: None) -> None:
         """Raise the next ledger id above every id of the cluster; ``progress`` is called with how many were passed.
 
-        May be interrupted and repeated: ids that nobody gets are left out. StoreError if it did not get there.
+        May be interrupted and repeated: ids that are passed are never given. StoreError if it did not get there.
         """
         self.registry.ids_of(plan.after).raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
 
@@ -308,7 +308,7 @@ class Registration:
         if seen.instance is not None and seen.instance == there.instance:
             yield (
                 f"it is registered as {other.name!r}: both have the INSTANCEID {seen.instance}. Of two clusters one is "
-                "a copy then, which must be initialised anew"
+                "a copy then, which must be initialised again"
             )
             return
         roots = roots_in_one_store(self.registry.stores, (candidate, seen), (registered, there))

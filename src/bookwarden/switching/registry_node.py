@@ -133,7 +133,7 @@ class RegistryNode:
             now = f"has epoch {registry.epoch}, and bookie cluster {registry.active!r} is active"
         raise LostRaceError(
             f"this change was not made, since somebody else made one, or the store did not answer: {REGISTRY_PATH} of "
-            f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide anew"
+            f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide again"
         ) from error
 
     def _parsed(self, value: bytes) -> Registry:

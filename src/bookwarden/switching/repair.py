@@ -128,8 +128,8 @@ class IdRaiser:
     def carry_out(self, plan: RaisePlan, progress: Callable[[int], object] = lambda _: None) -> RaisePlan:
         """Raise the counter, and look at everything again; ``progress`` is called with how many ids were passed.
 
-        May be interrupted and repeated: ids that nobody gets are left out. RefusedError where a broker came meanwhile:
-        what it took is not above the counter then. StoreError if it did not get there.
+        May be interrupted and repeated: ids that are passed are never given. RefusedError where a broker came
+        meanwhile: what it took is not above the counter then. StoreError if it did not get there.
         """
         if plan.behind:
             generator = self.registry.stores.ids_at(plan.place)

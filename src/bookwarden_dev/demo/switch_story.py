@@ -191,7 +191,7 @@ class SwitchStory:
             failing = precheck.failing if precheck is not None else ()
             raise ServerError(f"nothing was switched to {target}: {'; '.join(one.seen for one in failing)}")
         if not switched.is_whole:
-            raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
+            raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.errors)}")
         source, followed = switched.order.source, max(one.seconds for one in switched.followed)
         load.wait_for(_MESSAGES, _PATIENCE_S)
         home = self._file.parent

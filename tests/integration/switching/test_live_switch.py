@@ -108,7 +108,7 @@ def assert_tried_on(site: SwitchingSite, target: str) -> None:
 
 
 def assert_quorums_of_topics_count(site: SwitchingSite, target: str, topic: str) -> None:
-    """Check that a single topic that asks for more bookies than there are stands in the way, until it does not."""
+    """Check that a single topic that asks for more bookies than there are blocks the switch, until it does not."""
     path = f"{topic_path(topic)}/persistence"
     # As many as brokers allow.
     many = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}

@@ -288,7 +288,7 @@ def test_a_verification_reads_what_is_whole_and_copies_nothing(builder: Builder,
 
 
 def test_a_ledger_that_the_copier_forgets_is_no_success(builder: Builder, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="others were told of"):
+    with pytest.raises(FormatError, match="the copier returned others"):
         builder.run(ScanFolder(str(tmp_path)), Scope(), MetadataCopier(builder.clusters, forgets=301))
 
 

@@ -160,6 +160,6 @@ def test_topics_are_unloaded_one_after_another_and_a_failure_ends_nothing() -> N
     assert asked == ["first", "absent", "stuck", "last"]
     assert pauses == [0.25] * 3
     assert told == done
-    assert [one.trouble for one in done][::3] == ["", ""]
-    assert "no broker has it loaded" in done[1].trouble
-    assert done[2].trouble == "no answer"
+    assert [one.error for one in done][::3] == ["", ""]
+    assert "no broker has it loaded" in done[1].error
+    assert done[2].error == "no answer"

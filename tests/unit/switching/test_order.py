@@ -90,7 +90,7 @@ def test_the_same_order_again_is_carried_on(registry: Registry) -> None:
 
 
 def test_an_order_that_failed_in_part_is_carried_on() -> None:
-    left = replace(ORDER, phase=Phase.DONE_WITH_FAILURES, troubles=("b2 (epoch 2)",))
+    left = replace(ORDER, phase=Phase.DONE_WITH_FAILURES, errors=("b2 (epoch 2)",))
     assert plan_switch(AFTER, left, "b", *HERE).step is NextStep.RESUME
     assert plan_resumption(AFTER, left).order is left
 
@@ -158,7 +158,7 @@ def test_each_phase_says_what_may_follow() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    for order in (ORDER, BACK, replace(ORDER, phase=Phase.DONE_WITH_FAILURES, troubles=("one", "two"))):
+    for order in (ORDER, BACK, replace(ORDER, phase=Phase.DONE_WITH_FAILURES, errors=("one", "two"))):
         assert parse_order(order_fields(order)) == order
     for field, wrong in {"phase": "OTHER", "source": 1, "afterEpoch": "2", "troubles": None}.items():
         with pytest.raises(FormatError):

@@ -1,4 +1,4 @@
-"""What stands in the way of a switch: one line for each danger, and nothing else where all is well."""
+"""What blocks a switch: one line for each danger, and nothing else where all is well."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"registry": registry_of().with_deprecated("b", True), "brokers": ()}, "target", FAILS, "b is DEPRECATED"),
         ({"brokers": ()}, "brokers", FAILS, "no broker is registered"),
         ({"brokers": (WELL.brokers[0], Broker("br2"))}, "brokers", FAILS, "br2 does not follow the registry"),
-        ({"brokers": (Broker("br1", trouble="no good"),)}, "brokers", FAILS, "br1: no good"),
+        ({"brokers": (Broker("br1", error="no good"),)}, "brokers", FAILS, "br1: no good"),
         ({"brokers": follows(epoch=1)}, "brokers", FAILS, "br2 (epoch 1) acts by an older one"),
         ({"brokers": follows(owner="00000000")}, "brokers", FAILS, "br2 follows the registry of another"),
         ({"brokers": follows(instances={"a": "instance-a"})}, "brokers", FAILS, "br2 sees none"),
@@ -188,8 +188,8 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"settings": told(autoSkipNonRecoverableData="true")}, "broker settings", FAILS, "acknowledged for ever"),
         ({"settings": told(managedLedgerDigestType="CRC32")}, "broker settings", WARNING, "CRC32, CRC32C"),
         (
-            {"settings": (WELL.settings[0], BrokerSettings("br2", trouble="silent"))},
-            *("broker settings", WARNING, "not told by br2: silent"),
+            {"settings": (WELL.settings[0], BrokerSettings("br2", error="silent"))},
+            *("broker settings", WARNING, "not reported by br2: silent"),
         ),
         (
             {"settings": (BrokerSettings("br1", SETTINGS, other_configuration="zk:other"),)},
@@ -242,7 +242,7 @@ def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
             [WARNING, WARNING],
             "b2 is down",
         ),
-        (TrialResult(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),
+        (TrialResult(None, 3, error="no rights"), [FAILS], "could be made and closed in b: no rights"),
         (
             TrialResult(701, 3, left="trial ledger 701: no answer"),
             [WARNING, Verdict.OK],

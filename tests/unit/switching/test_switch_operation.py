@@ -205,7 +205,7 @@ def test_an_event_that_is_not_sent_is_told_and_costs_nothing(ground: Ground) -> 
     switch = command(ground.store, Post(works=False))
     result = carried(switch, switch.plan("b"), say=said.append)
     assert result.is_whole
-    assert result.order.troubles == ("the event was not sent: no broker answers",)
+    assert result.order.errors == ("the event was not sent: no broker answers",)
     assert any("costs nothing" in line for line in said)
 
 

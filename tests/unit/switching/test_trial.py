@@ -129,7 +129,7 @@ def test_killed_anywhere_the_next_one_removes_what_is_left(site: Site, before: b
         if mortal.left >= 0:
             break
         again = site.make()
-        assert (again.trouble, again.failed, again.left) == ("", {}, "")
+        assert (again.error, again.failed, again.left) == ("", {}, "")
         # The taken id's node is the dead session's, which a real store ends.
         assert [path for path in site.left() if "/idgen/" not in path] == []
     # Taking an id, the record, the ledger, its end, its removal, the record's.
@@ -160,7 +160,7 @@ def test_a_bookie_that_gives_back_something_else_is_named(site: Site, digest: st
     assert set(seen.failed) == {site.ids[3], site.ids[0]}
     assert f"bookie {site.ids[3]} gives back another entry" in seen.failed[site.ids[3]]
     assert "answered ENOLEDGER to a read" in seen.failed[site.ids[0]]
-    assert (seen.trouble, site.left()) == ("", [])
+    assert (seen.error, site.left()) == ("", [])
 
 
 class _Nothing(dict[tuple[int, int], bytes]):
@@ -209,7 +209,7 @@ def test_one_that_is_removed_meanwhile_is_told_and_leaves_nothing(site: Site) ->
                 assert site.make() == TrialResult(1_001, bookies=4)
 
     seen = site.make(Interrupting(site.store))
-    assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.trouble
+    assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.error
     assert site.left() == []
 
 
@@ -221,7 +221,7 @@ def test_a_store_that_takes_nothing_is_told(site: Site) -> None:
             super().create(path, value, make_parents=make_parents)
 
     seen = site.make(Full(site.store))
-    assert (seen.ledger_id, seen.trouble) == (None, "no room")
+    assert (seen.ledger_id, seen.error) == (None, "no room")
     # Its record stays, since nobody knows what became of the ledger; the next one clears it.
     assert site.left() == [f"{TRIALS_PATH}/1000"]
     site.make()

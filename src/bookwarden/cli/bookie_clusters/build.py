@@ -102,9 +102,9 @@ def build(
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
     with (
         RegistryContext(invocation.settings) as context,
-        show_build(invocation, "reading back" if verify else "copying") as (listed, told),
+        show_build(invocation, "reading back" if verify else "copying") as (listed, updated),
     ):
-        report = run_build(context, request, progress=listed, told=told, say=invocation.say, local=True)
+        report = run_build(context, request, progress=listed, on_update=updated, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
 
@@ -211,14 +211,14 @@ def show_build(
         return f"{_standing(one)}{_pace(one)}"
 
     if invocation.output != "json" and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
         with Progress(*columns, console=Console(stderr=True)) as bars:
             tasks: dict[str, Any] = {}
 
             def bar(name: str, share: float, text: str) -> None:
                 if name not in tasks:
-                    tasks[name] = bars.add_task(name, total=1.0, told="")
-                bars.update(tasks[name], completed=share, told=text)
+                    tasks[name] = bars.add_task(name, total=1.0, text="")
+                bars.update(tasks[name], completed=share, text=text)
 
             yield (
                 lambda _, done, total: bar(_LISTING, done / total if total else 1.0, f"{done:,} of {total:,} parts"),

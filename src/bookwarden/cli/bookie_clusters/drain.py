@@ -78,8 +78,10 @@ def drain(
         confirm(_question(left), yes=yes, look="--dry-run")
 
         def build() -> Build:
-            with show_build(invocation) as (listed, told):
-                return run_build(context, request, progress=listed, told=told, say=invocation.say, local=True).build
+            with show_build(invocation) as (listed, updated):
+                return run_build(
+                    context, request, progress=listed, on_update=updated, say=invocation.say, local=True
+                ).build
 
         done = context.draining.carry_out(source, build, per_second=per_second, force=force, say=invocation.say)
         notes = [*_notes(done), _verdict(done.left)]
@@ -144,9 +146,9 @@ def _about(seconds: float) -> str:
 
 def _notes(done: DrainResult) -> list[str]:
     notes = []
-    failed = [one for one in done.unloaded if one.trouble and not one.is_absent]
+    failed = [one for one in done.unloaded if one.error and not one.is_absent]
     if failed:
-        notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].trouble}")
+        notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].error}")
     if done.failed:
         notes.append(f"{counted(done.failed, 'ledger')} not copied: `bookie-clusters build --all` lists them.")
     if done.marked is not None:

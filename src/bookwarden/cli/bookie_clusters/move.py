@@ -160,7 +160,7 @@ def _describe_plan(plan: MovePlan) -> Document:
         ("next ledger id of the target", f"{plan.next_id}; it must be above {plan.free_id - 1}"),
     )
     note = (
-        f"{counted(len(plan.failing), 'line')} in the way: nothing is done."
+        f"{counted(len(plan.failing), 'check')} blocking: nothing is done."
         if plan.failing
         else "What happens: nodes are saved, ids of the target raised, closed ledgers copied. Then all brokers have to "
         "be stopped, by you. What is open is recovered, the rest copied, everything compared. Copies have two entries "
@@ -183,7 +183,7 @@ def _describe_moved(moved: MoveResult) -> Document:
         ("saved nodes", record.saved),
     )
     parts: list[Part] = [Facts(pairs), *_missing(moved.tally.missing)]
-    parts += [Note(f"Not copied: {trouble}") for trouble in moved.troubles]
+    parts += [Note(f"Not copied: {error}") for error in moved.errors]
     if record.phase is MovePhase.DONE:
         parts += _lines(record)
     else:

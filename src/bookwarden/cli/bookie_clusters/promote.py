@@ -28,8 +28,8 @@ What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."
 def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: bool, yes: bool) -> None:
     """Have brokers read copies in the active cluster.
 
-    What they open anew they read there at once. For what they have open, topics are unloaded that are loaded and have
-    a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
+    What they open from now on they read there at once. For what they have open, topics are unloaded that are loaded and
+    have a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
     with MoveContext(invocation.settings) as context:
@@ -81,7 +81,7 @@ def _nothing(plan: PromotionPlan) -> str:
 
 
 def _tell(invocation: Invocation, one: UnloadResult) -> None:
-    invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
+    invocation.say(f"{one.topic}: {one.error or 'unloaded'}")
 
 
 def _tables(plan: PromotionPlan) -> tuple[Part, ...]:

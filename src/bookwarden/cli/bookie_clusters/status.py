@@ -107,7 +107,7 @@ def _describe(url: str, overview: Overview) -> Document:
         Column("active"),
         Column("jar"),
         Column("cannot read"),
-        Column("trouble", whole=False),
+        Column("error", whole=False),
     )
     parts.append(Table(columns, tuple(map(_row, state.brokers)), empty="No broker is registered."))
     without = [broker.name for broker in state.brokers if broker.follower is None]
@@ -149,9 +149,11 @@ def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[st
             )
         )
     if found is not None and found.order.is_under_way:
-        pairs.append(("carried out by", "nobody: `bookie-clusters switch --resume`" if found.is_free else found.holder))
-    if found is not None and found.order.troubles:
-        pairs.append(("troubles", "; ".join(found.order.troubles)))
+        pairs.append(
+            ("carried out by", "no process: `bookie-clusters switch --resume`" if found.is_free else found.holder)
+        )
+    if found is not None and found.order.errors:
+        pairs.append(("errors", "; ".join(found.order.errors)))
     if promotion is not None:
         failed = f", but for {counted(len(promotion.failed), 'topic')} that failed" if promotion.failed else ""
         pairs.append(("promoted", f"what was in {promotion.target} before {moment(promotion.through_ms)}{failed}"))
@@ -167,5 +169,5 @@ def _move_facts(move: MoveRecord | None) -> list[tuple[str, str]]:
 def _row(broker: Broker) -> tuple[str, ...]:
     one = broker.follower
     if one is None:
-        return broker.name, "", "", "", "", broker.trouble or "without the jar"
+        return broker.name, "", "", "", "", broker.error or "without the jar"
     return broker.name, str(one.epoch), one.active, one.jar, ", ".join(sorted(one.unreachable)), ""

@@ -58,7 +58,7 @@ def describe_precheck(result: Precheck) -> Document:
     registry = result.seen.registry
     bad, warnings = len(result.failing), sum(one.verdict is Verdict.WARNING for one in result.findings)
     note = (
-        f"{counted(bad, 'line')} stand{'s' if bad == 1 else ''} in the way, {counted(warnings, 'warning')}. "
+        f"{counted(bad, 'check')} block{'s' if bad == 1 else ''} it, {counted(warnings, 'warning')}. "
         "What to do about each: docs/bookie-clusters.md."
         if bad
         else f"No check blocks it; {counted(warnings, 'warning')}."

@@ -115,15 +115,15 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
         if dry_run:
             return
         unloaded = unload_elsewhere(invocation, context, found, per_second, yes=yes, look="--dry-run")
-    failed = [one for one in unloaded if one.trouble and not one.is_absent]
-    number = counted(sum(not one.trouble for one in unloaded), "topic")
+    failed = [one for one in unloaded if one.error and not one.is_absent]
+    number = counted(sum(not one.error for one in unloaded), "topic")
     if invocation.output == "json":
         invocation.write(Document({**data, "unloaded": unloaded_data(unloaded)}, ()))
     else:
         invocation.write(Document({}, (Note(f"{number} unloaded."),)))
     if failed:
         one = failed[0]
-        raise BookwardenError(f"{counted(len(failed), 'topic')} not unloaded, such as {one.topic}: {one.trouble}")
+        raise BookwardenError(f"{counted(len(failed), 'topic')} not unloaded, such as {one.topic}: {one.error}")
 
 
 def unload_elsewhere(
@@ -136,10 +136,10 @@ def unload_elsewhere(
         found.topics,
         context.topics.unload,
         per_second,
-        lambda one: invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}"),
+        lambda one: invocation.say(f"{one.topic}: {one.error or 'unloaded'}"),
     )
 
 
 def unloaded_data(unloaded: Sequence[UnloadResult]) -> list[dict[str, Any]]:
     """Return the results for programs."""
-    return [{"topic": one.topic, "trouble": one.trouble or None} for one in unloaded]
+    return [{"topic": one.topic, "trouble": one.error or None} for one in unloaded]

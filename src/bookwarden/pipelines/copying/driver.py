@@ -80,15 +80,15 @@ def run_build(
     request: BuildRequest,
     *,
     progress: Progress = lambda *_: None,
-    told: Callable[[Build], None] = lambda _: None,
+    on_update: Callable[[Build], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     local: bool = False,
 ) -> BuildReport:
     """Copy ledgers on Spark, or say what would be copied; with `local` on a Spark that is started here.
 
-    ``progress`` is told of the listing, ``told`` how far the copying is. Raises ScanPaused at SIGINT and SIGTERM,
-    RefusedError where nothing may be copied or another process builds, NotFoundError where there is nothing to go on
-    with, StoreError and SparkError.
+    ``progress`` is called for the listing, ``on_update`` with how far the copying is. Raises ScanPaused at SIGINT and
+    SIGTERM, RefusedError where nothing may be copied or another process builds, NotFoundError where there is nothing to
+    go on with, StoreError and SparkError.
     """
     begin = time.monotonic()
     with _folder_for(request, context.registry.store) as location:
@@ -104,7 +104,7 @@ def run_build(
                 Build(header.source, header.target, Scope.of_json(header.scope), _name(folder), header.started_ms),
                 LedgerListing(context.registry.store_of(cluster), cluster.ledgers_root),
                 progress,
-                told,
+                on_update,
                 say,
                 local,
             )
@@ -180,7 +180,7 @@ def _resumed(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _
             raise RefusedError(f"the build in {location} has {name} {begun}, not {given}")
     instances = tuple(registry.cluster(name).instance for name in (header.source, header.target))
     if instances != (header.source_instance, header.target_instance):
-        raise RefusedError(f"{header.source} or {header.target} was registered anew since this build: begin another")
+        raise RefusedError(f"{header.source} or {header.target} was registered again since this build: begin another")
     return header
 
 
@@ -201,7 +201,7 @@ class _Run:
         build: Build,
         listing: LedgerListing,
         progress: Progress,
-        told: Callable[[Build], None],
+        on_update: Callable[[Build], None],
         say: Callable[[str], None],
         local: bool,
     ) -> None:
@@ -211,7 +211,7 @@ class _Run:
         self._build = build
         self._listing = listing
         self._progress = progress
-        self._told = told
+        self._on_update = on_update
         self._say = say
         self._local = local
         self._watch = CopyProgress(folder)
@@ -269,7 +269,7 @@ class _Run:
             counts=counts,
             pace=self._pacer.at(looked_at, size),
         )
-        self._told(build)
+        self._on_update(build)
         staying = first_staying(self._folder, COPYING_STAGE, copied, self._request.keep)
         report = BuildReport(build, tuple(staying), time.monotonic() - begin, is_verification=self._request.verify)
         end(build)
@@ -297,7 +297,7 @@ class _Run:
                     self._progress(stage, done, total)
                 elif self._looked():
                     tell(self._build)
-                    self._told(self._build)
+                    self._on_update(self._build)
 
             with paused_by_signals(spark, "stopped" if self._request.dry_run or self._request.verify else what_next):
                 yield CopyStages(Stages(spark, self._folder, progress), copied, tasks)

@@ -71,7 +71,7 @@ def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
 
 
 class ListedLedger(NamedTuple):
-    """A ledger to be copied, as the listing told of it: who held it is known although it is gone by now."""
+    """A ledger to be copied, as it was listed: its holder is known although it may be gone by now."""
 
     kind: str
     holder: str | None
@@ -81,7 +81,7 @@ class ListedLedger(NamedTuple):
 def listed_in(rows: pa.Table) -> dict[int, ListedLedger]:
     """Read the ledgers of a part of a listing, by id."""
     columns = (rows.column(name).to_pylist() for name in ("ledger_id", "kind", "holder", "bytes"))
-    return {ledger_id: ListedLedger(*told) for ledger_id, *told in zip(*columns, strict=True)}
+    return {ledger_id: ListedLedger(*values) for ledger_id, *values in zip(*columns, strict=True)}
 
 
 def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, ListedLedger]) -> pa.Table:
@@ -281,7 +281,7 @@ class CopyLedgers:
         results = list(self.copied.settle(listed))
         if sorted(result.ledger_id for result in results) != sorted(listed):
             raise FormatError(
-                f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and others were told of"
+                f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and the copier returned others"
             )
         counts = CopyCounts()
         for result in results:
@@ -319,7 +319,7 @@ class CopyStages:
         return self._stages.run(COPYING_STAGE, partial(self._pieces, listed), CopyLedgers(self._copied))
 
     def _pieces(self, listed: Sequence[Seal]) -> list[dict[str, int]]:
-        """Part the ledgers into pieces of so many, or of so many bytes; there are some for each task."""
+        """Divide the ledgers into pieces with a maximum of ledgers and of bytes; there are some for each task."""
         ledgers, size = (sum(seal.notes[name] for seal in listed) for name in (LEDGERS, BYTES))
         share = _PIECES_PER_TASK * self._tasks
         most, most_bytes = (

@@ -69,17 +69,17 @@ class Trials:
         marks = _marks(registry)
         metadata = trial_metadata(sorted(bookies), quorums, digest, marks)
         count = len(metadata.segments) * metadata.ensemble_size
-        ledger_id, failed, denied, trouble = None, dict[str, str](), frozenset[str](), ""
+        ledger_id, failed, denied, problem = None, dict[str, str](), frozenset[str](), ""
         try:
             ledger_id = self._create(registry, target, ledgers, metadata)
             failed, denied, length = ledgers.fill(ledger_id, metadata, count)
             if not failed:
                 ledgers.close(ledger_id, metadata, count - 1, length)
         except BookwardenError as error:
-            trouble = str(error)
+            problem = str(error)
         if ledger_id is not None:
             left += self._removed(ledger_id, ledgers, marks)
-        return TrialResult(ledger_id, len(set(bookies)), failed, denied, trouble, "; ".join(left))
+        return TrialResult(ledger_id, len(set(bookies)), failed, denied, problem, "; ".join(left))
 
     def _create(self, registry: Registry, target: str, ledgers: TrialLedgers, metadata: LedgerMetadata) -> int:
         for _ in range(_TRIES):
@@ -246,7 +246,7 @@ class Observer:
             largest = largest_ledger_id(store, root, 0, MAX_LEDGER_ID + 1)
             own_next_id = next_ledger_id(store, root)
         except BookwardenError as error:
-            return ObservedCluster(trouble=str(error))
+            return ObservedCluster(error=str(error))
         return ObservedCluster("", instance, *members, own_next_id, largest)
 
     def _without_others(
@@ -265,7 +265,7 @@ class Observer:
                     break
                 largest = largest_ledger_id(store, root, 0, largest)
         except BookwardenError as error:
-            return ObservedCluster(trouble=str(error))
+            return ObservedCluster(error=str(error))
         others = seen.largest_ledger if largest != seen.largest_ledger else None
         return replace(seen, largest_ledger=largest, largest_of_others=others)
 

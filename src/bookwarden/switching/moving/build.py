@@ -35,7 +35,7 @@ class CopyCounts:
     sizes: Counter[tuple[CopyOutcome, str]] = field(default_factory=Counter)
 
     def add(self, outcome: CopyOutcome, kind: str, size: int) -> None:
-        """Count one ledger of so many bytes."""
+        """Count one ledger of this size in bytes."""
         self.ledgers[outcome, kind] += 1
         self.sizes[outcome, kind] += size
 
@@ -96,7 +96,7 @@ class CopyCounts:
 _OUTCOMES: Final = {outcome.value: outcome for outcome in CopyOutcome}
 
 
-# Small ledgers cost requests, large ones bytes: one ledger takes as long as so many bytes of a large one.
+# Small ledgers cost requests, large ones bytes: one ledger takes as long as this number of bytes of a large one.
 _LEDGER_IN_BYTES: Final = 64 << 10
 
 
@@ -107,7 +107,7 @@ class Pace(NamedTuple):
     bytes_per_s: float
 
     def seconds_for(self, ledgers: int, size: int) -> float:
-        """Return how long so many ledgers of so many bytes take at this pace."""
+        """Return the seconds that this number of ledgers and bytes takes at this pace."""
         return work_of(ledgers, size) / work_of(self.ledgers_per_s, self.bytes_per_s)
 
 
@@ -119,7 +119,7 @@ class Pacer:
         self._begun: tuple[float, int, int] | None = None
 
     def at(self, ledgers: int, size: int) -> Pace | None:
-        """Return the pace until now, at which so many ledgers and bytes are through; None before any is."""
+        """Return the throughput so far, by the ledgers and bytes done; None before the first."""
         now = self._clock()
         if self._begun is None:
             self._begun = now, ledgers, size
@@ -131,7 +131,7 @@ class Pacer:
 
 
 def work_of(ledgers: float, size: float) -> float:
-    """Return what so many ledgers of so many bytes cost, as bytes of one large ledger."""
+    """Return the cost of this number of ledgers and bytes, as bytes of one large ledger."""
     return ledgers * _LEDGER_IN_BYTES + size
 
 
@@ -154,10 +154,10 @@ class Build:
     is_listed: bool = False  #: The following four are known.
     ledgers: int = 0  #: To look at for copying.
     size: int = 0  #: Their bytes.
-    looked_at: int = 0  #: So many of them are through, whatever came of it.
+    looked_at: int = 0  #: How many of them were processed, whatever the outcome.
     size_looked_at: int = 0  #: Likewise in bytes.
     counts: CopyCounts = field(default_factory=CopyCounts)  #: What came of them, and of what was whole before.
-    pace: Pace | None = None  #: Of the process that copies, or copied; None before it can be told.
+    pace: Pace | None = None  #: Of the process that copies, or copied; None before it is known.
 
     @property
     def is_through(self) -> bool:
@@ -172,7 +172,7 @@ class Build:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until it is through, at its pace; None where that cannot be told."""
+        """Seconds until it is through, at its pace; None where that is not known."""
         if self.pace is None or not self.is_listed:
             return None
         return self.pace.seconds_for(self.ledgers - self.looked_at, self.size - self.size_looked_at)
@@ -317,7 +317,7 @@ class BuildLease(RecordLease):
 
 #: Exit code: everything that can be copied now is copied, and a later build may copy more.
 MORE_LATER: Final = 25
-#: Exit code: a ledger could not be copied, and somebody has to look.
+#: Exit code: a ledger could not be copied, and an operator has to look at it.
 SOME_FAILED: Final = 27
 
 #: What to do with ledgers that stay.

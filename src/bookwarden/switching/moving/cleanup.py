@@ -48,11 +48,11 @@ class Targets:
     """Counts of what may go, by cluster and kind, and of what stays, by cluster and reason."""
 
     active: str  #: Name of the active cluster.
-    window_left_s: float  #: For so long the newest switch can still be rolled back; 0 once that is over.
+    window_left_s: float  #: Seconds in which the newest switch can still be rolled back; 0 once that is over.
     ledgers: Counter[tuple[str, str]]  #: What may go.
     sizes: Counter[tuple[str, str]]  #: Likewise, in bytes, of one copy of each entry.
     kept: Counter[tuple[str, str]]  #: What stays.
-    to_copy: Counter[str]  #: So many of these are closed, and a build would copy them; by cluster.
+    to_copy: Counter[str]  #: How many of these are closed, and would be copied by a build; by cluster.
     to_copy_sizes: Counter[str]  #: Likewise, in bytes.
 
     @property
@@ -86,7 +86,7 @@ class Cleanup:
     switch: Switch  #: Says where the newest switch stands.
     send: Callable[[Sequence[PendingDeletion]], MarkReport]  #: Sends marks to the deletion topic, as phase one.
     enabled: bool  #: Whether anything may be marked.
-    window_s: float  #: For so long a switch may be rolled back.
+    window_s: float  #: Seconds in which a switch may be rolled back.
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store does.
 
     def targets(self, source: str | None = None) -> Targets:
@@ -158,7 +158,9 @@ class Cleanup:
         force: bool = False,
         progress: Callable[[int], object] = lambda _: None,
     ) -> SentMarks:
-        """Mark what may go; ``at_most`` so many, all for 0; ``progress`` is called with how many were sent.
+        """Mark what may go; ``progress`` is called with the number of marks that were sent.
+
+        ``at_most`` is the maximum number of ledgers, 0 for all.
 
         Raises RefusedError as `targets` does, while a switch is under way, and, unless ``force`` is given, within the
         rollback window. May be interrupted and repeated: a ledger that is marked twice goes once.

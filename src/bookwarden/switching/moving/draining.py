@@ -34,9 +34,9 @@ class Remaining:
     open: tuple[OpenLedger, ...]  #: Those that are written still.
     may_go: int  #: Those that brokers read from the active cluster.
     stays: Counter[str]  #: All others, by the reason.
-    to_copy: int  #: So many of them are closed, and not in the active cluster yet.
+    to_copy: int  #: How many of them are closed, and not in the active cluster yet.
     to_copy_size: int  #: Their bytes, as above.
-    copying_s: float | None  #: Copying these takes so long, at the pace of the newest build; None without one.
+    copying_s: float | None  #: Seconds to copy these, at the pace of the newest build; None without one.
     window_left_s: float  #: Until then nothing may go; 0 once it may.
 
     @property
@@ -62,7 +62,7 @@ class DrainResult:
 
     @property
     def failed(self) -> int:
-        """How many ledgers could not be copied, so that somebody has to look."""
+        """How many ledgers could not be copied, which an operator has to look at."""
         return self.builds[-1].counts.of(CopyOutcome.FAILED) if self.builds else 0
 
 
@@ -106,7 +106,7 @@ class Drainer:
         force: bool = False,
         say: Callable[[str], object] = lambda _: None,
     ) -> DrainResult:
-        """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is told of each step.
+        """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is called with each step.
 
         Topics are unloaded not more than ``per_second``; ``force`` waives the rollback window. Raises RefusedError as
         `left`, while a switch is under way, and where nothing may be marked.

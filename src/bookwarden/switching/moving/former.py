@@ -1,4 +1,4 @@
-"""The walk over former bookie clusters: their ledgers, beside what the active one has of them."""
+"""The walk over former bookie clusters: their ledgers, compared with what the active one has of them."""
 
 from __future__ import annotations
 

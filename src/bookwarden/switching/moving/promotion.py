@@ -90,8 +90,8 @@ class Stamper:
     def stamp(self, active: str, per_second: float, *, sleep: Callable[[float], None] = time.sleep) -> StampResult:
         """Stamp them with the cluster that has the cursor's ledger, or the active one where a cursor has none.
 
-        Topics go so many in a second. A failure ends nothing. Properties that others write in the same moment can be
-        lost, as with any two who replace them.
+        At most ``per_second`` topics are processed in a second. A failure ends nothing. Properties that others write in
+        the same moment can be lost, as with any two who replace them.
         """
         written, right = 0, 0
         failed: list[StampFailure] = []
@@ -180,7 +180,7 @@ class PromotionPass:
     @property
     def failed(self) -> list[UnloadResult]:
         """The topics that were not unloaded."""
-        return [one for one in self.unloaded if one.trouble and not one.is_absent]
+        return [one for one in self.unloaded if one.error and not one.is_absent]
 
 
 class PromotionResult(NamedTuple):
@@ -194,7 +194,7 @@ class PromotionResult(NamedTuple):
     @property
     def failures(self) -> list[str]:
         """What was not done, and why."""
-        failures = [f"{one.topic} was not unloaded: {one.trouble}" for one in (self.done.failed if self.done else ())]
+        failures = [f"{one.topic} was not unloaded: {one.error}" for one in (self.done.failed if self.done else ())]
         stamps = self.stamped.failed if self.stamped else ()
         return failures + [f"{one.topic} {one.subscription}: {one.reason}" for one in stamps]
 
@@ -292,20 +292,20 @@ class Promoter:
     def carry_out(
         self, plan: PromotionPlan, per_second: float, tell: Callable[[UnloadResult], object] = lambda _: None
     ) -> PromotionPass:
-        """Unload the topics, so many in a second, and keep what is promoted; ``tell`` is called with each topic.
+        """Unload at most ``per_second`` topics in a second, and record what is promoted; ``tell`` gets each topic.
 
         Interrupted or killed, it has promoted nothing, and may be repeated. Raises RefusedError where brokers were
         switched meanwhile, another process promoted, or too many topics were not unloaded.
         """
         done = roll(plan.topics, self.topics.unload, per_second, tell)
-        # A topic that was being loaded when brokers were asked, and so not told, may have opened ledgers before.
+        # A topic that was being loaded when brokers were asked is in no answer, and may have opened ledgers before.
         late = _of_loaded(plan.readers, _by_managed_ledger(self.topics.loaded())) - set(plan.topics)
         done += roll(sorted(late), self.topics.unload, per_second, tell)
-        troubled = _by_managed_ledger(one.topic for one in done if one.trouble and not one.is_absent)
-        failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, troubled))
+        not_unloaded = _by_managed_ledger(one.topic for one in done if one.error and not one.is_absent)
+        failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, not_unloaded))
         if len(failed) > MOST_FAILED:
             raise RefusedError(
-                f"{len(troubled)} topics were not unloaded, too many to remember: nothing counts as promoted, run it "
+                f"{len(not_unloaded)} topics were not unloaded, too many to record: nothing counts as promoted, run it "
                 "again when brokers answer"
             )
         active = self.former.active()

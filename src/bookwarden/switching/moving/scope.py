@@ -152,7 +152,7 @@ def candidate_of(
     """
     shared = registry.cluster(source).shared
     if metadata is None:
-        # Whoever it belongs to: that it cannot be copied has to be told.
+        # Whatever client made it: the report says that it cannot be copied.
         return None if shared else Candidate(ledger_id, UNREADABLE, None, 0)
     ours = is_ours(registry, registry.cluster(source), ledger_id, metadata.custom)
     if shared and not ours:

@@ -208,7 +208,7 @@ class MoveChecks:
         on_target = []
         for broker in seen.settings:
             if broker.settings is None:
-                unknown.append(f"{broker.name} ({broker.trouble})")
+                unknown.append(f"{broker.name} ({broker.error})")
                 continue
             uri = broker.settings.get(_URI, "")
             if uri.startswith(_OF_THE_JAR):

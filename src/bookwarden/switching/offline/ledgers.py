@@ -33,7 +33,7 @@ class NamedLedgers:
         return sorted(self.needed | self.optional)
 
     def require_whole(self) -> None:
-        """Raise RefusedError where anything could not be read: a ledger that nobody knows of would not be moved."""
+        """Raise RefusedError where anything could not be read: a ledger that is not known would not be moved."""
         if self.doubts:
             raise refused(
                 f"what names ledgers could not be read whole: {some(list(self.doubts))}. Put that right first"
@@ -64,7 +64,7 @@ class CopyStatus(enum.Enum):
 
 
 class LedgerComparison(NamedTuple):
-    """A ledger, and what stands in the way if that is DIFFERENT."""
+    """A ledger, and the reason if that is DIFFERENT."""
 
     ledger_id: int
     standing: CopyStatus
@@ -73,7 +73,7 @@ class LedgerComparison(NamedTuple):
 
 
 def compare(source: LedgerReading, target: LedgerReading, owner: str) -> LedgerComparison:
-    """Compare a ledger by its metadata on both sides; what one copier proved is told by its mark."""
+    """Compare a ledger by its metadata on both sides; the copier's mark says what it proved."""
     ledger_id = source.ledger_id
 
     def differs(reason: str) -> LedgerComparison:

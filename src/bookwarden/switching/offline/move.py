@@ -1,6 +1,6 @@
 """The move of all ledgers to another bookie cluster for brokers without the jar, which have to be stopped for it.
 
-Each step may be repeated, and what is left to do is told by both clusters and by who lives, not by the record: so the
+Each step may be repeated, and both clusters and the live brokers show what is left to do, not the record: so the
 same command carries on wherever it was killed. Until it is DONE nothing that brokers use is changed: they may be
 started on the source again at any moment.
 """
@@ -71,11 +71,11 @@ class MovePlan:
     tally: Tally  #: Of what is named.
     next_id: int  #: Of the target.
     free_id: int  #: Above every id of the source.
-    may_miss: int = 0  #: So many ledgers may be in neither cluster.
+    may_miss: int = 0  #: Maximum number of ledgers that neither cluster has.
 
     @property
     def failing(self) -> list[Finding]:
-        """What stands in the way."""
+        """The checks that block the move."""
         return failing(self.findings)
 
 
@@ -85,10 +85,10 @@ class MoveResult:
 
     record: MoveRecord  #: As it is now.
     copied: int  #: Ledgers, by this command.
-    recovered: int  #: Likewise, that nobody had closed.
+    recovered: int  #: Likewise, that were open.
     tally: Tally  #: Of what is named.
     next_id: int  #: Of the target.
-    troubles: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
+    errors: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
 
 
 @dataclass
@@ -100,7 +100,7 @@ class _Work:
     progress: Callable[[int], object]  #: Is called with the ledgers copied so far.
     copied: int = 0  #: Ledgers.
     recovered: int = 0  #: Likewise.
-    troubles: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
+    errors: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
 
 
 class _Rest(NamedTuple):
@@ -136,7 +136,7 @@ class OfflineMove:
     def plan(self, target: TargetUri, folder: Path, *, may_miss: int = 0) -> MovePlan:
         """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made.
 
-        ``may_miss``: so many ledgers that brokers want to find may be in neither cluster.
+        ``may_miss`` is the maximum number of ledgers that brokers want to find, and that neither cluster has.
         """
         self.checks.require_no_registry()
         sides = find_sides(self.registry, self.source, target)
@@ -209,14 +209,14 @@ class OfflineMove:
             self._require_no_broker()
             if rest.changed is None:
                 break
-            told = f"{rest.changed} changed since brokers were stopped: a broker was started meanwhile, and is gone"
+            changed = f"{rest.changed} changed since brokers were stopped: a broker was started meanwhile, and is gone"
             if not left:
                 raise refused(
-                    f"{told}. Nothing that brokers use was changed. See that nothing starts a broker, and that no "
+                    f"{changed}. Nothing that brokers use was changed. See that nothing starts a broker, and that no "
                     "other process writes there; then repeat the command"
                 )
-            work.say(f"{told}. The rest begins again")
-        _require_same(rest.tally, work.troubles, work.plan.may_miss)
+            work.say(f"{changed}. The rest begins again")
+        _require_same(rest.tally, work.errors, work.plan.may_miss)
         self._advance(work, MovePhase.DONE, str(rest.saved))
         return replace(self._moved(work, rest.tally), next_id=rest.next_id)
 
@@ -243,8 +243,8 @@ class OfflineMove:
         found = self.node.read()
         record = work.plan.record if found is None else found.record
         next_id = self.registry.stores.ids_at(work.plan.sides.target.place).next_id()
-        troubles = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.troubles.items())[:_SHOWN])
-        return MoveResult(record, work.copied, work.recovered, tally, next_id, troubles)
+        errors = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.errors.items())[:_SHOWN])
+        return MoveResult(record, work.copied, work.recovered, tally, next_id, errors)
 
     def _advance(self, work: _Work, phase: MovePhase, saved: str = "") -> None:
         found = self.node.read()
@@ -266,12 +266,12 @@ class OfflineMove:
     def _wait_for_stop(self, work: _Work, wait_s: float | None) -> None:
         """Wait until no broker lives; RefusedError when the time is over."""
         self._advance(work, MovePhase.STOPPING)
-        told: list[str] = []
+        shown: list[str] = []
         waited = 0.0
         while live := self.live_brokers():
-            if live != told:
+            if live != shown:
                 work.say(f"Stop all brokers now; still there: {some(live)}")
-                told = live
+                shown = live
             if wait_s is not None and waited >= wait_s:
                 raise refused(f"brokers live, such as {live[0]}: stop all of them, then repeat the command")
             self.sleep(_LOOK_EVERY_S)
@@ -288,7 +288,7 @@ class OfflineMove:
             )
 
     def _recover_open(self, work: _Work) -> NamedLedgers:
-        """Have every ledger closed that nobody closed; return all that are named, by what is readable only then."""
+        """Recover every ledger that is open; return all that are named, by what is readable only then."""
         named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
         left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is CopyStatus.OPEN]
@@ -333,12 +333,12 @@ class OfflineMove:
         with self.copiers.copier(sides.source.place, sides.target.place, owner, in_use) as copier:
             for result in copier.copy(wanted()):
                 guard()
-                work.troubles.pop(result.ledger_id, None)
+                work.errors.pop(result.ledger_id, None)
                 if result.outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE):
                     work.copied += result.outcome is CopyOutcome.COPIED
                     work.progress(work.copied)
                 elif result.outcome not in (CopyOutcome.GONE, CopyOutcome.OPEN):
-                    work.troubles[result.ledger_id] = result.reason or result.outcome.value
+                    work.errors[result.ledger_id] = result.reason or result.outcome.value
 
     def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[LedgerComparison]:
         """Compare everything that is named, as it is now."""
@@ -368,7 +368,7 @@ class OfflineMove:
         return max(sides.source.metadata.first_free_id(), max(named.all, default=-1) + 1)
 
     def _raise_ids(self, work: _Work, ahead: int) -> int:
-        """Raise the target's next id above all of the source, by so many more; return it."""
+        """Raise the target's next id above all of the source, by ``ahead`` more; return it."""
         sides = work.plan.sides
         generator = self.registry.stores.ids_at(sides.target.place)
         free = self._free_id(sides, read_named(self.references))
@@ -406,17 +406,17 @@ def _missed(tally: Tally) -> str:
     return f"{tally.missed:,} ledgers that brokers want to find, such as {tally.missing[0]}, are"
 
 
-def _require_same(tally: Tally, troubles: dict[int, str], may_miss: int) -> None:
-    """Raise RefusedError unless both clusters have the same, apart from so many that neither has."""
+def _require_same(tally: Tally, errors: dict[int, str], may_miss: int) -> None:
+    """Raise RefusedError unless both clusters have the same, apart from ``may_miss`` that neither has."""
     if tally.missed > may_miss:
         raise refused(f"{_missed(tally)} in neither cluster, and {may_miss:,} may be: nothing was changed for brokers")
     if tally.total != tally.counts[CopyStatus.SAME] + tally.counts[CopyStatus.MISSING]:
-        raise _different(tally, troubles)
+        raise _different(tally, errors)
 
 
-def _different(tally: Tally, troubles: dict[int, str]) -> Exception:
+def _different(tally: Tally, errors: dict[int, str]) -> Exception:
     shown = [f"ledger {one.ledger_id}: {one.reason}" for one in tally.different]
-    shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(troubles.items())]
+    shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(errors.items())]
     count = tally.total - tally.counts[CopyStatus.SAME] - tally.counts[CopyStatus.MISSING]
     return refused(
         f"{count:,} of {tally.total:,} ledgers that are named are not the same on the target: "

@@ -1,7 +1,7 @@
 """The record of a move without the jar: a node in Pulsar's own store, and who works at it.
 
-It says which clusters, by which owner mark copies are known, and how far the move is. What was copied is told by the
-clusters themselves, so that the same command carries on wherever it was killed.
+It says which clusters, by which owner mark copies are known, and how far the move is. What was copied is
+read from the clusters themselves, so that the same command carries on wherever it was killed.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class NodeRestorer:
             )
 
     def carry_out(self, file: Path) -> RestoreResult:
-        """Save what is there beside the file, then put the saved values back; RefusedError while a broker lives."""
+        """Save what is there next to the file, then put the saved values back; RefusedError while a broker lives."""
         self.require_no_broker()
         before = save_nodes(self.store, self.url, file.parent, "before-restoring")
         return RestoreResult(restore_nodes(self.store, file, self.url, self.require_no_broker), before)

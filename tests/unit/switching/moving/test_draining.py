@@ -198,7 +198,7 @@ def test_what_is_written_still_stays_and_the_rest_goes(site: Site) -> None:
     assert [one.ledger_id for one in done.left.open] == [3]
     # The topic that reads them could not be unloaded either.
     assert (site.marked, done.left.may_go) == ([], 0)
-    assert {one.trouble for one in done.unloaded} == {"no answer"}
+    assert {one.error for one in done.unloaded} == {"no answer"}
     site.is_stubborn = False
     site.drain()
     assert sorted(site.marked) == [1, 2, 3]

@@ -157,7 +157,7 @@ def test_what_failed_to_unload_is_not_promoted(site: Site) -> None:
     site.time = NOW + 1
     site.failing = {ORDERS: PulsarUnavailableError("no answer")}
     done = site.promote()
-    assert [(one.topic, one.trouble) for one in done.failed] == [(ORDERS, "no answer")]
+    assert [(one.topic, one.error) for one in done.failed] == [(ORDERS, "no answer")]
     assert done.promotion.failed == {DATA.topic}
     plan = site.promoting.plan()
     assert (plan.promoted, plan.ledgers, plan.topics) == (1, Counter({("a", "data"): 3}), (ORDERS,))

@@ -4,7 +4,7 @@ What is killed at any moment leaves at most an unfinished copy, which no broker 
 One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.decide).
 
 A copy is made with a mark that no end can equal, and gets the mark of its end when it is closed, after every entry was
-compared. So whoever closes it otherwise, as an auditor does, makes nothing that brokers would read.
+compared. So a client that closes it otherwise, as an auditor does, makes nothing that brokers would read.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def is_complete(source: StoredLedger, found: StoredLedger) -> bool:
 _LEDGERS_AT_ONCE: Final = 500
 # A large ledger goes alone, so that its result does not wait for others.
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
-# What the limits let through in so many seconds is closed together: it is lost if the copier is killed before that.
+# What the limits let through in this time is closed together: it is lost if the copier is killed before that.
 _LIMITED_S: Final = 5.0
 _TRIES: Final = 3
 
@@ -124,7 +124,7 @@ class _Candidate(NamedTuple):
     holder: Holder
     existing: StoredLedger | None
 
-    def trouble(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _NotCopied:
+    def not_copied(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _NotCopied:
         """Return why it was not copied this time."""
         return _NotCopied(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
 
@@ -238,7 +238,7 @@ class LedgerCopier:
             if isinstance(source, StoredLedger) and _is_same(source, each.source):
                 same.append(each._replace(source=source))
             else:
-                yield each.trouble("its metadata on the source was changed meanwhile, or is gone")
+                yield each.not_copied("its metadata on the source was changed meanwhile, or is gone")
         for each, why in self._why_not_named(same):
             yield each if why is None else self._unnamed(each, each.existing, why)
 
@@ -315,7 +315,7 @@ class LedgerCopier:
                 yield each, _Doubt("nothing names it", is_certain=True)
 
     def _unnamed(self, each: _Candidate, ours: StoredLedger | None, doubt: _Doubt) -> CopyResult:
-        """Remove what there is of a copy that nobody will read, unless that is in doubt."""
+        """Remove what there is of a copy that no broker will read, unless that is in doubt."""
         if not doubt.is_certain:
             return each.result(CopyOutcome.DEFERRED, doubt.reason)
         if ours is not None:
@@ -357,7 +357,7 @@ class LedgerCopier:
                 yield one.candidate.result(CopyOutcome.FAILED, str(error))
             else:
                 self._avoided[one.ledger.source.ledger_id].update(dict.fromkeys(one.ledger.suspects, str(error)))
-                yield one.candidate.trouble(str(error), _outcome_of(error))
+                yield one.candidate.not_copied(str(error), _outcome_of(error))
         yield from self._close(whole)
 
     def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_OpenCopy | CopyResult | _NotCopied]:
@@ -369,7 +369,7 @@ class LedgerCopier:
                 ensemble = self._bookies_for(each)
             except (BookieError, FormatError) as error:
                 reasons = dict.fromkeys((str(error), *self._avoided[ledger_id].values()))
-                yield each.trouble("; ".join(reasons))
+                yield each.not_copied("; ".join(reasons))
             else:
                 chosen[ledger_id] = each, ensemble
         problems = self._remnants(chosen)
@@ -377,19 +377,19 @@ class LedgerCopier:
         writes: list[Write] = []
         for ledger_id, (each, ensemble) in chosen.items():
             if ledger_id in problems:
-                yield each.trouble(problems[ledger_id])
+                yield each.not_copied(problems[ledger_id])
                 continue
             opened = opened_copy(each.source.metadata, ensemble, self._owner)
             try:
-                ledger = LedgerCopyTask(each.source, opened, anew=each.existing is not None)
+                ledger = LedgerCopyTask(each.source, opened, is_retry=each.existing is not None)
             except FormatError as error:
                 yield each.result(CopyOutcome.FAILED, str(error))
                 continue
             raw = encode_ledger_metadata(opened, password=ledger.password)
             begun.append(_OpenCopy(each, ledger, raw))
             writes.append(self._write_of(ledger_id, raw, each.existing))
-        for one, trouble in zip(begun, self._store.write_many(writes), strict=True):
-            yield one if trouble is None else one.candidate.trouble(str(trouble))
+        for one, failed in zip(begun, self._store.write_many(writes), strict=True):
+            yield one if failed is None else one.candidate.not_copied(str(failed))
 
     def _bookies_for(self, each: _Candidate) -> tuple[str, ...]:
         """Choose the bookies of a copy: those of an unfinished one as long as none of them failed."""
@@ -440,19 +440,19 @@ class LedgerCopier:
         for each, source, ours, why in zip(begun, sources, found, named, strict=True):
             candidate = each.candidate
             if not isinstance(ours, StoredLedger) or ours.raw != each.raw:
-                yield candidate.trouble("its copy was changed by somebody else meanwhile")
+                yield candidate.not_copied("its copy was changed by somebody else meanwhile")
             elif why is not None:
                 # Without its source it goes by phase two alone, which writes it to the journal.
                 yield self._unnamed(candidate, None if isinstance(source, AbsentLedger) else ours, why)
             elif not _is_same(source, candidate.source):
-                yield candidate.trouble("its metadata on the source was changed meanwhile, or is gone")
+                yield candidate.not_copied("its metadata on the source was changed meanwhile, or is gone")
             else:
                 closed = closed_copy(each.ledger.target, candidate.source.metadata)
                 raw = encode_ledger_metadata(closed, password=each.ledger.password)
                 closing.append(candidate)
                 writes.append(self._write_of(source.ledger_id, raw, ours))
-        for candidate, trouble in zip(closing, self._store.write_many(writes), strict=True):
-            yield candidate.result(CopyOutcome.COPIED) if trouble is None else candidate.trouble(str(trouble))
+        for candidate, failed in zip(closing, self._store.write_many(writes), strict=True):
+            yield candidate.result(CopyOutcome.COPIED) if failed is None else candidate.not_copied(str(failed))
 
 
 class _Doubt(NamedTuple):

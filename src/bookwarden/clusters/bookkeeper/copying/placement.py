@@ -18,7 +18,7 @@ from bookwarden.errors import BookieUnavailableError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerMetadata, StoredLedger
 
-# Pulsar's, of a bookie that nobody gave a rack: all of them share it.
+# Pulsar's, of a bookie without a rack: all of them share it.
 _DEFAULT_RACK: Final = "/default-rack"
 # The golden ratio of 2**64: multiples of it are far from each other, whatever the step between ids.
 _SCATTER: Final = 0x9E3779B97F4A7C15
@@ -45,8 +45,8 @@ class Affinity(NamedTuple):
 class Placement:
     """Chooses the bookies of copies; for one thread.
 
-    What it is told by ``read``, and by ``affinity_of`` of a namespace, is read again after ``max_age_s``. Both may
-    raise StoreError, or FormatError where nobody knows what a namespace asks for.
+    What ``read``, and ``affinity_of`` of a namespace, returned is read again after ``max_age_s``. Both may
+    raise StoreError, or FormatError where it is not known what a namespace asks for.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Placement:
     def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
         """Return the ensemble of a copy of this ledger, without the bookies to ``avoid``.
 
-        It has fewer bookies than the source's where not so many can be had, but never fewer than the write quorum.
+        It has fewer bookies than the source's where there are not enough, but never fewer than the write quorum.
         Raises BookieUnavailableError, which tells what is missing.
         """
         self._renew()
@@ -207,10 +207,10 @@ def _missing(ground: BookieTopology, source: StoredLedger, affinity: Affinity, a
     asked = ", ".join(sorted(affinity.groups | affinity.spare_groups))
     where = f" in the groups {asked}, which its namespace asks for, or in none" if asked else ""
     aside = avoid & ground.writable
-    told = f"each entry of ledger {source.ledger_id} goes to {quorum} bookies, and of those that are writable{where}"
-    told += f" there are {len(bookies)}: {quorum - len(bookies)} missing"
-    told += f" ({', '.join(sorted(aside))} cannot be used now)" if aside else ""
-    return told + (
+    text = f"each entry of ledger {source.ledger_id} goes to {quorum} bookies, and of those that are writable{where}"
+    text += f" there are {len(bookies)}: {quorum - len(bookies)} missing"
+    text += f" ({', '.join(sorted(aside))} cannot be used now)" if aside else ""
+    return text + (
         "; start bookies of the target, or add some to these groups: `pulsar-admin bookies set-bookie-rack --group`"
         if asked
         else "; start bookies of the target"
