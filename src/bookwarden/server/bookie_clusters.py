@@ -252,9 +252,8 @@ class _Endpoints(NamedTuple):
     def import_registry(self, body: ImportRequest) -> dict[str, Any]:
         saved = json.dumps(body.registry).encode()
         with RegistryContext(self.settings) as context:
-            imported = RegistryImport(context.registry)
-            plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
-            return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
+            result = RegistryImport(context.registry).put_back(saved, dry_run=body.dry_run)
+            return import_data(context.pulsar_url, result)
 
     def upgrade(self, body: UpgradeRequest) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
@@ -277,9 +276,7 @@ class _Endpoints(NamedTuple):
     ) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
             if lost:
-                lost_plan = context.lost_clusters.plan(name)
-                if not dryRun:
-                    context.lost_clusters.carry_out(lost_plan, confirm)
+                lost_plan = context.lost_clusters.unregister(name, dry_run=dryRun, confirm=lambda _: confirm)
                 return lost_data(context.pulsar_url, lost_plan, dry_run=dryRun)
             plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
             return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)

@@ -18,7 +18,7 @@ from bookwarden.switching.operation import State, Switch, SwitchOutcome, SwitchR
 from bookwarden.switching.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.switching.registering import RegistrationResult
 from bookwarden.switching.registry import cluster_data, registry_data
-from bookwarden.switching.repair import ImportPlan, RaiseResult, UpgradePlan, UriResult
+from bookwarden.switching.repair import ImportResult, RaiseResult, UpgradePlan, UriResult
 from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
 
 
@@ -261,10 +261,11 @@ def uri_data(result: UriResult) -> dict[str, Any]:
     }
 
 
-def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
+def import_data(url: str, result: ImportResult) -> dict[str, Any]:
     """Return the registry that was, or would be, put back."""
+    plan = result.plan
     return {
-        "imported": not dry_run,
+        "imported": not result.dry_run,
         "savedEpoch": plan.saved_epoch,
         "nextLedgerId": plan.next_id,
         "aboveItsLedgers": plan.free_id,

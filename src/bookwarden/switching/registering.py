@@ -59,8 +59,21 @@ class ClusterSpec:
     unmarked_below: int | None = None
 
 
+class IdsToRaise:
+    """Base of plans for which the counter of ledger ids may be behind."""
+
+    __slots__ = ()
+    next_id: int
+    free_id: int
+
+    @property
+    def behind(self) -> int:
+        """How far the next id has to be raised; 0 if it is above all."""
+        return max(0, self.free_id - self.next_id)
+
+
 @dataclass(frozen=True, slots=True)
-class RegistrationPlan:
+class RegistrationPlan(IdsToRaise):
     """A registration that nothing speaks against."""
 
     before: StoredRegistry | None  #: What the new registry replaces; None for the first.
@@ -72,11 +85,6 @@ class RegistrationPlan:
     free_id: int  #: The smallest that it must be: above every id of the cluster.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
     closed: tuple[str, ...] = ()  #: Clusters whose range of ledgers without a mark ends with it.
-
-    @property
-    def behind(self) -> int:
-        """How far the next id has to be raised; 0 if it is above all."""
-        return max(0, self.free_id - self.next_id)
 
 
 class RegistrationResult(NamedTuple):

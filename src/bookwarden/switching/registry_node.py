@@ -65,8 +65,8 @@ class RegistryNode:
             raise NotFoundError(f"no bookie cluster {name!r} is registered in {self.url}: {there}")
         return found.registry
 
-    def deprecate(self, name: str, deprecated: bool) -> Registry:
-        """Keep a cluster from becoming active, or let it again; return the registry then.
+    def deprecate(self, name: str, deprecated: bool, *, dry_run: bool = False) -> Registry:
+        """Keep a cluster from becoming active, or let it again; return the registry as it is, or would be, then.
 
         RefusedError if it is active or not registered; LostRaceError if somebody else changed the registry meanwhile.
         """
@@ -74,7 +74,8 @@ class RegistryNode:
         after = found.registry
         if after.cluster(name).deprecated != deprecated:
             after = after.with_deprecated(name, deprecated)
-            self.replace(found, after)
+            if not dry_run:
+                self.replace(found, after)
         return after
 
     def place_of(self, cluster: BookieCluster) -> LedgersRoot:

@@ -29,6 +29,7 @@ from bookwarden.switching.record import find_order
 from bookwarden.switching.registering import (
     ClusterSpec,
     Confirm,
+    IdsToRaise,
     Registration,
     looked,
     of_metadata,
@@ -42,7 +43,7 @@ from bookwarden.switching.registry_node import ClusterRegistry, StoredRegistry
 
 
 @dataclass(frozen=True, slots=True)
-class RaisePlan:
+class RaisePlan(IdsToRaise):
     """A counter that may be raised."""
 
     name: str | None  #: Of the cluster whose counter it is; None for that of all clusters.
@@ -50,11 +51,6 @@ class RaisePlan:
     next_id: int  #: The id that it gives next.
     free_id: int  #: The smallest that it must give: above every id of the registered clusters.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
-
-    @property
-    def behind(self) -> int:
-        """How far it has to be raised; 0 if it is above all."""
-        return max(0, self.free_id - self.next_id)
 
 
 class RaiseResult(NamedTuple):
@@ -380,7 +376,7 @@ def _uri_refused(name: str, reason: str) -> RefusedError:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPlan:
+class ImportPlan(IdsToRaise):
     """A registry that can be put back."""
 
     registry: Registry  #: As it will be written.
@@ -389,10 +385,13 @@ class ImportPlan:
     next_id: int  #: The id that the next ledger of any cluster gets now.
     free_id: int  #: The smallest that it must be: above every id of the clusters.
 
-    @property
-    def behind(self) -> int:
-        """How far the next id has to be raised, as where its counter was lost too; 0 if it is above all."""
-        return max(0, self.free_id - self.next_id)
+
+class ImportResult(NamedTuple):
+    """The result of putting a registry back."""
+
+    plan: ImportPlan
+    before: ImportPlan  #: Before ids were raised.
+    dry_run: bool
 
 
 @dataclass(frozen=True)
@@ -437,6 +436,17 @@ class RegistryImport:
         if reasons:
             raise RefusedError(f"the registry is not imported: {'; '.join(reasons)}")
         return ImportPlan(replace(registry, epoch=max(epochs) + 1), registry.epoch, damaged, next_id, free_id)
+
+    def put_back(self, saved: bytes, *, dry_run: bool, confirm: Confirm[ImportPlan] = unasked) -> ImportResult:
+        """Put a saved registry back, or compare it only: what commands and REST do.
+
+        ``confirm`` is entered before, and may raise RefusedError. Else raises as `plan` and `carry_out`.
+        """
+        plan = before = self.plan(saved)
+        if not dry_run:
+            with confirm(plan) as progress:
+                plan = self.carry_out(saved, progress)
+        return ImportResult(plan, before, dry_run)
 
     def carry_out(self, saved: bytes, progress: Callable[[int], object] = lambda _: None) -> ImportPlan:
         """Compare again, raise the next ledger id if it is behind, and write the registry.

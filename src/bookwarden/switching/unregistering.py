@@ -242,6 +242,16 @@ class LostClusters:
             *(tuple(examples), tuple(doubts), tuple(silent)),
         )
 
+    def unregister(self, name: str, *, dry_run: bool, confirm: Callable[[LostPlan], str]) -> LostPlan:
+        """Unregister, or look only: what commands and REST do.
+
+        ``confirm`` returns the name as it was typed, and may raise RefusedError. Else raises as `plan` and `carry_out`.
+        """
+        plan = self.plan(name)
+        if not dry_run:
+            self.carry_out(plan, confirm(plan))
+        return plan
+
     def carry_out(self, plan: LostPlan, confirmed: str) -> None:
         """Journal it, and put the registry without the cluster into its node; ``confirmed`` is its name, as typed.
 

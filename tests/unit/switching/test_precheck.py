@@ -152,7 +152,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset({"b1"}))}}, "bookies", FAILS, "1 writable bookies"),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset("12"))}}, "bookies", WARNING, "no spare"),
         ({"namespaces": (asks(set(), quorums=Quorums(5, 2, 2)),)}, "bookies", FAILS, "an ensemble of 5 (t/n)"),
-        ({"settings": ()}, "bookies", WARNING, "no broker told its quorums"),
+        ({"settings": ()}, "bookies", WARNING, "no broker reported its quorums"),
         (
             {"clusters": {"a": A, "b": replace(B, read_only=frozenset({"b4"}))}},
             "bookies",

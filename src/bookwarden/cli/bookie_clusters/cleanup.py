@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import click
 
-from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.bookie_clusters.output import confirmed
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
-from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import cleaned_data, targets_data
 from bookwarden.switching.moving.cleanup import Targets
@@ -58,14 +58,13 @@ def cleanup(
     """
     with MoveContext(invocation.settings) as context:
 
-        @contextmanager
-        def confirm_marks(total: int) -> Iterator[Callable[[int], object]]:
-            confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
-            with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as progress:
-                yield progress
+        def ask(total: int) -> AbstractContextManager[Callable[[int], object]]:
+            ledgers = counted(total, "ledger")
+            question = f"Mark {ledgers} of former bookie clusters for deletion?"
+            return confirmed(invocation, question, f"marking {ledgers}", "marked", "ledgers", yes=yes)
 
         result = context.cleanup.clean_up(
-            src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=confirm_marks
+            src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=ask
         )
         found, total, done, _ = result
         if done is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import click
 
+from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
+from bookwarden.cli.shell.questions import confirm
 from bookwarden.switching.registry import Registry, cluster_data, registry_data
 from bookwarden.wiring.switching import RegistryContext
 
@@ -29,6 +33,16 @@ _COLUMNS = (
     Column("shared"),
     Column("since epoch", right=True),
 )
+
+
+@contextmanager
+def confirmed(
+    invocation: Invocation, question: str, what: str, done: str, unit: str, *, yes: bool
+) -> Iterator[Callable[[int], object]]:
+    """Ask before the block, and show its progress; the others are as for `node_progress`."""
+    confirm(question, yes=yes)
+    with node_progress(invocation, what, done, unit) as progress:
+        yield progress
 
 
 def describe_registry(context: RegistryContext, registry: Registry | None, *notes: str) -> Document:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import notes_of, wait_option
-from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.bookie_clusters.output import confirmed, notes_of, wait_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.switching.documents import registration_data
 from bookwarden.switching.registering import ClusterSpec, RegistrationPlan, RegistrationResult
@@ -79,16 +78,12 @@ def register(
     with RegistryContext(invocation.settings) as context:
         wanted = ClusterSpec(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
 
-        @contextmanager
-        def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
-            confirm(f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?", yes=yes)
+        def ask(plan: RegistrationPlan) -> AbstractContextManager[Callable[[int], object]]:
+            question = f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?"
             what = f"raising the next ledger id below {plan.after.id_root} by {plan.behind:,}"
-            with node_progress(invocation, what, "passed", "ids") as progress:
-                yield progress
+            return confirmed(invocation, question, what, "passed", "ids", yes=yes)
 
-        result = context.registration.register(
-            wanted, wait_s=wait_s, dry_run=dry_run, confirm=confirm_raise, say=invocation.say
-        )
+        result = context.registration.register(wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
         invocation.write(_describe(context, result))
 
 

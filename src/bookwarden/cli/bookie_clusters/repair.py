@@ -1,14 +1,14 @@
-"""`bookwarden bookie-clusters raise-ids`: counters of ledger ids, where something has ids above them."""
+"""`bookwarden bookie-clusters raise-ids`, `upgrade`, `set-uri` and `registry`: repairs of the registry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
+from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
@@ -17,10 +17,11 @@ from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.switching.documents import import_data, raised_data, upgrade_data, uri_data
-from bookwarden.switching.registering import ClusterSpec
+from bookwarden.switching.registering import ClusterSpec, unasked
 from bookwarden.switching.registry import serialize_registry
 from bookwarden.switching.repair import (
     IdRaiser,
+    ImportPlan,
     RaisePlan,
     RaiseResult,
     RegistryImport,
@@ -51,16 +52,12 @@ def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool
     """
     with RegistryContext(invocation.settings) as context:
 
-        @contextmanager
-        def confirm_raise(plan: RaisePlan) -> Iterator[Callable[[int], object]]:
-            confirm(f"Raise the next ledger id of {_whose(plan)} from {plan.next_id} to {plan.free_id}?", yes=yes)
+        def ask(plan: RaisePlan) -> AbstractContextManager[Callable[[int], object]]:
+            question = f"Raise the next ledger id of {_whose(plan)} from {plan.next_id} to {plan.free_id}?"
             what = f"raising the next ledger id below {plan.place.ledgers_root} by {plan.behind:,}"
-            with node_progress(invocation, what, "passed", "ids") as progress:
-                yield progress
+            return confirmed(invocation, question, what, "passed", "ids", yes=yes)
 
-        invocation.write(
-            _describe_raise(IdRaiser(context.registry).raise_ids(name, dry_run=dry_run, confirm=confirm_raise))
-        )
+        invocation.write(_describe_raise(IdRaiser(context.registry).raise_ids(name, dry_run=dry_run, confirm=ask)))
 
 
 def _whose(plan: RaisePlan) -> str:
@@ -230,22 +227,27 @@ def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool
     """
     saved = file.read_bytes()
     with RegistryContext(invocation.settings) as context:
-        plan = RegistryImport(context.registry).plan(saved)
-        raised = f"the next ledger id from {plan.next_id} to {plan.free_id}" if plan.behind else ""
-        if execute:
+
+        @contextmanager
+        def confirm_import(plan: ImportPlan) -> Iterator[Callable[[int], object]]:
+            raised = _raised(plan)
             question = f"Put the registry of {file} back, with {plan.registry.active} active"
             confirm(f"{question}{f', and raise {raised}' if raised else ''}?", yes=yes)
-            shows = node_progress(invocation, f"raising {raised}", "passed", "ids") if raised else nullcontext(_nothing)
-            with shows as progress:
-                plan = RegistryImport(context.registry).carry_out(saved, progress)
+            with (
+                node_progress(invocation, f"raising {raised}", "passed", "ids") if raised else unasked(plan) as progress
+            ):
+                yield progress
+
+        result = RegistryImport(context.registry).put_back(saved, dry_run=not execute, confirm=confirm_import)
+        plan, raised = result.plan, _raised(result.before)
         done = "Put back" if execute else "Would be put back"
         note = f"{done}: epoch {plan.saved_epoch} of {file} as {plan.registry.epoch}."
         if raised:
             note += f" {'Raised' if execute else 'Would be raised'}: {raised}."
         more = "See that brokers follow: `bookie-clusters status`." if execute else "With --execute, after a question."
         shown = describe_registry(context, plan.registry, note, more)
-        invocation.write(Document(import_data(context.pulsar_url, plan, dry_run=not execute), shown.parts))
+        invocation.write(Document(import_data(context.pulsar_url, result), shown.parts))
 
 
-def _nothing(_: int) -> None:
-    """Show no progress."""
+def _raised(plan: ImportPlan) -> str:
+    return f"the next ledger id from {plan.next_id} to {plan.free_id}" if plan.behind else ""

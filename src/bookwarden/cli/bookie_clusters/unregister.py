@@ -41,9 +41,9 @@ def unregister(
         raise click.UsageError("--confirm is for --lost")
     with RegistryContext(invocation.settings) as context:
         if lost:
-            lost_plan = context.lost_clusters.plan(name)
-            if not dry_run:
-                context.lost_clusters.carry_out(lost_plan, confirmed or _typed(lost_plan))
+            lost_plan = context.lost_clusters.unregister(
+                name, dry_run=dry_run, confirm=lambda plan: confirmed or _typed(plan)
+            )
             invocation.write(_describe_lost(context.pulsar_url, lost_plan, dry_run=dry_run))
             return
 
@@ -137,8 +137,5 @@ def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> N
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
     with RegistryContext(invocation.settings) as context:
-        if dry_run:
-            wanted = context.registry.require_cluster(name).with_deprecated(name, not undo)
-            invocation.write(describe_registry(context, wanted, "Nothing was changed."))
-            return
-        invocation.write(describe_registry(context, context.registry.deprecate(name, not undo)))
+        registry = context.registry.deprecate(name, not undo, dry_run=dry_run)
+        invocation.write(describe_registry(context, registry, *(["Nothing was changed."] if dry_run else [])))

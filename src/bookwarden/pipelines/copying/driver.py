@@ -190,34 +190,25 @@ def _name(folder: ScanFolder) -> str:
     return folder.folder.location if local is None else str(local)
 
 
+@dataclass
 class _Run:
     """One process at work on a build."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        request: BuildRequest,
-        folder: ScanFolder,
-        build: Build,
-        listing: LedgerListing,
-        progress: Progress,
-        on_update: Callable[[Build], None],
-        say: Callable[[str], None],
-        local: bool,
-    ) -> None:
-        self._settings = settings
-        self._request = request
-        self._folder = folder
-        self._build = build
-        self._listing = listing
-        self._progress = progress
-        self._on_update = on_update
-        self._say = say
-        self._local = local
-        self._watch = CopyProgress(folder)
-        self._pacer = Pacer()
-        self._look_at = 0.0
-        self._complete = CopyCounts()
+    _settings: Settings
+    _request: BuildRequest
+    _folder: ScanFolder
+    _build: Build
+    _listing: LedgerListing
+    _progress: Progress
+    _on_update: Callable[[Build], None]
+    _say: Callable[[str], None]
+    _local: bool
+    _pacer: Pacer = field(default_factory=Pacer)
+    _look_at: float = 0.0
+    _complete: CopyCounts = field(default_factory=CopyCounts)
+
+    def __post_init__(self) -> None:
+        self._watch = CopyProgress(self._folder)
 
     def look(self, begin: float) -> BuildReport:
         """List the source, and say what would be copied."""
