@@ -2,6 +2,9 @@
 
 The registry is read when a command or a batch of the sweep begins, and stays as it was read until the next one: where
 ledgers are looked for never changes in the middle. A batch is bound to the registry's epoch: a change ends it.
+
+Over all of them a ledger's clusters are those that have its metadata. It is absent only when every cluster was read and
+none has it; as long as one does not answer, nothing is known of any ledger.
 """
 
 from __future__ import annotations

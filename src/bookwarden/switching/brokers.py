@@ -1,9 +1,9 @@
-"""Live brokers, and how far each follows the registry of bookie clusters.
+"""Live brokers, and how far each process with the jar follows the registry of bookie clusters.
 
-Format: the nodes of `BROKERS_PATH`, one for each live broker, which ends with its session. A follower's node is made by
-the jar in the same process over the same store, so that it ends with the same session. A broker without such a node
-runs without the jar, or does not follow: for it there is one bookie cluster only, and what it writes there after a
-switch is lost to the others.
+Format of a broker: its node below `BROKERS_PATH`, which ends with its session. Format of a follower: a node below
+`FOLLOWERS_PATH`, made by the jar in the same process over the same store, so that it ends with the same session; its
+value is JSON (SeenNode of broker/). A broker without such a node runs without the jar, or does not follow: for it there
+is one bookie cluster only, and what it writes there after a switch is lost to the others.
 """
 
 from __future__ import annotations

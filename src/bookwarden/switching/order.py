@@ -109,7 +109,7 @@ def phase_of(registry: Registry | None, order: Order | None, brokers: Sequence[B
 
 
 class NextStep(enum.Enum):
-    """What a command to switch does next."""
+    """The next step of a command to switch."""
 
     START = "start"  #: Give a new order.
     RESUME = "resume"  #: Carry on what another process left.

@@ -319,19 +319,7 @@ class Registration:
                 "a copy then, which must be initialised again"
             )
             return
-        roots = roots_in_one_store(self.registry.stores, (candidate, seen), (registered, there))
-        if roots is not None and overlap(*roots):
-            yield (
-                f"its root {roots[0]} and the root {roots[1]} of {other.name!r} are in one store, and one begins with "
-                "the other, so that brokers would take ledgers of one for those of the other: initialise it at a root "
-                "of another beginning, such as /bookies-b"
-            )
-        common = sorted(seen.bookies & there.bookies)
-        if common:
-            yield (
-                f"{_some(common)} in both this cluster and {other.name!r} (registered, or with a cookie): a bookie "
-                "belongs to one cluster. Decommission it in one of them"
-            )
+        yield from why_confused(self.registry.stores, (candidate, seen), (registered, there), other.name)
 
     def _owners(self, wanted: ClusterSpec, candidate: BookieClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
         """Return the owner marks of ours that the first cluster has; RefusedError where it has others.
@@ -508,24 +496,40 @@ def looked(cluster: BookieClusterMetadata, name: str) -> ClusterSeen:
         raise type(error)(f"bookie cluster {name!r}, {cluster.ledgers_root} in {cluster.url}: {error}") from error
 
 
-def roots_in_one_store(
+def why_confused(
     stores: ClusterStores,
     one: tuple[BookieClusterMetadata, ClusterSeen],
     other: tuple[BookieClusterMetadata, ClusterSeen],
-) -> tuple[str, str] | None:
-    """Return the roots of two clusters as one store has both; None if they are in different ones."""
+    name: str | None = None,
+) -> Iterator[str]:
+    """Yield why brokers, or bookies, would take ledgers of one of these clusters for those of the other.
 
-    def has(place: LedgersRoot, seen: ClusterSeen) -> bool:
-        return seen.instance is not None and stores.cluster_at(place).look().instance == seen.instance
-
+    ``name`` is the name under which the other one is registered.
+    """
     (first, seen), (second, there) = one, other
-    path = second.root_seen_from(first.url)
-    if path is not None and has(LedgersRoot(first.url, path), there):
-        return first.ledgers_root, path
-    path = first.root_seen_from(second.url)
-    if path is not None and has(LedgersRoot(second.url, path), seen):
-        return path, second.ledgers_root
-    return None
+
+    def has(root: LedgersRoot, wanted: ClusterSeen) -> bool:
+        return wanted.instance is not None and stores.cluster_at(root).look().instance == wanted.instance
+
+    roots = None
+    if (path := second.root_seen_from(first.url)) is not None and has(LedgersRoot(first.url, path), there):
+        roots = first.ledgers_root, path
+    elif (path := first.root_seen_from(second.url)) is not None and has(LedgersRoot(second.url, path), seen):
+        roots = path, second.ledgers_root
+    if roots is not None and overlap(*roots):
+        whose = "the other" if name is None else repr(name)
+        yield (
+            f"its root {roots[0]} and the root {roots[1]} of {whose} are in one store, and one begins with the other, "
+            "so that brokers would take ledgers of one for those of the other: initialise it at a root of another "
+            "beginning, such as /bookies-b"
+        )
+    common = sorted(seen.bookies & there.bookies)
+    if common:
+        both = "clusters" if name is None else f"this cluster and {name!r}"
+        yield (
+            f"{_some(common)} in both {both} (registered, or with a cookie): a bookie belongs to one cluster. "
+            "Decommission it in one of them"
+        )
 
 
 def overlap(one: str, other: str) -> bool:

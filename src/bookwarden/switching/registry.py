@@ -3,6 +3,11 @@
 Format: JSON of our own, read by the jar in the brokers (broker/, RegistryFormat) as well; both are tested with the
 files of tests/data/bookie_cluster_registry. What PIP-477 keeps in a node for each cluster and one for the order to
 switch, which cannot change together, is derived from this one: exactly one cluster is ACTIVE by its very form.
+
+The one rule of which ledgers are ours is here too (`is_ours`): by their owner mark, or where they are and by their id.
+The jar has the same rule (ClusterView.isOurs of broker/). It decides what brokers read, and so what is copied, counted
+and kept from being unregistered. What may be deleted is less: a mark of an owner that the registry does not name is a
+doubt then, whatever this rule says.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 A broker that finds a ledger in no registered cluster takes it for deleted, and its topic forgets it: what is there must
 be gone, or elsewhere, before the cluster leaves the registry.
+
+A cluster whose metadata is gone for good is unregistered as lost: what is lost with it is counted before. While it is
+registered, no ledger can be found absent or removed anywhere. Once it has left, topics drop the ledgers that only it
+had from their lists, and cursors go back to the position in their node.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -81,13 +85,15 @@ class Unregistration:
             else:
                 foreign += 1
         if ours:
-            alone = len(self._only_there(ours, after))
+            alone = ours
+            for other in map(self.registry.metadata_of, after.in_reading_order()):
+                alone = [one.ledger_id for one in _read(other, alone) if isinstance(one, AbsentLedger)]
             raise _refused(
                 name,
                 f"{len(ours):,} ledgers are there that this Pulsar cluster made, or may have made, such as "
-                f"{', '.join(map(str, ours[:_SHOWN]))}; {alone:,} of them are in no other registered cluster. Brokers "
-                "would take them for deleted, and their topics would forget them: `bookie-clusters drain --from "
-                f"{name}` moves them, or wait until they are trimmed or deleted",
+                f"{', '.join(map(str, ours[:_SHOWN]))}; {len(alone):,} of them are in no other registered cluster. "
+                "Brokers would take them for deleted, and their topics would forget them: `bookie-clusters drain "
+                f"--from {name}` moves them, or wait until they are trimmed or deleted",
             )
         return UnregistrationPlan(before, after, cluster, foreign)
 
@@ -172,15 +178,10 @@ class Unregistration:
                 "may still write there: wait, or stop them",
             )
 
-    def _only_there(self, ledger_ids: Sequence[int], rest: Registry) -> list[int]:
-        """Return the ledgers that no other registered cluster has metadata of."""
-        left = list(ledger_ids)
-        for other in map(self.registry.metadata_of, rest.in_reading_order()):
-            found = []
-            for at in range(0, len(left), _READ_AT_ONCE):
-                found += other.read_many(left[at : at + _READ_AT_ONCE])
-            left = [one.ledger_id for one in found if isinstance(one, AbsentLedger)]
-        return left
+
+def _read(metadata: BookieClusterMetadata, ledger_ids: Sequence[int]) -> Iterator[LedgerReading]:
+    for at in range(0, len(ledger_ids), _READ_AT_ONCE):
+        yield from metadata.read_many(list(ledger_ids[at : at + _READ_AT_ONCE]))
 
 
 def _refused(name: str, reason: str) -> RefusedError:
@@ -230,13 +231,16 @@ class LostClusters:
         for part in self.references.read_all():
             doubts += [f"{doubt.path}: {doubt.reason}" for doubt in part.doubts]
             rows = [row for row in part.rows if row.ledger_id is not None and not row.gone]
-            absent = self._absent({row.ledger_id for row in rows if row.ledger_id is not None}, others, after)
+            absent = sorted({row.ledger_id for row in rows if row.ledger_id is not None})
+            for other, metadata in others:
+                absent = [one.ledger_id for one in _read(metadata, absent) if not _is_read(one, other, after)]
+            lost = frozenset(absent)
             for row in rows:
-                if row.ledger_id in absent:
+                if row.ledger_id in lost:
                     references[row.place] += 1
                     if len(examples) < _SHOWN_LOST:
                         examples.append(f"ledger {row.ledger_id} of {row.holder}")
-            ledgers |= absent
+            ledgers |= lost
         return LostPlan(
             *(before, after, cluster, reason, references, len(ledgers)),
             *(tuple(examples), tuple(doubts), tuple(silent)),
@@ -298,19 +302,6 @@ class LostClusters:
             else:
                 silent.append(cluster.name)
         return found, silent
-
-    @staticmethod
-    def _absent(
-        ledger_ids: Iterable[int], others: Sequence[tuple[BookieCluster, BookieClusterMetadata]], rest: Registry
-    ) -> set[int]:
-        """Return the ledgers that brokers would find in none of the other clusters."""
-        left = sorted(ledger_ids)
-        for cluster, metadata in others:
-            found: list[LedgerReading] = []
-            for at in range(0, len(left), _READ_AT_ONCE):
-                found += metadata.read_many(left[at : at + _READ_AT_ONCE])
-            left = [one.ledger_id for one in found if not _is_read(one, cluster, rest)]
-        return set(left)
 
     def _journal(self, plan: LostPlan) -> None:
         cluster = plan.cluster

@@ -106,7 +106,7 @@ def test_a_folder_is_new_or_resumed(tmp_path: Path) -> None:
     assert "--resume" in refused()[1]
     assert "has --src-cluster a, not b" in refused("--resume", "--src-cluster", "b", "--target", "b")[1]
     begun(tmp_path, source_instance="another")
-    assert "registered anew" in refused("--resume")[1]
+    assert "registered again" in refused("--resume")[1]
     ScanFolder(str(tmp_path)).begin({"scan_id": "of orphans"})
     assert "has no build" in refused("--resume")[1]
     begun(tmp_path, verify=True)

@@ -1,4 +1,4 @@
-"""`bookwarden bookie-clusters switch` and `rollback`: the precheck, the question, the order, the wait for brokers."""
+"""`bookwarden bookie-clusters precheck`, `switch` and `rollback`: checks, question, order, and the wait for brokers."""
 
 from __future__ import annotations
 

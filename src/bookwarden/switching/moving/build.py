@@ -1,4 +1,6 @@
-"""The record of the build under way, and of the newest that ended: a node that the process that builds renews.
+"""A build: its counts, throughput and report, and the record of the one under way and of the newest that ended.
+
+The record is a node that the process that builds renews.
 
 It shows everywhere how far the build is. What is copied is not in it: each copy says by itself that it is whole.
 """

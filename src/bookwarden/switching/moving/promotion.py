@@ -1,6 +1,9 @@
 """Promotion: the topics whose ledgers have a copy in the active bookie cluster are unloaded, so that all read it there.
 
 Nothing but the place changes that entries are read from: no node of a topic, subscription or schema is written by us.
+
+A stamp is the key by which PIP-477 attributes a cursor's ledger, a hint for the plug-in of that proposal. Nothing of
+ours reads it: a ledger is where its metadata is. Only the broker that has a topic loaded may write to its cursors.
 """
 
 from __future__ import annotations

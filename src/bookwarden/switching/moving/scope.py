@@ -1,4 +1,4 @@
-"""The scope of a build: the ledgers of these holders, from one bookie cluster to another."""
+"""The scope of a build, and the ledgers of the source by it: to be copied, copied already, or to stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of all that a move without the jar depends on, before anything is done and while brokers run."""
+"""The two bookie clusters of a move without the jar, and the checks of all that it depends on while brokers run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookwarden.ledgers.custom_metadata import COPY_KEY
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.switching.checks.observing import Observer
 from bookwarden.switching.checks.precheck import BrokerSettings, Observations, judge_bookies
-from bookwarden.switching.registering import looked, of_metadata, overlap, roots_in_one_store
+from bookwarden.switching.registering import looked, of_metadata, why_confused
 from bookwarden.switching.registry import BookieCluster, Registry, is_marked
 from bookwarden.switching.registry_node import ClusterRegistry
 
@@ -121,18 +121,7 @@ def _not_two(
             f"target both have the INSTANCEID {here.instance}: they are one cluster, or one is a copy of the other"
         )
         return
-    roots = roots_in_one_store(stores, source, target)
-    if roots is not None and overlap(*roots):
-        yield (
-            f"the roots {roots[0]} and {roots[1]} are in one store, and one begins with the other, so that brokers "
-            "would take ledgers of one for those of the other: initialise the target at a root such as /bookies-b"
-        )
-    common = sorted(here.bookies & there.bookies)
-    if common:
-        yield (
-            f"{some(common)} in both clusters (registered, or with a cookie): a bookie belongs to one cluster. "
-            "Decommission it in one of them"
-        )
+    yield from why_confused(stores, target, source)
 
 
 def _broker_uri(own: BookieClusterMetadata, there: ClusterSeen, wanted: TargetUri) -> str | None:

@@ -1,4 +1,4 @@
-"""All ledgers that Pulsar's metadata names: what a move has to take along."""
+"""All ledgers that Pulsar's metadata names, which a move has to copy, and each compared in both clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of topics, cursors and schemas in a file, and back from it into the store.
+"""The nodes of topics, cursors and schemas saved in a file, and put back from it into the store.
 
 Format: gzip of JSON lines: a head with the format, the store's URL and the time; a line for each node with its path,
 its version and its value in base64; a tail with the number of nodes and the sha256 of all lines before.

@@ -295,7 +295,7 @@ def another_move(ground: Ground) -> None:
         (registered, "2 bookie clusters are registered, .* use `bookie-clusters switch`"),
         (another_move, "a move from /ledgers in .* to /c in .* is under way"),
         (lambda ground: setattr(ground, "place", B), "both have the INSTANCEID instance-bookies-b"),
-        (lambda ground: ground.store.create("/bookies-b/cookies/a1:3181", b""), "a1:3181 in both clusters"),
+        (lambda ground: ground.store.create("/bookies-b/cookies/a1:3181", b""), "a1:3181 is in both clusters"),
     ],
 )
 def test_what_is_no_move_that_can_be_made_is_refused(
