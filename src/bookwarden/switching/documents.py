@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from bookwarden.switching.brokers import Broker
+from bookwarden.switching.checks.precheck import findings_data
 from bookwarden.switching.moving.build import FoundBuild, find_build
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
 from bookwarden.switching.moving.draining import Remaining
@@ -305,10 +306,7 @@ def plan_data(plan: MovePlan) -> dict[str, Any]:
         "ledgers": _tally_data(plan.tally),
         "nextLedgerId": plan.next_id,
         "aboveTheSource": plan.free_id,
-        "checks": [
-            {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
-            for one in plan.findings
-        ],
+        "checks": findings_data(plan.findings),
     }
 
 

@@ -143,6 +143,11 @@ class UnloadResult(NamedTuple):
     error: str
     is_absent: bool = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether the topic may be loaded still."""
+        return bool(self.error) and not self.is_absent
+
 
 def roll(
     topics: Iterable[str],

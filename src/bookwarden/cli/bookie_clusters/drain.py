@@ -146,7 +146,7 @@ def _about(seconds: float) -> str:
 
 def _notes(done: DrainResult) -> list[str]:
     notes = []
-    failed = [one for one in done.unloaded if one.error and not one.is_absent]
+    failed = [one for one in done.unloaded if one.failed]
     if failed:
         notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].error}")
     if done.failed:

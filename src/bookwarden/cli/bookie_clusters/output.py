@@ -67,17 +67,18 @@ def describe_registry(context: RegistryContext, registry: Registry | None, *note
         ("ledger ids from", registry.id_root),
         ("owner", registry.owner),
     ]
-    directive = registry.directive
-    if directive is not None:
-        pairs.append(
-            (
-                "switch target",
-                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
-                f"{moment(directive.time_ms)})",
-            )
-        )
+    pairs += directive_facts(registry)
     parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *notes_of(context, notes)]
     return Document(data, tuple(parts))
+
+
+def directive_facts(registry: Registry) -> list[tuple[str, str]]:
+    """Describe the newest order to switch that the registry names."""
+    if registry.directive is None:
+        return []
+    one = registry.directive
+    given = f"from {one.source}, epoch {one.epoch}, by {one.origin} at {moment(one.time_ms)}"
+    return [("switch target", f"{one.target} ({given})")]
 
 
 def describe_cluster(registry: Registry, name: str) -> Document:

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from bookwarden.cli.bookie_clusters.build import build_facts
+from bookwarden.cli.bookie_clusters.output import directive_facts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.bookie_clusters.unload import (
     inventory_data,
@@ -139,15 +140,8 @@ def _counted_elsewhere(registry: Registry) -> str | None:
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
     registry, found = state.registry, state.order
     pairs = [("phase", state.phase.value), ("registry", url if registry is None else f"{url}, epoch {registry.epoch}")]
-    directive = None if registry is None else registry.directive
-    if directive is not None:
-        pairs.append(
-            (
-                "switch target",
-                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
-                f"{moment(directive.time_ms)})",
-            )
-        )
+    if registry is not None:
+        pairs += directive_facts(registry)
     if found is not None and found.order.is_under_way:
         pairs.append(
             ("carried out by", "no process: `bookie-clusters switch --resume`" if found.is_free else found.holder)

@@ -115,7 +115,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
         if dry_run:
             return
         unloaded = unload_elsewhere(invocation, context, found, per_second, yes=yes, look="--dry-run")
-    failed = [one for one in unloaded if one.error and not one.is_absent]
+    failed = [one for one in unloaded if one.failed]
     number = counted(sum(not one.error for one in unloaded), "topic")
     if invocation.output == "json":
         invocation.write(Document({**data, "unloaded": unloaded_data(unloaded)}, ()))

@@ -148,11 +148,16 @@ class Precheck:
             "epoch": registry.epoch,
             "nextLedgerId": next_id,
             "largestLedgerIds": {name: each.largest_ledger for name, each in sorted(self.seen.clusters.items())},
-            "checks": [
-                {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
-                for one in self.findings
-            ],
+            "checks": findings_data(self.findings),
         }
+
+
+def findings_data(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return the results of checks as values of JSON."""
+    return [
+        {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
+        for one in findings
+    ]
 
 
 def judge(seen: Observations) -> Precheck:

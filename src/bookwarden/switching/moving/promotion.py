@@ -183,7 +183,7 @@ class PromotionPass:
     @property
     def failed(self) -> list[UnloadResult]:
         """The topics that were not unloaded."""
-        return [one for one in self.unloaded if one.error and not one.is_absent]
+        return [one for one in self.unloaded if one.failed]
 
 
 class PromotionResult(NamedTuple):
@@ -304,7 +304,7 @@ class Promoter:
         # A topic that was being loaded when brokers were asked is in no answer, and may have opened ledgers before.
         late = _of_loaded(plan.readers, _by_managed_ledger(self.topics.loaded())) - set(plan.topics)
         done += roll(sorted(late), self.topics.unload, per_second, tell)
-        not_unloaded = _by_managed_ledger(one.topic for one in done if one.error and not one.is_absent)
+        not_unloaded = _by_managed_ledger(one.topic for one in done if one.failed)
         failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, not_unloaded))
         if len(failed) > MOST_FAILED:
             raise RefusedError(
