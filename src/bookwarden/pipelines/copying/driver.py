@@ -194,18 +194,18 @@ def _name(folder: ScanFolder) -> str:
 class _Run:
     """One process at work on a build."""
 
-    _settings: Settings
-    _request: BuildRequest
-    _folder: ScanFolder
-    _build: Build
-    _listing: LedgerListing
-    _progress: Progress
-    _on_update: Callable[[Build], None]
-    _say: Callable[[str], None]
-    _local: bool
-    _pacer: Pacer = field(default_factory=Pacer)
-    _look_at: float = 0.0
-    _complete: CopyCounts = field(default_factory=CopyCounts)
+    _settings: Settings  #: Of stores, bookies and Spark.
+    _request: BuildRequest  #: As the operator gave it.
+    _folder: ScanFolder  #: Of the build's files.
+    _build: Build  #: As it is now.
+    _listing: LedgerListing  #: Of the source.
+    _progress: Progress  #: Is called for the listing.
+    _on_update: Callable[[Build], None]  #: Is called with how far the copying is.
+    _say: Callable[[str], None]  #: Is called with each step.
+    _local: bool  #: On a Spark that is started here.
+    _pacer: Pacer = field(default_factory=Pacer)  #: Of this process.
+    _look_at: float = 0.0  #: When the folder may be read again, by the steady clock.
+    _complete: CopyCounts = field(default_factory=CopyCounts)  #: Of what was complete before.
 
     def __post_init__(self) -> None:
         self._watch = CopyProgress(self._folder)
