@@ -144,6 +144,12 @@ def copier_of(
     )
 
 
+def _opened(settings: Settings, max_reads_per_second: float | None) -> MetadataContext:
+    """Return the metadata stores of this worker process with this limit; they stay open where a copier is refused."""
+    key = (max_reads_per_second, settings.model_dump_json())
+    return _sources.get(key, lambda: MetadataContext(settings, max_reads_per_second=max_reads_per_second))
+
+
 @dataclass(frozen=True)
 class CopyJob:
     """Ledgers to be copied, and how fast; picklable."""
@@ -155,14 +161,13 @@ class CopyJob:
     max_reads_per_second: float | None  #: Of the listing, likewise, for each store.
 
     def metadata(self) -> MetadataContext:
-        """Return the metadata stores of this worker process."""
-        key = (self.max_reads_per_second, self.settings.model_dump_json())
-        return _sources.get(key, lambda: MetadataContext(self.settings, max_reads_per_second=self.max_reads_per_second))
+        """Return the metadata stores of this worker process, with the limit of the listing."""
+        return _opened(self.settings, self.max_reads_per_second)
 
     def copier(self) -> LedgerCopier:
-        """Return the copier of this worker process, over stores without the limit of the listing."""
+        """Return the copier of this worker process, over stores without that limit."""
         key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
-        return _copiers.get(key, lambda: copier_of(MetadataContext(self.settings), self.route, self.scope, self.limits))
+        return _copiers.get(key, lambda: copier_of(_opened(self.settings, None), self.route, self.scope, self.limits))
 
     def asked_of(self, candidate: Candidate) -> Candidate:
         """Return a ledger of the source with the outcome that it has before anything is done about it."""
