@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import load_settings
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, identify_holder
 from bookwarden.ledgers.kinds import CursorHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
@@ -38,6 +38,7 @@ from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
 from bookwarden.switching.moving.build import CopyCounts
 from bookwarden.switching.moving.scope import Route, Scope, scope_of
+from bookwarden.wiring.metadata import MetadataContext
 from unit.pipelines.one_after_another import OneAfterAnother
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
 
@@ -302,3 +303,22 @@ def test_an_unreadable_ledger_is_left_to_the_copier(builder: Builder, tmp_path: 
     listed = copying.read_source(LedgerListing(builder.clusters.store, "/ledgers"))
     assert 700 in ids_in(tmp_path, LISTING_STAGE)
     assert sum(seal.rows for seal in listed) == 72
+
+
+def test_a_process_whose_copier_is_refused_opens_its_stores_once(
+    name: str, clusters: TwoBookieClusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[MetadataContext] = []
+
+    def opening(*arguments: Any, **options: Any) -> MetadataContext:
+        opened.append(MetadataContext(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(copying_stages, "MetadataContext", opening)
+    settings = load_settings(overrides={"metadata_store.urls": f'["memory:{name}"]'})
+    job = CopyJob(settings, Route("x", "b"), EVERY_KIND, CopyLimits(), None)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="no bookie cluster 'x' is registered"):
+            job.copier()
+    assert job.metadata() is opened[0]
+    assert len(opened) == 1
