@@ -5,61 +5,56 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.explaining import Explanation, explain_ledger
 from bookwarden.deletion.journal.entries import Journal
 from bookwarden.deletion.node_check import NodeCheck
-from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard, NoStores
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.held_marks import HeldMarks
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
 from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
 from bookwarden.deletion.phase_two.node_guard import NodeGuard
-from bookwarden.deletion.phase_two.sent_on import Outbox, Sendings, SentRecords
+from bookwarden.deletion.phase_two.sent_on import Sendings, SentRecords
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
-from bookwarden.deletion.ports import (
-    BookieClusters,
-    CopyProof,
-    DoubtsIds,
-    LastEntryReader,
-    LedgerCatalog,
-    MetadataMigrations,
-    NoBookieClusters,
-    OffloadedCopies,
-    Promotions,
-    ReadsUndone,
-    ReferenceReader,
-)
+from bookwarden.deletion.ports import BookieClusters, LastEntryReader, LedgerCatalog, NoBookieClusters
 from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.switching.promoted import Promotions
 
 
 def verifier_with(
     catalog: LedgerCatalog,
-    references: ReferenceReader,
+    references: MetadataReferences,
     policy: DeletionPolicy,
     *,
-    copies: OffloadedCopies | None = None,
+    copies: OffloadStores | None = None,
     entries: LastEntryReader | None = None,
     nodes: NodeCheck | None = None,
-    undone: ReadsUndone | None = None,
-    ids: DoubtsIds | None = None,
+    undone: UndoneLedgers | None = None,
+    ids: ReturningIds | None = None,
     clusters: BookieClusters | None = None,
-    proof: CopyProof | None = None,
+    proof: WholeLedgers | None = None,
     promotions: Promotions | None = None,
     verify_owner: bool = True,
     clock: Callable[[], float] = time.time,
     clock_of: Callable[[str | None], float] | None = None,
 ) -> Verifier:
     """Verify with these parts; `test_guards` holds the order of the guards against that of the wiring."""
-    stores = copies or NoStores()
+    stores = copies or OffloadStores()
     clusters = clusters or NoBookieClusters()
     guards: list[Guard] = [
         NodeGuard(nodes or NodeCheck(catalog, entries, lambda: stores), entries),
         CopyOwnerGuard(lambda: stores, verify_owner=verify_owner),
         LeftBehindGuard(lambda: stores, references),
-        SupersededGuard(clusters, proof, promotions),
+        SupersededGuard(clusters, proof, promotions and promotions.newest),
         *_guards_of_ids(undone, ids),
     ]
     return Verifier(catalog, references, policy, guards, clusters=clusters, clock=clock, clock_of=clock_of)
@@ -67,18 +62,18 @@ def verifier_with(
 
 def sweep_with(
     catalog: LedgerCatalog,
-    references: ReferenceReader,
+    references: MetadataReferences,
     journal: Journal,
-    outbox: Outbox,
+    outbox: RetrySender,
     policy: DeletionPolicy,
     limits: SweepLimits,
     *,
-    copies: OffloadedCopies | None = None,
-    undone: ReadsUndone | None = None,
+    copies: OffloadStores | None = None,
+    undone: UndoneLedgers | None = None,
     clusters: BookieClusters | None = None,
-    proof: CopyProof | None = None,
+    proof: WholeLedgers | None = None,
     promotions: Promotions | None = None,
-    migrations: MetadataMigrations | None = None,
+    migrations: Migrations | None = None,
     sent: SentRecords | None = None,
     held: HeldMarks | None = None,
     dry_run: bool = False,
@@ -88,18 +83,18 @@ def sweep_with(
     require_bookies: Callable[[], object] = lambda: None,
     entries: LastEntryReader | None = None,
     nodes: NodeCheck | None = None,
-    ids: DoubtsIds | None = None,
+    ids: ReturningIds | None = None,
     verify_owner: bool = True,
     clock_of: Callable[[str | None], float] | None = None,
 ) -> Sweep:
     """Sweep with these parts, as `SweepContext` does with those of the settings."""
     clusters = clusters or NoBookieClusters()
     acts = Acts(
-        CopyDeleter(copies or NoStores(), journal, policy, clock),
+        CopyDeleter(copies or OffloadStores(), journal, policy, clock),
         LedgerDeleter(
             *(catalog, journal, policy, clock),
             clusters=clusters,
-            superseded=SupersededGuard(clusters, proof, promotions),
+            superseded=SupersededGuard(clusters, proof, promotions and promotions.newest),
             again=_guards_of_ids(undone, ids),
         ),
         Sendings(outbox, sent, policy.retry_delay, why_letters_are_lost),
@@ -126,11 +121,11 @@ def sweep_with(
 def explain_with(
     ledger_id: int,
     catalog: LedgerCatalog,
-    references: ReferenceReader,
+    references: MetadataReferences,
     policy: DeletionPolicy,
     now_ms: int,
     *,
-    copies: OffloadedCopies | None = None,
+    copies: OffloadStores | None = None,
     entries: LastEntryReader | None = None,
 ) -> Explanation:
     """Explain a ledger with these parts, as of this time."""
@@ -138,5 +133,5 @@ def explain_with(
     return explain_ledger(ledger_id, verifier)
 
 
-def _guards_of_ids(undone: ReadsUndone | None, ids: DoubtsIds | None) -> list[Guard]:
+def _guards_of_ids(undone: UndoneLedgers | None, ids: ReturningIds | None) -> list[Guard]:
     return [*([] if undone is None else [UndoneGuard(undone)]), *([] if ids is None else [ReusedIdGuard(ids)])]

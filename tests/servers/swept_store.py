@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
-from bookwarden.deletion.ports import DoubtsIds
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -33,7 +33,7 @@ class SweptStore:
         store: MetadataStore,
         *,
         shadow_refresh: float = 0.0,
-        ids: DoubtsIds | None = None,
+        ids: ReturningIds | None = None,
         policy: DeletionPolicy | None = None,
         limits: SweepLimits | None = None,
     ) -> None:

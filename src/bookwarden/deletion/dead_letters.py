@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
+from bookwarden.clusters.pulsar.messages.readers import DeadLetterConsumer, DeadLetterTopic
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.ledgers.received import ATTEMPTS, OF_PHASE_TWO, OUTCOME, REAL_TOPIC, REASON, ReceivedMark
 
@@ -71,36 +70,13 @@ def _place_of(received: ReceivedMark) -> tuple[int, ...]:
     return ledger_id, entry_id, *batch_index
 
 
-class DeadLetterReading(Protocol):
-    """The unacknowledged messages of the DLQ while it is held open; each call may raise PulsarError."""
-
-    def __iter__(self) -> Iterator[ReceivedMark]:
-        """Yield each message that was there when reading began."""
-
-    def send_back(self, received: ReceivedMark, properties: Mapping[str, str]) -> None:
-        """Send the payload to the deletion topic with these properties, without waiting."""
-
-    def confirm(self) -> None:
-        """Wait until everything that was sent back is confirmed; raises PulsarError when something is not."""
-
-    def acknowledge(self, received: ReceivedMark) -> None:
-        """Remove one of the last thousand messages that were read from the DLQ."""
-
-
-class DeadLetterBox(Protocol):
-    """The DLQ and its subscription."""
-
-    def open(self) -> AbstractContextManager[DeadLetterReading]:
-        """Hold the subscription until the context ends; messages not acknowledged by then stay on the DLQ."""
-
-
 class DeadLetters:
     """An operator's work on dead letters: list, show, replay, drop.
 
     ``directives`` is the topic of switch directives: what came from there and was none is no mark to be replayed.
     """
 
-    def __init__(self, box: DeadLetterBox, directives: str = "") -> None:
+    def __init__(self, box: DeadLetterTopic, directives: str = "") -> None:
         self._box = box
         self._directives = directives
 
@@ -221,7 +197,7 @@ def _dead_letter(received: ReceivedMark) -> DeadLetter:
 
 
 def _chosen(
-    reading: DeadLetterReading,
+    reading: DeadLetterConsumer,
     message_ids: Collection[str] | None,
     reason: str | None,
     limit: int | None,
@@ -243,7 +219,7 @@ def _chosen(
             return
 
 
-def _finished(reading: DeadLetterReading, pending: list[ReceivedMark]) -> Iterator[DeadLetter]:
+def _finished(reading: DeadLetterConsumer, pending: list[ReceivedMark]) -> Iterator[DeadLetter]:
     """Take those off whose copies are confirmed; they are done whether anybody asks for them or not."""
     if pending:
         reading.confirm()

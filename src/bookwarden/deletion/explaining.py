@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.deletion.phase_two.decide import in_cluster
 from bookwarden.deletion.phase_two.verifying import Verifier
-from bookwarden.deletion.ports import ReferenceSearch
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.kinds import Holder
@@ -92,7 +92,7 @@ def explain_ledger(ledger_id: int, verifier: Verifier) -> Explanation:
     return Explanation(reading, holder, references, decision.outcome, verdict, reason)
 
 
-def find_everywhere(explanation: Explanation, search: ReferenceSearch) -> Explanation:
+def find_everywhere(explanation: Explanation, search: ReferencePieces) -> Explanation:
     """Search the metadata of all roots for the ledger; StoreError if one of them does not answer."""
     index = ReferenceIndex([explanation.reading.ledger_id])
     search.read_into(index)

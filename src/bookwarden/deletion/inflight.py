@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
 from bookwarden.ledgers.backlog import PartitionBacklog
 from bookwarden.ledgers.pending_deletion import Request
 from bookwarden.ledgers.received import Decode, ReceivedMark, decoded
@@ -35,18 +35,8 @@ class InFlight:
         return all(partition.exact for partition in self.partitions)
 
 
-class BacklogReader(Protocol):
-    """Reads the backlog of a subscription; each call may raise PulsarError or NotFoundError."""
-
-    def partitions(self, topic: str) -> list[str]:
-        """List the partitions in order; a topic without partitions is its own only one."""
-
-    def backlog(self, partition: str, subscription: str, max_entries: int) -> PartitionBacklog:
-        """Count the messages behind the subscription's position, reading at most `max_entries` entries."""
-
-
 def count_in_flight(
-    reader: BacklogReader, topics: Sequence[str], subscription: str, max_entries: int = DEFAULT_MAX_ENTRIES
+    reader: SubscriptionBacklog, topics: Sequence[str], subscription: str, max_entries: int = DEFAULT_MAX_ENTRIES
 ) -> InFlight:
     """Count the messages in flight on each partition of the topics; ``max_entries`` bounds the work for each."""
     return InFlight(

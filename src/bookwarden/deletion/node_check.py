@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
-from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog, OffloadedCopies, ReferenceReader
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.holder import CursorsHolder
@@ -129,7 +131,7 @@ class NodeCheck:
         self,
         catalog: LedgerCatalog,
         entries: LastEntryReader | None = None,
-        copies: Callable[[], OffloadedCopies] | None = None,
+        copies: Callable[[], OffloadStores] | None = None,
         owner: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._catalog = catalog
@@ -151,7 +153,7 @@ class NodeCheck:
         (doubt,) = self.doubts([Suspect(holder, AbsentLedger(-1), (node,), is_copy=True)])
         return doubt
 
-    def doubts_now(self, suspects: Sequence[Suspect], references: ReferenceReader) -> list[NodeDoubt | None]:
+    def doubts_now(self, suspects: Sequence[Suspect], references: MetadataReferences) -> list[NodeDoubt | None]:
         """Read the nodes of these, which have none yet, and return the doubts as `doubts` does.
 
         A node that cannot be read or parsed is a doubt too. StoreError also when a metadata root does not answer.
@@ -175,7 +177,7 @@ class _Look:
         self,
         catalog: LedgerCatalog,
         bookies: BookieReads,
-        copies: Callable[[], OffloadedCopies] | None,
+        copies: Callable[[], OffloadStores] | None,
         owner: Callable[[str], str | None],
     ) -> None:
         self._catalog = catalog

@@ -1,35 +1,26 @@
-"""Ports of two-phase deletion; `wiring` hands in the adapters."""
+"""Interfaces of two-phase deletion with more than one implementation, or whose implementation is a neighbour."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.live_references import HolderNode, References
 from bookwarden.ledgers.managed_ledger import (
     CursorPosition,
     Position,
     SchemaEntryIndex,
-    VersionedCursor,
-    VersionedManagedLedger,
-    VersionedSchema,
 )
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Conditions,
     DeleteResult,
-    LedgerMetadata,
     LedgerReading,
     RegistrySnapshot,
     Restoration,
     StoredLedger,
 )
-from bookwarden.ledgers.offloaded_copies import CopyDeletion, CopyReading, OffloadedCopy
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.references import Doubt, ReferenceIndex
-from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.ledgers.undone import UndoneLedger
 
 
@@ -54,6 +45,15 @@ class LedgerCatalog(Protocol):
         what stays unresolved is DeleteResult.UNKNOWN.
         """
 
+    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
+        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
+
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Create each node that has no version, and replace the others if they have theirs; return which were written.
+
+        Raises StoreError when the store does not answer; some may have been written then.
+        """
+
 
 class BookieClusters(Protocol):
     """The registered bookie clusters."""
@@ -73,6 +73,12 @@ class BookieClusters(Protocol):
 
     def active(self) -> ActiveCluster | None:
         """Return the active one; None where none is registered. StoreError when they are not known."""
+
+    def catalogs(self) -> Mapping[str, LedgerCatalog]:
+        """Return those of the registered clusters by name, by "" that of ledgers from before there was a registry.
+
+        Empty without a registry. StoreError when they are not known.
+        """
 
     def instances(self) -> Mapping[str, str]:
         """Return the INSTANCEID of each registered cluster by name, and by "" that of the settings' or the first one.
@@ -96,6 +102,10 @@ class NoBookieClusters:
     def require_epoch(self, epoch: int) -> None:
         """Do nothing."""
 
+    def catalogs(self) -> Mapping[str, LedgerCatalog]:
+        """Return none."""
+        return {}
+
     def instances(self) -> Mapping[str, str]:
         """Return none."""
         return {}
@@ -117,16 +127,6 @@ class NoBookieClusters:
         return RegistrySnapshot(None)
 
 
-class CopyProof(Protocol):
-    """Bookies, asked for all entries of a ledger; that changes nothing on them."""
-
-    def problem_of(self, ledger: StoredLedger) -> str | None:
-        """Read every entry of a closed ledger from each bookie that should have it; return what is wrong, if anything.
-
-        A bookie that does not answer is a problem too; nothing is raised for it.
-        """
-
-
 class Promoted(Protocol):
     """The newest promotion: brokers read what it covers from the active bookie cluster, whatever they have open."""
 
@@ -136,53 +136,6 @@ class Promoted(Protocol):
 
     def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
         """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
-
-
-class Promotions(Protocol):
-    """Reads the newest promotion."""
-
-    def newest(self) -> Promoted:
-        """Read it now."""
-
-
-class OffloadedCopies(Protocol):
-    """The stores of offloaded copies; no call raises for a store that does not answer or is not set up."""
-
-    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Read each copy at its recorded place, in the order asked; this may be one request per copy."""
-
-    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Check data and index of each copy, and read the index; three requests per copy."""
-
-    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
-        """Delete each copy with its index and the remains of its uploads, in the order asked.
-
-        Requests carry as many copies as the store takes. A store that cannot tell absent objects from deleted ones
-        says deleted.
-        """
-
-
-class RestoringCatalog(LedgerCatalog, Protocol):
-    """BookKeeper's list of ledgers, in which deleted ones can be put back."""
-
-    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
-
-    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
-        """Create each node that has no version, and replace the others if they have theirs; return which were written.
-
-        Raises StoreError when the store does not answer; some may have been written then.
-        """
-
-
-class EntryProbe(Protocol):
-    """Bookies, asked what they hold; that changes nothing on them."""
-
-    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
-        """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id.
-
-        A bookie that does not answer is among the answers; nothing is raised for it.
-        """
 
 
 class LastEntryReader(Protocol):
@@ -205,66 +158,17 @@ class LastEntryReader(Protocol):
         """Return the versions in a schema's ledger."""
 
 
-class MetadataMigrations(Protocol):
-    """The metadata stores that Pulsar may move; while it does, nothing is written to them."""
-
-    @property
-    def stops(self) -> int:
-        """How often writes were stopped; anything read or sent before the latest stop must be read again."""
-
-    def await_writes(self) -> None:
-        """Wait until none of the stores is being moved; StoreMigratingError after as long as a write would wait."""
-
-
-class ReadsUndone(Protocol):
-    """The records of ledgers that were undone."""
+class RecordsUndone(Protocol):
+    """The records of ledgers that were undone, which an undo writes and a mark by id withdraws."""
 
     def read_many(self, ledger_ids: Sequence[int]) -> Mapping[int, UndoneLedger]:
         """Return the records of these ledgers, where there is one; StoreError if that is not known."""
-
-
-class RecordsUndone(ReadsUndone, Protocol):
-    """The records, which an undo writes and a mark by id withdraws."""
 
     def note_many(self, ledgers: Sequence[UndoneLedger]) -> None:
         """Write the record of each ledger."""
 
     def withdraw_many(self, ledger_ids: Sequence[int]) -> frozenset[int]:
         """Remove the records of these ledgers; return the ledgers that had one."""
-
-
-class DoubtsIds(Protocol):
-    """Source of doubts about ids: the store with the ledgers may give an id twice."""
-
-    def doubt(self) -> SharedDoubt | None:
-        """Return why a ledger may have a former one's id; None where it cannot; StoreError if that is not known."""
-
-
-class ReferenceReader(Protocol):
-    """Pulsar's metadata, over all configured metadata roots."""
-
-    def read(
-        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
-    ) -> Mapping[Holder, References]:
-        """Read what each holder names, never older than this call; a doubt about one is UnknownReferences.
-
-        ``ledgers`` are the ledgers in question: another topic that lists one of them counts as a shadow.
-
-        Raises StoreError when a metadata root as a whole does not answer.
-        """
-
-    def nodes(self, holders: Sequence[Holder]) -> Mapping[Holder, tuple[HolderNode, ...] | Doubt]:
-        """Read the node that names each holder's ledgers first, in each root that has it; errors as for `read`."""
-
-
-class ReferenceSearch(Protocol):
-    """All of Pulsar's metadata, over all configured metadata roots."""
-
-    def read_into(self, index: ReferenceIndex) -> None:
-        """Add every node's references, and a doubt for each node that cannot be parsed.
-
-        Raises StoreError when a metadata root does not answer: then the index is not to be used.
-        """
 
 
 class MarkSender(Protocol):
@@ -275,33 +179,6 @@ class MarkSender(Protocol):
 
         Raises PulsarError only when nothing could be sent at all.
         """
-
-
-class ManagedLedgerStore(Protocol):
-    """The nodes of managed ledgers, cursors and schemas; reads are never older than the call.
-
-    Names are those of the holders. Every call may raise StoreError, and FormatError for a node that cannot be
-    understood.
-    """
-
-    def read(self, name: str) -> VersionedManagedLedger | None:
-        """Read a managed ledger's node; None if there is none."""
-
-    def remove_ledgers(self, managed_ledger: VersionedManagedLedger, ids: Collection[int]) -> None:
-        """Remove the ledgers from the list in one update; LostRaceError if the node is not as it was read."""
-
-    def cursors(self, name: str) -> Mapping[str, VersionedCursor]:
-        """Read all cursors of a managed ledger, by encoded name."""
-
-    def schema(self, schema_id: str) -> VersionedSchema | None:
-        """Read a schema's node; None if there is none."""
-
-
-class TopicOwnership(Protocol):
-    """The brokers that have topics loaded."""
-
-    def owner(self, topic: str) -> str | None:
-        """Return the broker that has the topic, or could have it, loaded; None if certainly none does."""
 
 
 class TopicAdmin(Protocol):

@@ -16,11 +16,10 @@ from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.guards import Refusal, check_copies, held_back, held_back_copy
 from bookwarden.orphans.owners import owner_of
 from bookwarden.orphans.plan import Candidate, PlanManifest
-from bookwarden.orphans.ports import CopyPlanStore, PlanStore
 from bookwarden.orphans.progress import ApplyProgress
 
 
-class Apply(Application[PlanStore, Candidate]):
+class Apply(Application[Candidate]):
     """Applies the ledgers of plans, whose metadata is read once more and must be what the plan says."""
 
     def _begin(self, plan: PlanManifest, execute: bool, emptied: Collection[str]) -> PlanRun[Candidate]:
@@ -62,7 +61,7 @@ class Apply(Application[PlanStore, Candidate]):
         self._store.record(plan, progress)
 
 
-class ApplyCopies(Application[CopyPlanStore, CopyCandidate]):
+class ApplyCopies(Application[CopyCandidate]):
     """Applies the copies of plans; the guards are the same as for ledgers, with shares counted per store.
 
     The copies are not read before, only the nodes of their managed ledgers are checked: the sweep finds out whether

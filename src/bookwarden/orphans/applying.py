@@ -15,12 +15,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from bookwarden.deletion.node_check import NodeDoubt, Suspect
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
 from bookwarden.orphans.cluster import Cluster
+from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.guards import GuardLimits, Refusal, check, not_to_be_emptied
-from bookwarden.orphans.plan import PlanManifest
-from bookwarden.orphans.ports import LedgersAsTheyAre, Plans
+from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
@@ -86,6 +87,37 @@ class Examination:
         return self.plan
 
 
+class PlanStore(Protocol):
+    """The storage of plans, and how far each was applied.
+
+    Every call raises NotFoundError where there is no such plan, and FormatError where it is altered or damaged.
+    """
+
+    def manifest(self, plan_id: str) -> PlanManifest:
+        """Read a plan's manifest."""
+
+    def verify(self, manifest: PlanManifest) -> None:
+        """Read every file of the plan; FormatError for one that is missing or not what the manifest says."""
+
+    def candidates(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[Candidate]]:
+        """Yield the candidates by growing ledger id, at most `size` at a time, from files that are verified again."""
+
+    def progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Return how far the plan was applied; FormatError where that is damaged or of another plan."""
+
+    def record(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Save how far the plan is applied: durable when this returns, unchanged if it raises."""
+
+    def copies(self, manifest: PlanManifest, size: int) -> Iterator[Sequence[CopyCandidate]]:
+        """Yield the offloaded copies in their order, at most `size` at a time."""
+
+    def copy_progress(self, manifest: PlanManifest) -> ApplyProgress:
+        """Return how far the plan's copies were applied; as `progress`."""
+
+    def record_copies(self, manifest: PlanManifest, progress: ApplyProgress) -> None:
+        """Save how far they are applied; as `record`."""
+
+
 class Planned(Protocol):
     """A deletion that a plan asks for: of a ledger or of an offloaded copy."""
 
@@ -107,7 +139,6 @@ def _no_doubts(suspects: Sequence[Suspect]) -> Sequence[NodeDoubt | None]:
 
 
 PlannedT = TypeVar("PlannedT", bound=Planned)
-PlansT = TypeVar("PlansT", bound=Plans)
 
 
 class PlanRun(Generic[PlannedT]):
@@ -231,7 +262,7 @@ class PlanRun(Generic[PlannedT]):
         )
 
 
-class Application(ABC, Generic[PlansT, PlannedT]):
+class Application(ABC, Generic[PlannedT]):
     """Applies plans, ``batch`` candidates at a time; ``on_batch`` is called with the result so far.
 
     ``doubts`` returns for each why a damaged node may have named it, as `NodeCheck.doubts_now` does. ``in_flight``
@@ -241,9 +272,9 @@ class Application(ABC, Generic[PlansT, PlannedT]):
 
     def __init__(
         self,
-        store: PlansT,
+        store: PlanStore,
         marker: Marker,
-        catalog: LedgersAsTheyAre,
+        catalog: LedgerCatalog,
         cluster: Cluster,
         limits: GuardLimits,
         *,

@@ -32,7 +32,7 @@ from bookwarden.deletion.phase_two.sent_on import Sendings
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
-from bookwarden.deletion.ports import RecordsUndone, RestoringCatalog
+from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
@@ -100,7 +100,7 @@ class UndoContext(Resources):
             probe, journal = ReplicaProbe(metadata.bookies), self._keep(journal_of(settings.sweep))
 
             def undo_of(
-                catalog: RestoringCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}
+                catalog: LedgerCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}
             ) -> Undo:
                 return Undo(
                     *(catalog, probe, metadata.migrations, journal, decode_ledger_metadata, self.name),
@@ -140,7 +140,7 @@ def guards_of(metadata: MetadataContext, settings: Settings) -> list[Guard]:
 
 
 def _superseded_guard_of(metadata: MetadataContext) -> SupersededGuard:
-    return SupersededGuard(metadata.bookie_clusters, WholeLedgers(lambda: metadata.bookies), metadata.promotions)
+    return SupersededGuard(metadata.bookie_clusters, WholeLedgers(lambda: metadata.bookies), metadata.promotions.newest)
 
 
 def verifier_of(

@@ -11,16 +11,13 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
-from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadsNodes, SteadyClock
+from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadNodes, SteadyClock
 from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_two.copy_deletion import NoStores
-from bookwarden.deletion.ports import OffloadedCopies
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import open_metadata_store
 
@@ -48,7 +45,7 @@ class FollowContext(Resources):
         settings: Settings,
         metadata: MetadataContext,
         nodes: FollowedNodes,
-        read: ReadsNodes,
+        read: ReadNodes,
         keep: Keep,
         *,
         on_report: Callable[[MarkReport], None] = lambda _: None,
@@ -65,7 +62,7 @@ class FollowContext(Resources):
                 metadata.catalog,
                 # Shadow topics are among the nodes that are followed; what is in use unnamed the sweep asks for.
                 MetadataReferences(list(metadata.stores.values())),
-                self._copies,
+                metadata.offload_stores,
                 None if follow.dry_run else self._marker,
                 partial(self._topics.why_nothing_is_kept, deletion.topic, deletion.subscription),
                 None if follow.dry_run else self._later,
@@ -103,7 +100,3 @@ class FollowContext(Resources):
             ),
             partial(self._topics.why_nothing_is_kept, deletion.retry_topic, deletion.subscription),
         )
-
-    @property
-    def _copies(self) -> OffloadedCopies:
-        return self._keep(offload_stores_of(self._settings.offload)) if self._settings.offload.stores else NoStores()

@@ -19,9 +19,8 @@ from bookwarden.errors import ConfigError
 from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
 from bookwarden.orphans.apply import Apply, ApplyCopies
-from bookwarden.orphans.applying import ApplyResult
+from bookwarden.orphans.applying import ApplyResult, PlanStore
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.ports import PlansOfAll
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
@@ -136,7 +135,7 @@ class OrphanApplyContext(Resources):
     """Everything that applying a plan needs; close it, or use it in a with statement."""
 
     def __init__(
-        self, settings: Settings, plans: PlansOfAll, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
+        self, settings: Settings, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
     ) -> None:
         super().__init__()
         deletion = settings.deletion

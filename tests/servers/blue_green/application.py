@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pulsar
+from pulsar.exceptions import SubscriptionNotFound
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 
@@ -65,13 +66,7 @@ def _hurries(file: Path) -> Path:
 
 def consume(connection: PulsarConnection, topic: str, subscription: str, pause_s: float, file: Path) -> None:
     """Receive until killed."""
-    consumer = connection.client().subscribe(
-        topic,
-        subscription,
-        consumer_type=pulsar.ConsumerType.Shared,
-        initial_position=pulsar.InitialPosition.Earliest,
-        receiver_queue_size=10,
-    )
+    consumer = subscribe(connection.client(), topic, subscription)
     with file.open("a") as received:
         while True:
             message = consumer.receive()
@@ -80,6 +75,21 @@ def consume(connection: PulsarConnection, topic: str, subscription: str, pause_s
             consumer.acknowledge(message)
             if not _hurries(file).exists():
                 time.sleep(pause_s)
+
+
+def subscribe(client: pulsar.Client, topic: str, subscription: str) -> pulsar.Consumer:
+    """Subscribe, as often as it takes where blue has deleted a drained subscription and makes none again."""
+    while True:
+        try:
+            return client.subscribe(
+                topic,
+                subscription,
+                consumer_type=pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=10,
+            )
+        except SubscriptionNotFound:
+            time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.deletion.dropped import following
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks, Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
@@ -14,8 +15,6 @@ from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
 from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
 from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_two.copy_deletion import NoStores
-from bookwarden.deletion.ports import OffloadedCopies
 from bookwarden.errors import FormatError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
@@ -216,7 +215,7 @@ class Sent:
         return [None] * len(marks)
 
 
-class Copies(NoStores):
+class Copies:
     """The stores of copies, by UUID."""
 
     def __init__(self, *uuids: UUID) -> None:
@@ -234,7 +233,7 @@ class Ground:
 
     def __init__(
         self,
-        copies: OffloadedCopies | None = None,
+        copies: OffloadStores | None = None,
         *,
         dry: bool = False,
         most_due: int = 100,
@@ -247,7 +246,7 @@ class Ground:
         marks = None if dry else Marker(self.sent, clock=lambda: self.now_s)
         self.why_not_kept: str | None = None
         check = DropCheck(
-            *(self.nodes, self.ledgers, self.live, copies or NoStores(), marks),  # type: ignore[arg-type]  # what it asks for
+            *(self.nodes, self.ledgers, self.live, copies or OffloadStores(), marks),  # type: ignore[arg-type]  # what it asks for
             why_not_kept=lambda: self.why_not_kept,
             later=None if dry else LaterMarks(self._later, lambda: self.why_not_kept),
         )

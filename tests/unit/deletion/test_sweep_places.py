@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
-from bookwarden.deletion.ports import CopyProof
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
@@ -52,7 +52,7 @@ class Site(TwoBookieClusters):
         store: MetadataStore,
         elsewhere: MetadataStore | None = None,
         *,
-        proof: CopyProof | None = None,
+        proof: WholeLedgers | None = None,
         clock_of: Callable[[str | None], float] | None = None,
     ) -> None:
         super().__init__(store, elsewhere)

@@ -11,7 +11,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.deletion.ports import RecordsUndone, RestoringCatalog
+from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
@@ -48,7 +48,7 @@ class PlacedSite(Site):
         return self.unproven.get(where)
 
     def in_places(self, journal: FileJournal) -> UndoInPlaces:
-        def undo_of(catalog: RestoringCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}) -> Undo:
+        def undo_of(catalog: LedgerCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}) -> Undo:
             fixed = catalog, self, self, journal, decode_ledger_metadata, "undo-1"
             return Undo(*fixed, undone=undone, elsewhere=elsewhere, proof=self)
 

@@ -87,7 +87,10 @@ class AllowedStore:
 
 
 class OffloadStores:
-    """Reads and deletes offloaded copies, each at its recorded place; one object per process."""
+    """Reads and deletes offloaded copies, each at its recorded place; one object per process.
+
+    No call raises for a store that is silent or not set up. Without ``allowed`` every copy is kept.
+    """
 
     def __init__(self, allowed: Sequence[AllowedStore] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed = tuple(allowed)
@@ -108,7 +111,10 @@ class OffloadStores:
         return self._each(copies, lambda store, some: store.examine_many(some), _unread)
 
     def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
-        """Delete each copy with its index and the remains of its uploads, in the order asked; never raises for one."""
+        """Delete each copy with its index and the remains of its uploads, in the order asked.
+
+        A store that cannot tell absent objects from deleted ones says deleted.
+        """
         return self._each(
             copies, lambda store, some: store.delete_many(some), lambda error: CopyDeletion(CopyFate.FAILED, str(error))
         )

@@ -10,12 +10,15 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Final, Protocol
+from typing import Final
 
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.dropped.drops import Drop, Key
 from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
-from bookwarden.deletion.ports import LedgerCatalog, OffloadedCopies, ReferenceReader
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
@@ -24,7 +27,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, UnreadableCopy
 from bookwarden.ledgers.outcomes import DropOutcome
-from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport, PendingDeletion, mark_of_holder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mark_of_holder
 
 logger = logging.getLogger(__name__)
 
@@ -46,18 +49,11 @@ class Looked:
         return Looked(self.drop, outcome, reason or self.reason, self.holder, self.ledger)
 
 
-class Marks(Protocol):
-    """The way of a mark to the deletion topic."""
-
-    def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
-        """Send all and wait until each is confirmed or has failed."""
-
-
 @dataclass(frozen=True)
 class LaterMarks:
     """The way of a mark to the retry topic."""
 
-    after: Callable[[float], Marks]  #: Makes what sends marks that the sweep reads after this delay, in seconds.
+    after: Callable[[float], Marker]  #: Makes what sends marks that the sweep reads after this delay, in seconds.
     why_not_kept: Callable[[], str | None]  #: Tells why the retry topic would not keep them; None where it does.
 
 
@@ -67,9 +63,9 @@ class DropCheck:
 
     nodes: FollowedNodes  #: All that is named, over all roots.
     catalog: LedgerCatalog  #: BookKeeper's ledgers.
-    references: ReferenceReader  #: Reads single holders.
-    copies: OffloadedCopies  #: Stores of offloaded copies.
-    marks: Marks | None  #: None in a dry run.
+    references: MetadataReferences  #: Reads single holders.
+    copies: OffloadStores  #: Stores of offloaded copies.
+    marks: Marker | None  #: None in a dry run.
     #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
     later: LaterMarks | None = None  #: None in a dry run.
@@ -126,7 +122,7 @@ class DropCheck:
         return {drop.key: reading for drop, reading in zip(asked, readings, strict=True)}
 
 
-def _sent(looked: Sequence[Looked], marks: Marks | None) -> list[Looked]:
+def _sent(looked: Sequence[Looked], marks: Marker | None) -> list[Looked]:
     """Send the marks of those that are to be marked; None is for a dry run, and where there are none."""
     if marks is None:
         return [one.ending_as(DropOutcome.WOULD_MARK) if one.outcome in _WITH_MARK else one for one in looked]

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.drops import DropCause, Key
@@ -40,13 +40,6 @@ class SteadyClock:
         return self._began + time.monotonic()
 
 
-class ReadsNodes(Protocol):
-    """Pulsar's metadata, over all configured metadata roots."""
-
-    def __call__(self, root: str, paths: Sequence[str]) -> list[NodeNow]:
-        """Read what each node names now, never older than this call; StoreError where the root does not answer."""
-
-
 @dataclass
 class Tally:
     """Numbers of one batch."""
@@ -58,6 +51,10 @@ class Tally:
     dropped: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Looked at, and named by nobody.
     still_there: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Of these.
     outcomes: Counter[DropOutcome] = field(default_factory=Counter)  #: Of all looks.
+
+
+#: Reads what nodes of a metadata root name now, never older than the call; StoreError where the root does not answer.
+ReadNodes = Callable[[str, Sequence[str]], list[NodeNow]]
 
 
 class DroppedLedgers:
@@ -76,7 +73,7 @@ class DroppedLedgers:
         self,
         nodes: FollowedNodes,
         check: DropCheck,
-        read: ReadsNodes,
+        read: ReadNodes,
         clock: Callable[[], float],
         keep: Keep,
         *,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bookwarden.deletion.ports import LedgerCatalog, ReferenceReader
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
@@ -44,7 +45,7 @@ def waive_the_list(marks: Iterable[PendingDeletion]) -> list[PendingDeletion]:
     return [replace(mark, waives=frozenset({Waiver.INSIDE_LIST, Waiver.EMPTIED})) for mark in marks]
 
 
-def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, references: ReferenceReader) -> None:
+def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, references: MetadataReferences) -> None:
     """Raise RefusedError for a ledger with entries that its topic's list lacks, though no trim can have taken it."""
     data = [mark for mark in marks if mark.component is LedgerComponent.MANAGED_LEDGER]
     readings = catalog.read_many([mark.ledger_id for mark in data])

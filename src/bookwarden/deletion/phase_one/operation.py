@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.ports import MetadataMigrations
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion
+from bookwarden.metastore.following.all_stores import Migrations
 
 
 class Operation(enum.Enum):
@@ -79,7 +79,7 @@ def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
 
 
 def ask_broker(
-    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: MetadataMigrations | None
+    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: Migrations | None
 ) -> OperationResult:
     """Mark all that may leave, then ask the broker to remove it, unless a mark failed.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.deletion.phase_one.inventory import (
     marks_of_compacted,
     marks_of_cursors,
@@ -17,15 +19,11 @@ from bookwarden.deletion.phase_one.inventory import (
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, ask_broker, refuse_shadow
 from bookwarden.deletion.phase_one.trimming import TRIMMED, consumed_ledgers, understood
-from bookwarden.deletion.ports import (
-    ManagedLedgerStore,
-    MetadataMigrations,
-    TopicAdmin,
-)
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, LedgerInfo, VersionedCursor
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.metastore.following.all_stores import Migrations
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +38,10 @@ class Removal:
     def __init__(
         self,
         marker: Marker,
-        store: ManagedLedgerStore,
-        topics: TopicAdmin,
+        store: ManagedLedgers,
+        topics: Topics,
         *,
-        migrations: MetadataMigrations | None = None,
+        migrations: Migrations | None = None,
     ) -> None:
         self._marker = marker
         self._store = store

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_one.inventory import marks_of_ledgers
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, refuse_shadow
-from bookwarden.deletion.ports import (
-    LedgerCatalog,
-    ManagedLedgerStore,
-    TopicOwnership,
-)
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import (
     LostRaceError,
     NotFoundError,
@@ -51,8 +49,8 @@ class StoreTrim:
     def __init__(
         self,
         marker: Marker,
-        store: ManagedLedgerStore,
-        ownership: TopicOwnership,
+        store: ManagedLedgers,
+        ownership: BundleOwnership,
         catalog: LedgerCatalog,
         nodes: NodeCheck | None = None,
     ) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.deletion.journal.entries import CopyEntry, Journal
 from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, finish, retry
 from bookwarden.deletion.phase_two.guards import Candidate, Guard
-from bookwarden.deletion.ports import OffloadedCopies
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.offloaded_copies import (
     LEGACY_SEGMENT,
@@ -31,7 +31,6 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 
 _NOTHING_LEFT = "BookKeeper has nothing left of the ledger (offload.verify_owner)"
-_NO_STORE = "no store of offloaded copies is set up"
 
 
 def copy_of(mark: PendingDeletion) -> OffloadedCopy:
@@ -48,22 +47,6 @@ def copy_of(mark: PendingDeletion) -> OffloadedCopy:
     )
 
 
-class NoStores:
-    """The stores of offloaded copies when none is set up: every copy is kept."""
-
-    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Read none."""
-        return [UnreadableCopy(_NO_STORE, has_store=False) for _ in copies]
-
-    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
-        """Examine none."""
-        return self.read_many(copies)
-
-    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
-        """Delete none."""
-        return [CopyDeletion(CopyFate.FAILED, _NO_STORE) for _ in copies]
-
-
 _ALREADY_GONE: Final = finish(Outcome.ALREADY_GONE, "the store has no object of this copy")
 _GO: Final = Decision(Action.DELETE_COPY, Outcome.DELETED, "")
 _GO_ABSENT: Final = replace(_ALREADY_GONE, action=Action.DELETE_COPY)
@@ -78,7 +61,7 @@ class CopyOwnerGuard(Guard):
 
     actions = (Action.DELETE_COPY, Action.PROVE_COPY)
 
-    def __init__(self, stores: Callable[[], OffloadedCopies], *, verify_owner: bool = True) -> None:
+    def __init__(self, stores: Callable[[], OffloadStores], *, verify_owner: bool = True) -> None:
         self._stores = stores
         self._verify_owner = verify_owner
 
@@ -97,7 +80,7 @@ class CopyDeleter:
     """Deletion of the copies that all guards let go."""
 
     def __init__(
-        self, stores: OffloadedCopies, journal: Journal, policy: DeletionPolicy, clock: Callable[[], float]
+        self, stores: OffloadStores, journal: Journal, policy: DeletionPolicy, clock: Callable[[], float]
     ) -> None:
         self._stores = stores
         self._journal = journal

@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
+from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, finish, limit_retries, wait
-from bookwarden.deletion.ports import DoubtsIds, ReadsUndone
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References
 from bookwarden.ledgers.metadata import LedgerReading
@@ -72,7 +73,7 @@ class UndoneGuard(Guard):
 
     actions = _OF_LEDGERS
 
-    def __init__(self, records: ReadsUndone) -> None:
+    def __init__(self, records: UndoneLedgers) -> None:
         self._records = records
 
     def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
@@ -98,7 +99,7 @@ class ReusedIdGuard(Guard):
 
     actions = _OF_LEDGERS
 
-    def __init__(self, ids: DoubtsIds) -> None:
+    def __init__(self, ids: ReturningIds) -> None:
         self._ids = ids
 
     def review(self, candidates: Sequence[Candidate]) -> list[Decision]:

@@ -9,9 +9,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import Action, Decision, retry
 from bookwarden.deletion.phase_two.guards import Candidate, Guard
-from bookwarden.deletion.ports import OffloadedCopies, ReferenceReader
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import LiveReferences
@@ -31,7 +32,7 @@ class LeftBehindGuard(Guard):
 
     actions = (Action.PROVE_LEFT,)
 
-    def __init__(self, stores: Callable[[], OffloadedCopies], references: ReferenceReader) -> None:
+    def __init__(self, stores: Callable[[], OffloadStores], references: MetadataReferences) -> None:
         self._stores = stores
         self._references = references
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.deletion.phase_two.decide import Action, Decision, await_dead_letters, finish
 from bookwarden.errors import StoreError, StoreUnavailableError, UnconfirmedError
 from bookwarden.ledgers.outcomes import Outcome
@@ -51,28 +52,6 @@ class SentRecords(Protocol):
         """Record durably; raises StoreError when that fails."""
 
 
-class Outbox(Protocol):
-    """The way of marks that are not finished; nothing counts as sent before `flush` returns."""
-
-    def retry(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, with one more attempt counted, not to be delivered before the delay."""
-
-    def delay(self, received: ReceivedMark, delay_s: float, verified_ms: int, reason: str) -> None:
-        """Send to the retry topic, with its count unchanged and the time at which it was first verified."""
-
-    def wait(self, received: ReceivedMark, delay_s: float, reason: str) -> None:
-        """Send to the retry topic, with its count unchanged; it must be verified from the start."""
-
-    def give_up(self, received: ReceivedMark, outcome: Outcome, reason: str) -> None:
-        """Send to the DLQ with the reason."""
-
-    def flush(self) -> None:
-        """Wait until each message is confirmed; raises PulsarError when one is not.
-
-        An UnconfirmedError names each such message by its topic and id; the others are confirmed.
-        """
-
-
 class Sendings:
     """Way of the messages that are not finished, which this try of a batch or an earlier one sends; one per process.
 
@@ -81,7 +60,7 @@ class Sendings:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: RetrySender,
         records: SentRecords | None,
         retry_delay: float,
         why_letters_are_lost: Callable[[], str | None] = lambda: None,

@@ -8,8 +8,9 @@ window is over, and if every bookie that should have an entry there gave it. In 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.deletion.phase_two.decide import (
     Action,
     Circumstances,
@@ -21,7 +22,7 @@ from bookwarden.deletion.phase_two.decide import (
     wait,
 )
 from bookwarden.deletion.phase_two.guards import Candidate, Guard
-from bookwarden.deletion.ports import BookieClusters, CopyProof, Promotions
+from bookwarden.deletion.ports import BookieClusters, Promoted
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References, UnknownReferences
@@ -103,15 +104,17 @@ def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: 
 class SupersededGuard(Guard):
     """Guard of what a former cluster has, unless brokers are proven to read it, whole, from the active one.
 
-    Without ``proof`` or ``promotions`` nothing is proven.
+    Without ``proof`` or ``newest_promotion`` nothing is proven.
     """
 
     actions = (Action.PROVE_KEPT,)
 
-    def __init__(self, clusters: BookieClusters, proof: CopyProof | None, promotions: Promotions | None) -> None:
+    def __init__(
+        self, clusters: BookieClusters, proof: WholeLedgers | None, newest_promotion: Callable[[], Promoted] | None
+    ) -> None:
         self._clusters = clusters
         self._proof = proof
-        self._promotions = promotions
+        self._newest_promotion = newest_promotion
 
     def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
         """Read the promotion for each, and each ledger's entries once."""
@@ -135,7 +138,7 @@ class SupersededGuard(Guard):
         the ledger where it was to go.
         """
         active = self._clusters.active()
-        now, promoted = self._clusters.snapshot(), None if self._promotions is None else self._promotions.newest()
+        now, promoted = self._clusters.snapshot(), None if self._newest_promotion is None else self._newest_promotion()
         after: list[Candidate] = []
         demanded: list[Conditions] = []
         for one in candidates:
@@ -151,9 +154,9 @@ class SupersededGuard(Guard):
 
     def _why_not_promoted(self, kept: StoredLedger, holder: Holder, active: ActiveCluster | None) -> str | None:
         """Return why brokers may read it elsewhere: they may have been switched twice since it was marked."""
-        if self._promotions is None or active is None:
+        if self._newest_promotion is None or active is None:
             return "what is promoted is not known"
-        return self._promotions.newest().why_not(kept, holder, active)
+        return self._newest_promotion().why_not(kept, holder, active)
 
     def _problem_of(self, kept: StoredLedger) -> str | None:
         return "no bookies can be asked" if self._proof is None else self._proof.problem_of(kept)

@@ -20,12 +20,12 @@ from bookwarden.deletion.phase_two.isolation import Isolation, describe_error
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
 from bookwarden.deletion.phase_two.sent_on import Sendings
 from bookwarden.deletion.phase_two.verifying import Verifier, mark_of
-from bookwarden.deletion.ports import MetadataMigrations
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.unavailable_stores import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Acts:
     copies: CopyDeleter
     ledgers: LedgerDeleter
     sendings: Sendings
-    migrations: MetadataMigrations  #: Waited for before anything is read that is to be deleted.
+    migrations: Migrations  #: Waited for before anything is read that is to be deleted.
     held: HeldMarks = field(default_factory=HeldMarks)
 
 

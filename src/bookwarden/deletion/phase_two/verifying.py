@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import (
     Circumstances,
     Decision,
@@ -17,7 +18,7 @@ from bookwarden.deletion.phase_two.decide import (
 )
 from bookwarden.deletion.phase_two.guards import Candidate, Guard, reviewed
 from bookwarden.deletion.phase_two.superseded import judge_superseded
-from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters, ReferenceReader
+from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References
@@ -44,7 +45,7 @@ class Verifier:
     def __init__(
         self,
         catalog: LedgerCatalog,
-        references: ReferenceReader,
+        references: MetadataReferences,
         policy: DeletionPolicy,
         guards: Sequence[Guard],
         *,

@@ -21,9 +21,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import Deletion
-from bookwarden.deletion.ports import CopyProof, EntryProbe, MetadataMigrations, RecordsUndone, RestoringCatalog
+from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
 from bookwarden.deletion.undo.survival import Survival, entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError
@@ -38,6 +40,7 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.ledgers.undone import UndoneLedger
+from bookwarden.metastore.following.all_stores import Migrations
 
 logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 500
@@ -67,9 +70,9 @@ class Undo:
 
     def __init__(
         self,
-        catalog: RestoringCatalog,
-        bookies: EntryProbe,
-        migrations: MetadataMigrations,
+        catalog: LedgerCatalog,
+        bookies: ReplicaProbe,
+        migrations: Migrations,
         journal: Journal,
         decode: Callable[[bytes], LedgerMetadata],
         name: str,
@@ -77,7 +80,7 @@ class Undo:
         undone: RecordsUndone,
         discard_partial: bool = False,
         elsewhere: ReadsElsewhere = lambda _: {},
-        proof: CopyProof | None = None,
+        proof: WholeLedgers | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take the ports; ``decode`` reads a metadata node's value and raises FormatError.

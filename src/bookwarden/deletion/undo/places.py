@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.deletion.journal.reading import Deletion, SelectedDeletions
-from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone, RestoringCatalog
+from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
 from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
 from bookwarden.errors import RefusedError
@@ -18,21 +18,6 @@ from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLe
 from bookwarden.ledgers.undone import UndoneLedger
 
 _BEFORE: Final = "before bookie clusters were registered, in the first one, which is registered no more"
-
-
-class NamedCatalogs(Protocol):
-    """The catalogs of the registered bookie clusters."""
-
-    def catalogs(self) -> Mapping[str, RestoringCatalog]:
-        """Return them by name, by "" that of ledgers from before there was a registry, if it is registered still.
-
-        Empty without a registry.
-
-        Raises StoreError when they are not known.
-        """
-
-    def instances(self) -> Mapping[str, str]:
-        """Return their INSTANCEIDs, as `BookieClusters.instances` does."""
 
 
 class UndoInPlaces:
@@ -45,10 +30,10 @@ class UndoInPlaces:
     def __init__(
         self,
         alone: Undo,
-        clusters: NamedCatalogs,
+        clusters: BookieClusters,
         everywhere: LedgerCatalog,
         undone: RecordsUndone,
-        undo_of: Callable[[RestoringCatalog, RecordsUndone, ReadsElsewhere], Undo],
+        undo_of: Callable[[LedgerCatalog, RecordsUndone, ReadsElsewhere], Undo],
     ) -> None:
         self._alone = alone
         self._clusters = clusters
