@@ -15,8 +15,10 @@ from pathlib import Path
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.config import load_settings
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.pipelines.copying.stages import copier_of
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.wiring.copying import CopyContext
+from bookwarden.switching.moving.scope import Route
+from bookwarden.wiring.metadata import MetadataContext
 
 #: When memory is looked at, in hundredths of a run.
 MEMORY_AT = (10, 50, 100)
@@ -55,7 +57,7 @@ _opened: list[LedgerCopier] = []
 def _open(settings_file: Path) -> None:
     # As Spark's workers do it.
     collect_seldom()
-    _opened.append(CopyContext(load_settings(settings_file), "a", "b").copier)
+    _opened.append(copier_of(MetadataContext(load_settings(settings_file)), Route("a", "b")))
 
 
 def _copy(ledger_ids: range) -> Copying:

@@ -26,7 +26,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.switching.broker_jar import PACKAGED
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_followers
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden_dev.demo.load import Load

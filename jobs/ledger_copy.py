@@ -13,8 +13,9 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import Settings
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
-from bookwarden.switching.moving.report import ADVICE
+from bookwarden.switching.moving.build import ADVICE
 from bookwarden.switching.moving.scope import scope_of
+from bookwarden.wiring.switching import RegistryContext
 
 
 def main() -> int:
@@ -49,7 +50,8 @@ def main() -> int:
             resume=given.resume,
             verify=given.verify,
         )
-        report = run_build(settings, request, say=logging.info)
+        with RegistryContext(settings) as context:
+            report = run_build(context, request, say=logging.info)
         for one in report.staying:
             logging.warning("%d %s, of %s: %s", one.ledger_id, one.outcome.value, one.holder or one.kind, one.reason)
         for outcome in dict.fromkeys(one.outcome for one in report.staying):

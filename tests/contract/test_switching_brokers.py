@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,7 @@ from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.switching.brokers import BROKERS_PATH, read_brokers
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import BROKERS_PATH, read_brokers, read_followers
 from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.record import ORDER_PATH
@@ -122,7 +122,7 @@ def brokers(clients: list[MetadataStore]) -> Iterator[MetadataStore]:
 
 def switch_on(store: MetadataStore, origin: str, **options: Any) -> Switch:
     times = LeaseTimes(renew_s=0.2, lease_s=30.0, given_up_s=2.0)
-    return Switch(store, RegistryNode(store, ""), lambda _: None, origin, times=times, **options)
+    return Switch(RegistryNode(store, ""), SimpleNamespace(send=lambda _: None), origin, times=times, **options)
 
 
 def test_a_switch_there_and_back_and_a_process_that_dies_between(

@@ -34,8 +34,7 @@ from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
-from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from servers.sweep_parts import sweep_with
 
 from . import nodes, switches
@@ -280,10 +279,10 @@ class _Process:
         clock = StoreClock(self._bookkeeper, steady=world.clock, local=lambda: world.clock.now + sweeper.skew_s)
         self._outbox = outbox(sweeper.topics, calm, 0, clock, sweeper.before_send)
         alone = BookKeeperCatalog(self._bookkeeper)
-        settled = SettledPlace(self._bookkeeper, nodes.LEDGERS_ROOT, alone, "the ensemble")
-        self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper, BookKeeperCatalog)
+        settled = ConfiguredCluster(self._bookkeeper, nodes.LEDGERS_ROOT, alone, "the ensemble")
+        self._clusters = BookieClusters(self._bookkeeper, settled, lambda _: self._bookkeeper)
         self._sweep = sweep_with(
-            PlacedCatalog(alone, self._clusters),
+            MultiClusterCatalog(alone, self._clusters),
             MetadataReferences(
                 self._roots,
                 self._brokers if sweeper.deployment.brokers else None,

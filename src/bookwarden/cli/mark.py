@@ -19,12 +19,11 @@ from bookwarden.cli.shell.invocation import (
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
 from bookwarden.deletion.phase_one.operation import OperationResult, Plan, require_shown
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.live_references import LiveReferences
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, MarkedLedger, MarkReport, PendingDeletion
 from bookwarden.preflight import require_marking
 from bookwarden.wiring.deletion import PhaseOneContext
 

@@ -129,3 +129,34 @@ def mark_of_holder(ledger_id: int, holder: Holder, reason: str) -> PendingDeleti
     return PendingDeletion(
         topic_name, holder.component, LedgerType.LEDGER, ledger_id, cursor_name, schema_id, reason=reason
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedLedger:
+    """One pending deletion and the result of its send: confirmed, or failed for a reason."""
+
+    mark: PendingDeletion
+    failure: str | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether the broker confirmed it."""
+        return self.failure is None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReport:
+    """The pending deletions in the order given, each with the result of its send."""
+
+    ledgers: tuple[MarkedLedger, ...] = ()
+
+    @property
+    def failed(self) -> tuple[MarkedLedger, ...]:
+        """Those that were not confirmed."""
+        return tuple(ledger for ledger in self.ledgers if not ledger.sent)
+
+    def confirmed_ids(self) -> frozenset[int]:
+        """The ledgers that may leave the metadata: every mark of theirs is confirmed."""
+        return frozenset(ledger.mark.ledger_id for ledger in self.ledgers) - {
+            ledger.mark.ledger_id for ledger in self.failed
+        }

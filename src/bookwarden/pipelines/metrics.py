@@ -20,10 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerType
+from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport
 from bookwarden.ledgers.shared_doubts import DoubtCause
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing

@@ -20,6 +20,7 @@ from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.server.metrics import metrics_text
+from bookwarden.switching.documents import read_overview
 from bookwarden.wiring.switch import SwitchContext
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ def status_of(error: errors.BookwardenError) -> int:
 
 def _metrics(settings: Settings) -> Response:
     with SwitchContext(settings) as context:
-        found = metrics_text(context.overview())
+        found = metrics_text(read_overview(context.switch))
     return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 

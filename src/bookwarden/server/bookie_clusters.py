@@ -1,7 +1,7 @@
 """/admin/v2/bookie-clusters: the commands of `bookwarden bookie-clusters`, one to one.
 
 Paths: of PIP-470 where it names them. Each request opens what it needs and closes it again: they are few, and a store
-that moved is found anew.
+that moved is found again.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
+from bookwarden.switching.broker_jar import SUPERSEDED
+from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.documents import (
-    SUPERSEDED,
     cleaned_data,
-    cluster_data,
     import_data,
     left_data,
     lost_data,
     promoted_data,
     raised_data,
+    read_overview,
     registration_data,
-    registry_data,
     state_data,
     switch_data,
     targets_data,
@@ -36,11 +37,12 @@ from bookwarden.switching.documents import (
     uri_data,
 )
 from bookwarden.switching.operation import Planned, SwitchOptions
-from bookwarden.switching.registering import RegistrationPlan, Wanted
-from bookwarden.switching.registry import serialize_registry
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.switching.registering import ClusterSpec, RegistrationPlan
+from bookwarden.switching.registry import cluster_data, registry_data, serialize_registry
+from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
+from bookwarden.wiring.moving import MoveContext
 from bookwarden.wiring.switch import SwitchContext
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.wiring.switching import RegistryContext
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
@@ -63,7 +65,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class Registering(_Body):
+class RegisterRequest(_Body):
     """A bookie cluster to be registered."""
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it.")
@@ -84,7 +86,7 @@ class Registering(_Body):
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class ChangingUri(_Body):
+class SetUriRequest(_Body):
     """A new address of a registered cluster's metadata."""
 
     metadata_service_uri: str = Field(alias="metadataServiceUri", description="As its bookies have it now.")
@@ -92,50 +94,50 @@ class ChangingUri(_Body):
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class ImportingRegistry(_Body):
+class ImportRequest(_Body):
     """A saved registry, to be put back where its node is gone, or is none."""
 
     registry: dict[str, Any] = Field(description="As GET returned it.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Compare it with everything, change nothing.")
 
 
-class UpgradingRegistry(_Body):
+class UpgradeRequest(_Body):
     """The rule of which ledgers are ours, to be written into a registry of 0.1.0."""
 
     owners: tuple[str, ...] = Field(default=(), description="Owner marks of earlier registries, to be named too.")
     dry_run: bool = Field(default=True, alias="dryRun", description="Look at everything, change nothing.")
 
 
-class Deprecating(_Body):
+class DeprecateRequest(_Body):
     """A cluster to be kept from becoming active, or not any more."""
 
     deprecated: bool
 
 
-class Trying(_Body):
+class PrecheckRequest(_Body):
     """A precheck with a trial ledger."""
 
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
 
 
-class Carrying(_Body):
+class OrderRequest(_Body):
     """The way in which a switch is carried out."""
 
     dry_run: bool = Field(default=False, alias="dryRun", description="Run the precheck alone, without a trial ledger.")
     skip_precheck: bool = Field(
-        default=False, alias="skipPrecheck", description="For laboratories only: messages can be lost."
+        default=False, alias="skipPrecheck", description="For testing only: messages can be lost."
     )
     trial: bool = Field(default=True, description="Write a trial ledger to the target's bookies, and delete it.")
     timeout_s: float = _wait()  #: Maximum seconds to wait for brokers.
 
 
-class Switching(Carrying):
+class SwitchRequest(OrderRequest):
     """An order to switch."""
 
     target: str = Field(min_length=1, description="The bookie cluster that new ledgers are to go to.")
 
 
-class PromotingLedgers(_Body):
+class PromoteRequest(_Body):
     """An order to have all brokers read from the active cluster what it has whole."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only count what would be promoted.")
@@ -143,13 +145,15 @@ class PromotingLedgers(_Body):
     stamp: bool = Field(default=False, description="Also write PIP-477's key to subscriptions of loaded topics.")
 
 
-class CleaningUp(_Body):
+class CleanupRequest(_Body):
     """An order to clean up former bookie clusters, by the names of the proposal."""
 
     dry_run: bool = Field(default=True, alias="dryRun", description="Only list what would be marked.")
     source: str | None = Field(default=None, alias="srcClusterFilter", description=_SOURCE)
-    max_deletions: int = Field(default=0, ge=0, alias="maxDeletions", description="Mark so many at most; 0: all.")
-    force: bool = Field(default=False, description="Within the rollback window too: for laboratories.")
+    max_deletions: int = Field(
+        default=0, ge=0, alias="maxDeletions", description="Maximum number of ledgers to mark; 0: all."
+    )
+    force: bool = Field(default=False, description="Within the rollback window too: for testing only.")
 
 
 class Reason(BaseModel):
@@ -213,17 +217,19 @@ class _Endpoints(NamedTuple):
     settings: Settings
 
     def list(self) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             found = context.registry.read()
             return registry_data(context.pulsar_url, None if found is None else found.registry)
 
     def get(self, name: _Name) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             return cluster_data(context.registry.require_cluster(name), name)
 
-    def register(self, name: _Name, body: Registering, dryRun: _DryRun = False) -> dict[str, Any]:
+    def register(self, name: _Name, body: RegisterRequest, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_of_uri(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below)
+        wanted = ClusterSpec(
+            name, uri, place_for_brokers(uri), body.bootstrap, body.shared, body.owners, body.unmarked_below
+        )
 
         @contextmanager
         def require_order(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
@@ -234,32 +240,31 @@ class _Endpoints(NamedTuple):
                 )
             yield lambda _: None
 
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             result = context.registration.register(wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order)
             return registration_data(context.pulsar_url, result)
 
     def export_registry(self) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             saved: dict[str, Any] = json.loads(serialize_registry(context.registry.require().registry))
             return saved
 
-    def import_registry(self, body: ImportingRegistry) -> dict[str, Any]:
+    def import_registry(self, body: ImportRequest) -> dict[str, Any]:
         saved = json.dumps(body.registry).encode()
-        with SwitchingContext(self.settings) as context:
-            imported = context.registry_import
-            plan = imported.plan(saved) if body.dry_run else imported.carry_out(saved)
-            return import_data(context.pulsar_url, plan, dry_run=body.dry_run)
+        with RegistryContext(self.settings) as context:
+            result = RegistryImport(context.registry).put_back(saved, dry_run=body.dry_run)
+            return import_data(context.pulsar_url, result)
 
-    def upgrade(self, body: UpgradingRegistry) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
-            plan = context.upgrade.upgrade(body.owners, dry_run=body.dry_run)
+    def upgrade(self, body: UpgradeRequest) -> dict[str, Any]:
+        with RegistryContext(self.settings) as context:
+            plan = Upgrade(context.registry).upgrade(body.owners, dry_run=body.dry_run)
             return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
 
-    def set_uri(self, name: _Name, body: ChangingUri) -> dict[str, Any]:
+    def set_uri(self, name: _Name, body: SetUriRequest) -> dict[str, Any]:
         uri = body.metadata_service_uri
-        wanted = Wanted(name, uri, place_of_uri(uri))
-        with SwitchingContext(self.settings) as context:
-            return uri_data(context.uri_change.change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
+        wanted = ClusterSpec(name, uri, place_for_brokers(uri))
+        with RegistryContext(self.settings) as context:
+            return uri_data(UriChange(context.registration).change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
 
     def unregister(
         self,
@@ -269,54 +274,52 @@ class _Endpoints(NamedTuple):
         confirm: _Confirm = "",
         timeoutSeconds: _Timeout = 60.0,
     ) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+        with RegistryContext(self.settings) as context:
             if lost:
-                lost_plan = context.lost_clusters.plan(name)
-                if not dryRun:
-                    context.lost_clusters.carry_out(lost_plan, confirm)
+                lost_plan = context.lost_clusters.unregister(name, dry_run=dryRun, confirm=lambda _: confirm)
                 return lost_data(context.pulsar_url, lost_plan, dry_run=dryRun)
             plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
             return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
 
-    def deprecate(self, name: _Name, body: Deprecating) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
+    def deprecate(self, name: _Name, body: DeprecateRequest) -> dict[str, Any]:
+        with RegistryContext(self.settings) as context:
             return registry_data(context.pulsar_url, context.registry.deprecate(name, body.deprecated))
 
     def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
-        with SwitchingContext(self.settings) as context:
-            return raised_data(context.id_raising.raise_ids(name, dry_run=dryRun))
+        with RegistryContext(self.settings) as context:
+            return raised_data(IdRaiser(context.registry).raise_ids(name, dry_run=dryRun))
 
     def precheck(self, name: _Name) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name, with_trial=False).as_json()
+            return run_precheck(context.observer, name, with_trial=False).as_json()
 
-    def precheck_with_trial(self, name: _Name, body: Trying) -> dict[str, Any]:
+    def precheck_with_trial(self, name: _Name, body: PrecheckRequest) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return context.precheck(name, with_trial=body.trial).as_json()
+            return run_precheck(context.observer, name, with_trial=body.trial).as_json()
 
     def left(self, name: _Name) -> dict[str, Any]:
-        with FormerClustersContext(self.settings, looks_only=True) as context:
+        with MoveContext(self.settings, looks_only=True) as context:
             return left_data(context.draining.left(name))
 
-    def switch(self, body: Switching) -> JSONResponse:
+    def switch(self, body: SwitchRequest) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan(body.target), body)
 
-    def rollback(self, body: Carrying) -> JSONResponse:
+    def rollback(self, body: OrderRequest) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan_back(), body)
 
-    def promote(self, body: PromotingLedgers) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+    def promote(self, body: PromoteRequest) -> dict[str, Any]:
+        with MoveContext(self.settings) as context:
             stamping = context.stamping if body.stamp else None
             return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
-        with FormerClustersContext(self.settings, looks_only=True) as context:
+        with MoveContext(self.settings, looks_only=True) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
-    def cleanup(self, body: CleaningUp) -> dict[str, Any]:
-        with FormerClustersContext(self.settings) as context:
+    def cleanup(self, body: CleanupRequest) -> dict[str, Any]:
+        with MoveContext(self.settings) as context:
             return cleaned_data(
                 context.cleanup.clean_up(
                     body.source, at_most=body.max_deletions, force=body.force, dry_run=body.dry_run
@@ -325,13 +328,13 @@ class _Endpoints(NamedTuple):
 
     def status(self) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
-            return state_data(context.pulsar_url, context.overview())
+            return state_data(context.pulsar_url, read_overview(context.switch))
 
 
-def _carry_out(context: SwitchContext, planned: Planned, asked: Carrying) -> JSONResponse:
+def _carry_out(context: SwitchContext, planned: Planned, asked: OrderRequest) -> JSONResponse:
     options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
-    result = context.switch.run(planned, options, context.precheck)
-    data = switch_data(result, context.pulsar_url, context.overview)
+    result = context.switch.run(planned, options, context.observer)
+    data = switch_data(result, context.switch)
     return JSONResponse(data, 409 if result.is_refused else 200)
 
 

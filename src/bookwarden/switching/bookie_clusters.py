@@ -2,6 +2,9 @@
 
 The registry is read when a command or a batch of the sweep begins, and stays as it was read until the next one: where
 ledgers are looked for never changes in the middle. A batch is bound to the registry's epoch: a change ends it.
+
+Over all of them a ledger's clusters are those that have its metadata. It is absent only when every cluster was read and
+none has it; as long as one does not answer, nothing is known of any ledger.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.errors import FormatError, RefusedError, RegistryChangedError, StoreUnavailableError
 from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
+from bookwarden.ledgers.custom_metadata import is_unfinished, why_not_the_same
 from bookwarden.ledgers.metadata import (
+    AbsentLedger,
     ActiveCluster,
     Condition,
     Conditions,
@@ -23,51 +28,33 @@ from bookwarden.ledgers.metadata import (
     RegistrySnapshot,
     Restoration,
     StoredLedger,
+    UnreadableLedger,
 )
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.owners import is_ours, unknown_owner
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry
+from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_ours, unknown_owner
 from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 
-class ClusterCatalog(Protocol):
-    """The ledgers of one bookie cluster."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-    def delete_many(
-        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
-    ) -> list[DeleteResult]:
-        """Delete the metadata of each ledger if it still has the version that was read, in the order asked."""
-
-    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
-        """List the nodes at which the ledger's metadata may be; empty for an impossible id."""
-
-    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
-        """Write the nodes, as `BookKeeperCatalog.restore_many` does."""
-
-
 @dataclass(frozen=True)
-class SettledPlace:
+class ConfiguredCluster:
     """The bookie cluster that the settings name: what there is without a registry."""
 
     store: MetadataStore
     ledgers_root: str
-    catalog: ClusterCatalog
+    catalog: BookKeeperCatalog
     text: str  #: For people.
 
 
 @dataclass(frozen=True)
-class Place:
+class RegisteredCluster:
     """A registered bookie cluster that was found to be the one of its entry."""
 
     cluster: BookieCluster
     store: MetadataStore
-    catalog: ClusterCatalog
-    is_settled: bool  #: The settings name it.
-    is_beside: bool  #: Its metadata is in the same store as that of the one that the settings name.
+    catalog: BookKeeperCatalog
+    is_configured: bool  #: The settings name it.
+    same_store: bool  #: Its metadata is in the same store as that of the one that the settings name.
 
     @property
     def name(self) -> str:
@@ -76,51 +63,50 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The registry, and the place of each of its clusters."""
+class ClusterSet:
+    """The registry, and each of its clusters as it was found."""
 
     registry: Registry
-    places: tuple[Place, ...]  #: In the order in which brokers read.
+    clusters: tuple[RegisteredCluster, ...]  #: In the order in which brokers read.
     changed_ms: int  #: When the registry was last changed, by the store's clock.
 
     @cached_property
-    def by_age(self) -> tuple[Place, ...]:
-        """The places, the oldest registration first."""
-        return tuple(sorted(self.places, key=lambda place: (place.cluster.since, place.name)))
+    def by_age(self) -> tuple[RegisteredCluster, ...]:
+        """The clusters, the oldest registration first."""
+        return tuple(sorted(self.clusters, key=lambda place: (place.cluster.since, place.name)))
 
     @cached_property
-    def as_asked(self) -> tuple[Place, ...]:
-        """The places in the order to ask all of them in.
+    def read_order(self) -> tuple[RegisteredCluster, ...]:
+        """The clusters in the order to read all of them in.
 
         What undo recorded of a ledger, which is read later, is in the store of the settings and older than what undo
         put back: so that store comes last.
         """
-        return tuple(sorted(self.places, key=lambda place: place.is_beside))
+        return tuple(sorted(self.clusters, key=lambda place: place.same_store))
 
-    def named(self, name: str) -> Place | None:
-        """Return the place of the cluster of this name; None if there is none."""
-        return next((place for place in self.places if place.name == name), None)
+    def named(self, name: str) -> RegisteredCluster | None:
+        """Return the cluster of this name; None if there is none."""
+        return next((place for place in self.clusters if place.name == name), None)
 
     @property
-    def of_before(self) -> Place | None:
-        """The place of ledgers that were deleted before there was a registry; None once it is not registered."""
-        return next((place for place in self.places if place.cluster.bootstrap), None)
+    def bootstrap(self) -> RegisteredCluster | None:
+        """The cluster of ledgers that were deleted before there was a registry; None once it is not registered."""
+        return next((place for place in self.clusters if place.cluster.bootstrap), None)
 
 
 class BookieClusters:
     """Reads the registry in Pulsar's own metadata store, and finds the clusters in it. Thread-safe.
 
-    ``open_store`` returns the store of a URL, the same one each time; ``catalog_of`` makes the catalog of the ledgers
-    below a root of a store. ``other_roots`` are URLs of further metadata roots, whose ledgers are there too. ``prefix``
-    is that of paths in Pulsar's own store as the settings' store of ledgers has them; None where that is another one.
+    ``open_store`` returns the store of a URL, the same one each time. ``other_roots`` are URLs of further metadata
+    roots, whose ledgers are there too. ``prefix`` is that of paths in Pulsar's own store as the settings' store of
+    ledgers has them; None where that is another one.
     """
 
     def __init__(
         self,
         pulsar: MetadataStore,
-        settled: SettledPlace,
+        settled: ConfiguredCluster,
         open_store: Callable[[str], MetadataStore],
-        catalog_of: Callable[[MetadataStore, str], ClusterCatalog],
         *,
         other_roots: Sequence[str] = (),
         prefix: str | None = None,
@@ -130,12 +116,11 @@ class BookieClusters:
         self._node = RegistryNode(pulsar, "")
         self._settled = settled
         self._open_store = open_store
-        self._catalog_of = catalog_of
         self._other_roots = other_roots
         self._lock = threading.Lock()
         self._has_looked = False
-        self._placed: Placed | None = None
-        self._catalogs: dict[tuple[str | None, str, str], ClusterCatalog] = {}
+        self._known: ClusterSet | None = None
+        self._catalogs: dict[tuple[str | None, str, str], BookKeeperCatalog] = {}
 
     def look_again(self) -> None:
         """Have the registry read again at the next question."""
@@ -150,21 +135,21 @@ class BookieClusters:
         """Read the registry now; what the others return is of this epoch afterwards.
 
         Raises RegistryChangedError where it has a later epoch, StoreUnavailableError where it has an earlier one, since
-        the store lags behind, and as `placed`.
+        the store lags behind, and as `registered`.
         """
         now = self.epoch()
         if now > epoch:
             raise RegistryChangedError(f"the registry of bookie clusters has epoch {now}, and this batch is of {epoch}")
         if now < epoch:
             raise StoreUnavailableError(f"the store has epoch {now} of the registry, and this batch is of {epoch}")
-        placed = self.placed()
-        if _epoch_of(placed) != epoch:
+        registered = self.registered()
+        if _epoch_of(registered) != epoch:
             self.look_again()
-            placed = self.placed()
-        if _epoch_of(placed) != epoch:
+            registered = self.registered()
+        if _epoch_of(registered) != epoch:
             raise RegistryChangedError(f"the registry of bookie clusters changed, and this batch is of epoch {epoch}")
 
-    def placed(self) -> Placed | None:
+    def registered(self) -> ClusterSet | None:
         """Return the registered clusters; None where none is registered.
 
         Raises StoreUnavailableError when the registry cannot be read or parsed, or the store of a cluster does not
@@ -173,89 +158,89 @@ class BookieClusters:
         """
         with self._lock:
             if not self._has_looked:
-                self._placed = self._read()
+                self._known = self._read()
                 self._has_looked = True
-            return self._placed
+            return self._known
 
     def names(self) -> frozenset[str]:
-        """Return the names of the registered clusters; raises as `placed`."""
-        placed = self.placed()
-        return frozenset() if placed is None else frozenset(placed.registry.clusters)
+        """Return the names of the registered clusters; raises as `registered`."""
+        registered = self.registered()
+        return frozenset() if registered is None else frozenset(registered.registry.clusters)
 
-    def named(self, name: str) -> Place:
-        """Return the place of the cluster of this name; RefusedError if it is not registered; raises as `placed`."""
-        placed = self.placed()
-        place = None if placed is None else placed.named(name)
+    def named(self, name: str) -> RegisteredCluster:
+        """Return the cluster of this name; RefusedError if it is not registered; raises as `registered`."""
+        registered = self.registered()
+        place = None if registered is None else registered.named(name)
         if place is None:
             raise RefusedError(f"no bookie cluster {name!r} is registered: `bookie-clusters list` shows which are")
         return place
 
     def owner(self) -> str | None:
-        """Return the owner mark of ledgers; None where no cluster is registered; raises as `placed`."""
-        placed = self.placed()
-        return None if placed is None else placed.registry.owner
+        """Return the owner mark of ledgers; None where no cluster is registered; raises as `registered`."""
+        registered = self.registered()
+        return None if registered is None else registered.registry.owner
 
     def why_not_ours(self, name: str, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[CopyOutcome, str] | None:
         """Return with which outcome, and why, a ledger of this cluster is not copied; None if it is ours.
 
         Raises as `named`.
         """
-        cluster, placed = self.named(name).cluster, self.placed()
-        if placed is None or is_ours(placed.registry, cluster, ledger_id, custom):
+        cluster, registered = self.named(name).cluster, self.registered()
+        if registered is None or is_ours(registered.registry, cluster, ledger_id, custom):
             return None
         if cluster.shared:
             return CopyOutcome.LEFT_OUT, "it is another Pulsar cluster's"
-        unknown = unknown_owner(placed.registry, custom)
+        unknown = unknown_owner(registered.registry, custom)
         mark = "it has no owner mark" if unknown is None else f"its owner mark is {unknown}"
         return CopyOutcome.FAILED, f"{mark}, so that brokers do not read it in {name}: find out who made it"
 
     def active(self) -> ActiveCluster | None:
-        """Return the active cluster; None where none is registered; raises as `placed`."""
-        placed = self.placed()
-        return None if placed is None else _active_of(placed.registry, placed.changed_ms)
+        """Return the active cluster; None where none is registered; raises as `registered`."""
+        registered = self.registered()
+        return None if registered is None else _active_of(registered.registry, registered.changed_ms)
 
     def snapshot(self) -> RegistrySnapshot:
         """Read the registry now, and leave what the others return as it was read.
 
         Raises StoreUnavailableError when the registry cannot be read or parsed.
         """
-        found, placed = self._registry(), self.placed()
-        if found is None or placed is None:
+        found, registered = self._registry(), self.registered()
+        if found is None or registered is None:
             return RegistrySnapshot(None)
         demanded = () if self._prefix is None else (Condition(f"{self._prefix}{REGISTRY_PATH}", found.version),)
-        beside = frozenset(place.name for place in placed.places if place.is_beside)
-        return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, beside)
+        same_store = frozenset(place.name for place in registered.clusters if place.same_store)
+        return RegistrySnapshot(_active_of(found.registry, found.changed_ms), demanded, same_store)
 
-    def catalogs(self) -> dict[str, ClusterCatalog]:
+    def catalogs(self) -> dict[str, BookKeeperCatalog]:
         """Return the catalog of each registered cluster by name, and by "" that of ledgers from before the registry.
 
         That one is missing once the first cluster is not registered any more. Empty where no cluster is registered;
-        raises as `placed`.
+        raises as `registered`.
         """
-        placed = self.placed()
-        if placed is None:
+        registered = self.registered()
+        if registered is None:
             return {}
-        before = {} if placed.of_before is None else {"": placed.of_before.catalog}
-        return {**before, **{place.name: place.catalog for place in placed.places}}
+        before = {} if registered.bootstrap is None else {"": registered.bootstrap.catalog}
+        return {**before, **{place.name: place.catalog for place in registered.clusters}}
 
     def instances(self) -> dict[str, str]:
         """Return the INSTANCEID of each registered cluster by name, and by "" that of ledgers from before the registry.
 
         Likewise. Where no cluster is registered, that is the BookKeeper's that the settings name, read now; empty if it
-        has none. Raises as `placed`, and FormatError where it is no text.
+        has none. Raises as `registered`, and FormatError where it is no text.
         """
-        placed = self.placed()
-        if placed is None:
+        registered = self.registered()
+        if registered is None:
             node = self._settled.store.get(f"{self._settled.ledgers_root}/{INSTANCE_NODE}")
             return {"": instance_id_in(None if node is None else node.value)}
-        found = {place.name: place.cluster.instance.strip() for place in placed.places}
-        return found if placed.of_before is None else {"": found[placed.of_before.name], **found}
+        found = {place.name: place.cluster.instance.strip() for place in registered.clusters}
+        return found if registered.bootstrap is None else {"": found[registered.bootstrap.name], **found}
 
     def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
-        """Return store and ledgers root of each registered cluster; raises as `placed`."""
-        placed = self.placed()
-        places = () if placed is None else placed.places
-        return {place.name: (place.store, place.cluster.ledgers_root) for place in places}
+        """Return store and ledgers root of each registered cluster; raises as `registered`."""
+        registered = self.registered()
+        found = () if registered is None else registered.clusters
+        return {place.name: (place.store, place.cluster.ledgers_root) for place in found}
 
     def roots(self) -> list[tuple[MetadataStore, str]]:
         """Return the values of `roots_by_name`."""
@@ -264,27 +249,27 @@ class BookieClusters:
     def identity(self) -> str:
         """Return the names and instances of the clusters, where several are registered now; else an empty text."""
         self.look_again()
-        placed = self.placed()
-        if placed is None or len(placed.places) < 2:
+        registered = self.registered()
+        if registered is None or len(registered.clusters) < 2:
             return ""
-        return ", ".join(f"{place.name} {place.cluster.instance}" for place in placed.by_age)
+        return ", ".join(f"{place.name} {place.cluster.instance}" for place in registered.by_age)
 
     def of_new_ledgers(self) -> tuple[MetadataStore, str]:
-        """Return store and ledgers root of the active cluster, or of the only one; raises as `placed`."""
-        placed = self.placed()
-        if placed is None:
+        """Return store and ledgers root of the active cluster, or of the only one; raises as `registered`."""
+        registered = self.registered()
+        if registered is None:
             return self._settled.store, self._settled.ledgers_root
-        return self.roots_by_name()[placed.registry.active]
+        return self.roots_by_name()[registered.registry.active]
 
     def name_of_new_ledgers(self) -> str:
         """Return the name of the same, for people."""
-        placed = self.placed()
-        return self._settled.text if placed is None else f"bookie cluster {placed.registry.active}"
+        registered = self.registered()
+        return self._settled.text if registered is None else f"bookie cluster {registered.registry.active}"
 
     def counter(self) -> tuple[MetadataStore, str] | None:
         """Return store and root of the counter that numbers ledgers; None where no cluster is registered."""
-        placed = self.placed()
-        return None if placed is None else (self._pulsar, placed.registry.id_root)
+        registered = self.registered()
+        return None if registered is None else (self._pulsar, registered.registry.id_root)
 
     def require_one(self) -> None:
         """Raise RefusedError where several bookie clusters are registered now."""
@@ -308,7 +293,7 @@ class BookieClusters:
         except FormatError as error:
             raise StoreUnavailableError(f"where ledgers are is not known, so nothing is done: {error}") from error
 
-    def _read(self) -> Placed | None:
+    def _read(self) -> ClusterSet | None:
         found = self._registry()
         if found is None:
             return None
@@ -319,26 +304,26 @@ class BookieClusters:
                 "there too: ledgers of a second Pulsar cluster would be taken for a stranger's. Give each Pulsar "
                 "cluster settings of its own, and register bookie clusters that both use as shared"
             )
-        places = tuple(self._place(cluster) for cluster in registry.in_reading_order())
-        if not any(place.is_settled for place in places):
+        clusters = tuple(self._find(cluster) for cluster in registry.in_reading_order())
+        if not any(place.is_configured for place in clusters):
             raise RefusedError(
                 f"the settings name the bookie cluster at {self._settled.text}, which is none of those that are "
                 f"registered ({', '.join(sorted(registry.clusters))}): set metadata_store.bookkeeper_url and "
                 "ledgers_root to one of them"
             )
-        return Placed(registry, places, changed_ms)
+        return ClusterSet(registry, clusters, changed_ms)
 
-    def _place(self, cluster: BookieCluster) -> Place:
+    def _find(self, cluster: BookieCluster) -> RegisteredCluster:
         store = self._pulsar if cluster.store_url is None else self._open_store(cluster.store_url)
         self._require_instance(cluster, store)
-        is_beside = store is self._settled.store
-        is_settled = is_beside and cluster.ledgers_root == self._settled.ledgers_root
-        if is_settled:
-            return Place(cluster, store, self._settled.catalog, True, True)
+        same_store = store is self._settled.store
+        is_configured = same_store and cluster.ledgers_root == self._settled.ledgers_root
+        if is_configured:
+            return RegisteredCluster(cluster, store, self._settled.catalog, True, True)
         key = (cluster.store_url, cluster.ledgers_root, cluster.instance)
         if key not in self._catalogs:
-            self._catalogs[key] = self._catalog_of(store, cluster.ledgers_root)
-        return Place(cluster, store, self._catalogs[key], False, is_beside)
+            self._catalogs[key] = BookKeeperCatalog(store, cluster.ledgers_root)
+        return RegisteredCluster(cluster, store, self._catalogs[key], False, same_store)
 
     def _require_instance(self, cluster: BookieCluster, store: MetadataStore) -> None:
         """Raise RefusedError where another cluster, or none, is at the place of this one."""
@@ -354,12 +339,121 @@ class BookieClusters:
             )
 
 
-def _epoch_of(found: StoredRegistry | Placed | None) -> int:
+def _epoch_of(found: StoredRegistry | ClusterSet | None) -> int:
     return 0 if found is None else found.registry.epoch
 
 
 def _active_of(registry: Registry, changed_ms: int) -> ActiveCluster:
-    # By the store's clock, not by that of whoever gave the order; so any change begins the time anew.
+    # By the store's clock, not by that of the process that gave the order; any change restarts the window.
     directive, names = registry.directive, frozenset(registry.clusters)
     since_ms, epoch = (None, 0) if directive is None else (changed_ms, directive.epoch)
     return ActiveCluster(registry.active, since_ms, names, epoch)
+
+
+_NOT_DONE = (DeleteResult.LOST_RACE, DeleteResult.UNKNOWN)
+
+
+class MultiClusterCatalog:
+    """Reads and deletes ledgers wherever they are; ``alone`` has them where no bookie cluster is registered.
+
+    ``for_deletion``: an owner mark that the registry does not name is a doubt, also where brokers read such ledgers.
+    """
+
+    def __init__(self, alone: BookKeeperCatalog, clusters: BookieClusters, *, for_deletion: bool = False) -> None:
+        self._alone = alone
+        self._clusters = clusters
+        self._for_deletion = for_deletion
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger in all clusters, in the order asked; never older than this call.
+
+        A ledger comes as brokers read it, with its copies in other clusters; unfinished copies are among these
+        alone, or with an absent one. Ledgers that are not ours are not there. What is not one ledger and its copies is
+        unreadable.
+        """
+        registered = self._clusters.registered()
+        if registered is None:
+            return self._alone.read_many(ledger_ids)
+        ids = list(dict.fromkeys(ledger_ids))
+        found = {place.name: place.catalog.read_many(ids) for place in registered.read_order}
+        by_id = {
+            ledger_id: self._together(
+                ledger_id, [(place, found[place.name][at]) for place in registered.clusters], registered
+            )
+            for at, ledger_id in enumerate(ids)
+        }
+        return [by_id[ledger_id] for ledger_id in ledger_ids]
+
+    def delete_many(
+        self, ledgers: Sequence[StoredLedger], conditions: Sequence[Conditions] | None = None
+    ) -> list[DeleteResult]:
+        """Delete the metadata of each ledger in its own cluster, if it still has the version that was read.
+
+        A ledger that comes several times, once for each place, goes from unfinished copies first, then from the oldest
+        registration on; where one place could not be cleared the others stay, and are LOST_RACE.
+        """
+        registered = self._clusters.registered()
+        if registered is None:
+            return self._alone.delete_many(ledgers, conditions)
+        results = [DeleteResult.LOST_RACE] * len(ledgers)
+        stopped: set[int] = set()
+        for unfinished in (True, False):
+            for place in registered.by_age:
+                turn = [
+                    at
+                    for at, ledger in enumerate(ledgers)
+                    if ledger.bookie_cluster == place.name
+                    and ledger.ledger_id not in stopped
+                    and is_unfinished(ledger.metadata) is unfinished
+                ]
+                if not turn:
+                    continue
+                # The nodes that are demanded are in the store of the settings.
+                demanded = [conditions[at] for at in turn] if conditions is not None and place.same_store else None
+                deleted = place.catalog.delete_many([ledgers[at] for at in turn], demanded)
+                for at, result in zip(turn, deleted, strict=True):
+                    results[at] = result
+                    if result in _NOT_DONE:
+                        stopped.add(ledgers[at].ledger_id)
+        return results
+
+    def paths_of(self, ledger_id: int) -> tuple[str, ...]:
+        """List the nodes at which the ledger's metadata may be in the cluster that the settings name."""
+        return self._alone.paths_of(ledger_id)
+
+    def restore_many(self, ledgers: Sequence[Restoration]) -> list[bool]:
+        """Write the nodes in the cluster that the settings name, as its catalog does."""
+        return self._alone.restore_many(ledgers)
+
+    def _together(
+        self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], registered: ClusterSet
+    ) -> LedgerReading:
+        """Join what all clusters, in the order in which brokers read, have of a ledger."""
+        registry = registered.registry
+        whole: list[StoredLedger] = []
+        unfinished: list[StoredLedger] = []
+        for place, reading in readings:
+            if isinstance(reading, UnreadableLedger):
+                return UnreadableLedger(ledger_id, f"in bookie cluster {place.name}: {reading.reason}")
+            if isinstance(reading, AbsentLedger):
+                continue
+            unknown = unknown_owner(registry, reading.metadata.custom)
+            if self._for_deletion and unknown is not None and not place.cluster.shared:
+                return UnreadableLedger(
+                    ledger_id,
+                    f"its owner mark in bookie cluster {place.name} is {unknown!r}, which the registry does not name: "
+                    "if it is of an earlier registry of this Pulsar cluster, `bookie-clusters upgrade --owner "
+                    f"{unknown}` says so",
+                )
+            if not is_ours(registry, place.cluster, ledger_id, reading.metadata.custom):
+                continue
+            found = reading._replace(bookie_cluster=place.name)
+            (unfinished if is_unfinished(found.metadata) else whole).append(found)
+        problem = why_not_the_same([*whole, *unfinished]) if whole else None
+        if problem is not None:
+            return UnreadableLedger(ledger_id, problem)
+        if whole:
+            return whole[0]._replace(elsewhere=(*whole[1:], *unfinished))
+        # Brokers do not read an unfinished copy either.
+        is_one = unfinished and why_not_the_same(unfinished) is None
+        return AbsentLedger(ledger_id, tuple(unfinished) if is_one else ())

@@ -18,6 +18,18 @@ _PULSAR: Final = "org.apache.pulsar.metadata.bookkeeper"
 #: Where an installation has the jar, if it has one.
 PACKAGED: Final = Path(__file__).with_name("jar") / JAR_NAME
 
+#: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
+SUPERSEDED: Final = {
+    "set-read-mode": (
+        "There is no read mode to set: brokers with the jar read every registered bookie cluster, always, and a "
+        "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
+    ),
+    "close-client": (
+        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
+        "once it left the registry: bookwarden bookie-clusters unregister NAME"
+    ),
+}
+
 
 class BrokerLines(NamedTuple):
     """Lines for a broker."""
@@ -36,12 +48,12 @@ def write_jar(target: Path, jar: Path = PACKAGED) -> int:
             f"this installation has no {JAR_NAME}: install the wheel of a release, or build it in a checkout with "
             "`make broker-jar` (Java 17 or newer)"
         )
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    part = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(jar, beside)
-        beside.replace(target)
+        shutil.copyfile(jar, part)
+        part.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
     return target.stat().st_size
 
 

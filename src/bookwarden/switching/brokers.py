@@ -1,21 +1,103 @@
-"""Live brokers, and how far each follows the registry of bookie clusters.
+"""Live brokers, and how far each process with the jar follows the registry of bookie clusters.
 
-Format: the nodes of `BROKERS_PATH`, one for each live broker, which ends with its session. A follower's node is made by
-the jar in the same process over the same store, so that it ends with the same session. A broker without such a node
-runs without the jar, or does not follow: for it there is one bookie cluster only, and what it writes there after a
-switch is lost to the others.
+Format of a broker: its node below `BROKERS_PATH`, which ends with its session. Format of a follower: a node below
+`FOLLOWERS_PATH`, made by the jar in the same process over the same store, so that it ends with the same session; its
+value is JSON (SeenNode of broker/). A broker without such a node runs without the jar, or does not follow: for it there
+is one bookie cluster only, and what it writes there after a switch is lost to the others.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from bookwarden.errors import FormatError
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.switching.followers import Follower, FollowerNode, read_followers
-from bookwarden.switching.registry import BookieCluster
+from bookwarden.switching.registry import FOLLOWERS_PATH, BookieCluster
+
+#: In `Follower.understands`: ledgers without an owner mark are ours only below a cluster's ``unmarkedBelow``.
+UNMARKED_BELOW: Final = "unmarkedBelow"
+#: Likewise: a registered cluster's ``storeUrl`` may change.
+STORE_URL: Final = "storeUrl"
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """The state of a process that follows the registry, as its jar tells it."""
+
+    epoch: int  #: Of the registry that it acts by.
+    active: str  #: Name of the bookie cluster that its new ledgers go to.
+    owner: str  #: `Registry.owner`, as it read it.
+    instances: Mapping[str, str]  #: By the name of each bookie cluster, the instance that it sees there.
+    host: str = ""  #: Where it runs, as it says itself.
+    pid: int = 0  #: Of its process, likewise.
+    jar: str = ""  #: The jar's version.
+    unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
+    #: What of the registry its jar heeds that the jar of 0.1.0 did not know: `UNMARKED_BELOW`, `STORE_URL`.
+    understands: frozenset[str] = frozenset()
+    told_ms: int = 0  #: When it last said so, by the store's clock.
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerNode:
+    """A follower's node. ``follower`` is None where its value is no good, as ``error`` says."""
+
+    path: str
+    keeper: int | str | None  #: `Versioned.keeper`: the node of a broker that is the same process has the same one.
+    follower: Follower | None
+    error: str = ""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it follows; None where that is not known."""
+        return None if self.follower is None else self.follower.epoch
+
+
+def read_followers(store: MetadataStore) -> list[FollowerNode]:
+    """Read all followers from Pulsar's own store, never older than this call."""
+    store.sync()
+    paths = [f"{FOLLOWERS_PATH}/{name}" for name in store.children_of(FOLLOWERS_PATH)]
+    nodes = zip(paths, store.get_many(paths), strict=True)
+    return [follower_node(path, node) for path, node in nodes if node is not None]
+
+
+def follower_node(path: str, node: Versioned) -> FollowerNode:
+    """Return what a node below `FOLLOWERS_PATH` says."""
+    try:
+        return FollowerNode(path, node.keeper, _parsed(node))
+    except FormatError as error:
+        return FollowerNode(path, node.keeper, None, str(error))
+
+
+def _parsed(node: Versioned) -> Follower:
+    try:
+        fields: Any = json.loads(node.value)
+        epoch, pid = fields["epoch"], fields.get("pid", 0)
+        instances, unreachable = fields["instances"], fields.get("unreachable", [])
+        understands = fields.get("understands", [])
+        texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable, *understands)
+        numbers = (type(one) is int for one in (epoch, pid))
+        if not all(numbers) or not all(isinstance(one, str) for one in texts):
+            raise TypeError("a field of another type")
+        host, jar = str(fields.get("host", "")), str(fields.get("jar", ""))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"a node below {FOLLOWERS_PATH} is no follower's: {error}") from error
+    return Follower(
+        epoch,
+        fields["active"],
+        fields["owner"],
+        dict(instances),
+        host,
+        pid,
+        jar,
+        frozenset(unreachable),
+        frozenset(understands),
+        node.modified_ms,
+    )
+
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
 _LOOK_EVERY_S: Final = 0.2
@@ -23,11 +105,11 @@ _LOOK_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker. ``follower`` is None where it does not follow; ``trouble`` says so of a node that is no good."""
+    """A live broker. ``follower`` is None where it does not follow; ``error`` says so of a node that is no good."""
 
     name: str
     follower: Follower | None = None
-    trouble: str = ""
+    error: str = ""
 
     def follows(self, epoch: int) -> bool:
         """Return whether it acts by the registry of this epoch, or a later one."""
@@ -53,7 +135,7 @@ class Broker:
     def described(self) -> str:
         """Return its name, and what it follows."""
         if self.follower is None:
-            return f"{self.name} ({self.trouble or 'without the jar'})"
+            return f"{self.name} ({self.error or 'without the jar'})"
         return f"{self.name} (epoch {self.follower.epoch})"
 
 
@@ -82,7 +164,7 @@ def await_reached(store: MetadataStore, cluster: BookieCluster, epoch: int, wait
     """Wait until each live broker with the jar acts by this epoch and reaches the cluster; return those that do not."""
 
     def is_late(broker: Broker) -> bool:
-        has_jar = broker.follower is not None or broker.trouble != ""
+        has_jar = broker.follower is not None or broker.error != ""
         return has_jar and not (broker.follows(epoch) and broker.reaches(cluster))
 
     return await_brokers(store, is_late, wait_s)
@@ -96,7 +178,7 @@ def matched(name: str, node: Versioned, followers: Iterable[FollowerNode]) -> Br
     """
     own = [one for one in followers if one.keeper is not None and one.keeper == node.keeper]
     for one in own:
-        if one.trouble:
-            return Broker(name, trouble=one.trouble)
+        if one.error:
+            return Broker(name, error=one.error)
     known = (one.follower for one in own if one.follower is not None)
     return Broker(name, min(known, key=lambda follower: follower.epoch, default=None))

@@ -2,76 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.lost_clusters import LostPlan
+from bookwarden.switching.checks.precheck import findings_data
+from bookwarden.switching.moving.build import FoundBuild, find_build
 from bookwarden.switching.moving.cleanup import CleanupResult, Targets
-from bookwarden.switching.moving.draining import Left
+from bookwarden.switching.moving.draining import Remaining
 from bookwarden.switching.moving.promotion import PromotionPlan, PromotionResult
-from bookwarden.switching.offline.documents import record_data
-from bookwarden.switching.operation import Switched, SwitchResult
-from bookwarden.switching.overview import Overview
-from bookwarden.switching.promoted import Promotion
-from bookwarden.switching.raising_ids import RaiseResult
+from bookwarden.switching.offline.ledgers import CopyStatus
+from bookwarden.switching.offline.move import MovePlan, MoveResult, Tally
+from bookwarden.switching.offline.record import MoveNode, MoveRecord
+from bookwarden.switching.offline.saved_nodes import NodeDifferences
+from bookwarden.switching.operation import State, Switch, SwitchOutcome, SwitchResult
+from bookwarden.switching.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.switching.registering import RegistrationResult
-from bookwarden.switching.registry import Directive, Registry
-from bookwarden.switching.registry_import import ImportPlan
-from bookwarden.switching.unregistering import UnregistrationPlan
-from bookwarden.switching.upgrading import UpgradePlan
-from bookwarden.switching.uri_change import UriResult
-
-#: What takes the place of two operations that PIP-470 names, and that nothing is left to do for.
-SUPERSEDED: Final = {
-    "set-read-mode": (
-        "There is no read mode to set: brokers with the jar read every registered bookie cluster, always, and a "
-        "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
-    ),
-    "close-client": (
-        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
-        "once it left the registry: bookwarden bookie-clusters unregister NAME"
-    ),
-}
+from bookwarden.switching.registry import cluster_data, registry_data
+from bookwarden.switching.repair import ImportResult, RaiseResult, UpgradePlan, UriResult
+from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
 
 
-def registry_data(url: str, registry: Registry | None) -> dict[str, Any]:
-    """Return the registry of the store at ``url``; without one, epoch 0 and no clusters."""
-    if registry is None:
-        return {
-            "registry": url,
-            "epoch": 0,
-            "owner": None,
-            "idRoot": None,
-            "active": None,
-            "clusters": [],
-            "switchTarget": None,
-        }
-    return {
-        "registry": url,
-        "epoch": registry.epoch,
-        "owner": registry.owner,
-        "idRoot": registry.id_root,
-        "active": registry.active,
-        "clusters": [cluster_data(registry, cluster.name) for cluster in registry.in_reading_order()],
-        "switchTarget": None if registry.directive is None else _directive(registry.directive),
-    }
+class Overview(NamedTuple):
+    """The state of the newest switch, and of each move of ledgers."""
+
+    state: State
+    promotion: Promotion | None  #: The newest, if it counts.
+    build: FoundBuild | None  #: None if there was none yet.
+    move: MoveRecord | None  #: The newest without the jar.
 
 
-def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
-    """Return one cluster."""
-    cluster = registry.cluster(name)
-    return {
-        "name": name,
-        "metadataServiceUri": cluster.metadata_service_uri,
-        "status": registry.status_of(name).value,
-        "bootstrap": cluster.bootstrap,
-        "shared": cluster.shared,
-        "storeUrl": cluster.store_url,
-        "ledgersRoot": cluster.ledgers_root,
-        "instance": cluster.instance,
-        "since": cluster.since,
-    }
+def read_overview(switch: Switch) -> Overview:
+    """Read everything from Pulsar's own store; changes nothing."""
+    state, store = switch.state(), switch.registry.store
+    move = MoveNode(store).read()
+    promotion = promotion_that_counts(state.registry, read_promotion(store))
+    return Overview(state, promotion, find_build(store), None if move is None else move.record)
 
 
 def raised_data(result: RaiseResult) -> dict[str, Any]:
@@ -120,14 +86,16 @@ def upgrade_data(url: str, plan: UpgradePlan, *, dry_run: bool) -> dict[str, Any
     }
 
 
-def switch_data(result: SwitchResult, url: str, overview: Callable[[], Overview]) -> dict[str, Any]:
+def switch_data(result: SwitchResult, switch: Switch) -> dict[str, Any]:
     """Return the result of an order to switch: of the switch, else of the precheck, else where everything stands."""
     if result.switched is not None:
         return switched_data(result.switched)
-    return state_data(url, overview()) if result.precheck is None else result.precheck.as_json()
+    return (
+        state_data(switch.registry.url, read_overview(switch)) if result.precheck is None else result.precheck.as_json()
+    )
 
 
-def switched_data(switched: Switched) -> dict[str, Any]:
+def switched_data(switched: SwitchOutcome) -> dict[str, Any]:
     """Return the result of a switch that was made."""
     order = switched.order
     return {
@@ -138,7 +106,7 @@ def switched_data(switched: Switched) -> dict[str, Any]:
         "epoch": switched.epoch,
         "brokers": [{"name": one.broker, "seconds": one.seconds} for one in switched.followed],
         "behind": list(switched.behind),
-        "troubles": list(order.troubles),
+        "troubles": list(order.errors),
     }
 
 
@@ -159,7 +127,7 @@ def state_data(url: str, overview: Overview) -> dict[str, Any]:
             "time": found.order.time_ms,
             "phase": found.order.phase.value,
             "isRollback": found.order.is_rollback,
-            "troubles": list(found.order.troubles),
+            "troubles": list(found.order.errors),
             "isHeld": not found.is_free,
             "holder": found.holder,
         },
@@ -167,16 +135,6 @@ def state_data(url: str, overview: Overview) -> dict[str, Any]:
         "build": None if build is None else build.as_json(),
         "promotion": None if promotion is None else _promotion(promotion),
         "move": None if move is None else record_data(move),
-    }
-
-
-def _directive(directive: Directive) -> dict[str, Any]:
-    return {
-        "source": directive.source,
-        "target": directive.target,
-        "origin": directive.origin,
-        "epoch": directive.epoch,
-        "time": directive.time_ms,
     }
 
 
@@ -188,7 +146,7 @@ def _broker(broker: Broker) -> dict[str, Any]:
         "active": None if one is None else one.active,
         "jar": None if one is None else one.jar,
         "unreachable": [] if one is None else sorted(one.unreachable),
-        "trouble": broker.trouble or None,
+        "trouble": broker.error or None,
     }
 
 
@@ -230,7 +188,7 @@ def promoted_data(result: PromotionResult) -> dict[str, Any]:
         "dryRun": result.dry_run,
         "promotion": None if done is None else _promotion(done.promotion),
         "unloaded": 0 if done is None else len(done.unloaded) - len(done.failed),
-        "failed": [] if done is None else [{"topic": one.topic, "trouble": one.trouble} for one in done.failed],
+        "failed": [] if done is None else [{"topic": one.topic, "trouble": one.error} for one in done.failed],
         "stamped": None
         if stamped is None
         else {
@@ -257,7 +215,7 @@ def cleaned_data(result: CleanupResult) -> dict[str, Any]:
     }
 
 
-def left_data(left: Left) -> dict[str, Any]:
+def left_data(left: Remaining) -> dict[str, Any]:
     """Return what is left in a cluster that is drained."""
     return {
         "cluster": left.cluster,
@@ -304,12 +262,78 @@ def uri_data(result: UriResult) -> dict[str, Any]:
     }
 
 
-def import_data(url: str, plan: ImportPlan, *, dry_run: bool) -> dict[str, Any]:
+def import_data(url: str, result: ImportResult) -> dict[str, Any]:
     """Return the registry that was, or would be, put back."""
+    plan = result.plan
     return {
-        "imported": not dry_run,
+        "imported": not result.dry_run,
         "savedEpoch": plan.saved_epoch,
         "nextLedgerId": plan.next_id,
         "aboveItsLedgers": plan.free_id,
         **registry_data(url, plan.registry),
     }
+
+
+def broker_lines(record: MoveRecord) -> tuple[str, ...]:
+    """Return the lines of broker.conf with which brokers use the target."""
+    return (f"bookkeeperMetadataServiceUri={record.uri}",)
+
+
+def settings_lines(record: MoveRecord) -> tuple[str, ...]:
+    """Return bookwarden's own settings with which it looks there."""
+    return ("metadata_store:", f"  bookkeeper_url: {record.uri}", "  ledgers_root: null")
+
+
+def record_data(record: MoveRecord) -> dict[str, Any]:
+    """Return where a move stands."""
+    return {
+        "phase": record.phase.value,
+        "source": {**asdict(record.source), "instance": record.source_instance},
+        "target": {**asdict(record.target), "instance": record.target_instance},
+        "owner": record.owner,
+        "saved": record.saved or None,
+        "broker.conf": list(broker_lines(record)),
+        "settings": list(settings_lines(record)),
+    }
+
+
+def plan_data(plan: MovePlan) -> dict[str, Any]:
+    """Return what would be done."""
+    return {
+        **record_data(plan.record),
+        "ready": not plan.failing,
+        "brokers": list(plan.brokers),
+        "ledgers": _tally_data(plan.tally),
+        "nextLedgerId": plan.next_id,
+        "aboveTheSource": plan.free_id,
+        "checks": findings_data(plan.findings),
+    }
+
+
+def moved_data(moved: MoveResult) -> dict[str, Any]:
+    """Return what was done."""
+    return {
+        **record_data(moved.record),
+        "copied": moved.copied,
+        "recovered": moved.recovered,
+        "ledgers": _tally_data(moved.tally),
+        "nextLedgerId": moved.next_id,
+        "troubles": list(moved.errors),
+    }
+
+
+def restoration_data(found: NodeDifferences, written: int | None) -> dict[str, Any]:
+    """Return how the store differs from saved nodes; ``written`` of them were put back, None by a dry run."""
+    return {
+        "nodes": found.nodes,
+        "changed": found.changed,
+        "gone": found.gone,
+        "such as": list(found.shown),
+        "written": written,
+        "dryRun": written is None,
+    }
+
+
+def _tally_data(tally: Tally) -> dict[str, Any]:
+    counts = {standing.value: tally.counts[standing] for standing in CopyStatus}
+    return {"named": tally.total, **counts, "missing such as": list(tally.missing)}

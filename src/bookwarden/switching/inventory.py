@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.owners import is_ours, is_trial
-from bookwarden.switching.registry import BookieCluster, Registry
+from bookwarden.switching.registry import BookieCluster, Registry, is_ours, is_trial
 
 #: For ledgers of another application than Pulsar, or without custom metadata.
 OTHER = "other"
@@ -43,7 +43,7 @@ class Count(NamedTuple):
     size: int  #: In bytes, of one copy of each entry.
 
 
-class Held(NamedTuple):
+class OwnerUsage(NamedTuple):
     """The ledgers of one holder in a cluster that is not active; the holder is None where nothing tells it."""
 
     cluster: str
@@ -76,7 +76,7 @@ class Inventory:
 
     counts: tuple[Count, ...]
     left: tuple[OpenLedger, ...]
-    held: tuple[Held, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
+    held: tuple[OwnerUsage, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
 
     @property
     def topics(self) -> list[str]:
@@ -88,7 +88,7 @@ def take_inventory(
     registry: Registry,
     *,
     store_of: Callable[[BookieCluster], MetadataStore],
-    read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]],
+    read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]] = read_every_ledger,
     by_holder: bool = False,
     only: str | None = None,
 ) -> Inventory:
@@ -133,36 +133,43 @@ def take_inventory(
                 left.append(OpenLedger(cluster.name, ledger_id, holder))
     counts = (Count(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
     by_name = sorted(held, key=lambda key: (key[0], key[1], key[2] or ""))
-    return Inventory(tuple(counts), tuple(left), tuple(Held(*key, held[key]) for key in by_name))
+    return Inventory(tuple(counts), tuple(left), tuple(OwnerUsage(*key, held[key]) for key in by_name))
 
 
-class Unloaded(NamedTuple):
-    """A topic; ``trouble`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
+class UnloadResult(NamedTuple):
+    """A topic; ``error`` says why it was not unloaded, "" if it was. ``is_absent``: there is nothing to unload."""
 
     topic: str
-    trouble: str
+    error: str
     is_absent: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the topic may be loaded still."""
+        return bool(self.error) and not self.is_absent
 
 
 def roll(
     topics: Iterable[str],
     unload: Callable[[str], None],
     per_second: float,
-    tell: Callable[[Unloaded], object],
+    tell: Callable[[UnloadResult], object],
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Unloaded]:
-    """Unload the topics, not more than so many in a second; ``tell`` is called with each. A failure ends nothing."""
-    done: list[Unloaded] = []
+) -> list[UnloadResult]:
+    """Unload the topics, at most ``per_second`` in a second; ``tell`` is called with each. A failure ends nothing."""
+    done: list[UnloadResult] = []
     for topic in topics:
         if done:
             sleep(1 / per_second)
         try:
             unload(topic)
-            done.append(Unloaded(topic, ""))
+            done.append(UnloadResult(topic, ""))
         except NotFoundError:
-            done.append(Unloaded(topic, "no broker has it loaded; what it left open is closed when it is loaded", True))
+            done.append(
+                UnloadResult(topic, "no broker has it loaded; what it left open is closed when it is loaded", True)
+            )
         except BookwardenError as error:
-            done.append(Unloaded(topic, str(error)))
+            done.append(UnloadResult(topic, str(error)))
         tell(done[-1])
     return done

@@ -12,17 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
 from bookwarden.errors import BookwardenError, LostRaceError, RefusedError
 from bookwarden.findings import Finding, failing
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.switch_event import SwitchEvent
-from bookwarden.metastore.interface import MetadataStore
 from bookwarden.switching.brokers import Broker, read_brokers
+from bookwarden.switching.checks.observing import Observer, run_precheck
 from bookwarden.switching.checks.precheck import Precheck, judge_brokers
 from bookwarden.switching.order import (
-    Course,
+    NextStep,
     Order,
     Phase,
     Plan,
@@ -39,8 +40,8 @@ from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 _LOOK_EVERY_S: Final = 0.1
 
 
-class Followed(NamedTuple):
-    """A broker that follows: how many seconds after the registry was changed it said so, by the store's clock."""
+class SwitchedBroker(NamedTuple):
+    """A broker that follows: how many seconds after the registry was changed it reported that, by the store's clock."""
 
     broker: str
     seconds: float
@@ -56,12 +57,12 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class SwitchOutcome:
     """The result of a switch. ``behind`` are brokers that did not follow in time, with what they follow instead."""
 
     order: Order
     epoch: int
-    followed: tuple[Followed, ...]
+    followed: tuple[SwitchedBroker, ...]
     behind: tuple[str, ...]
 
     @property
@@ -85,7 +86,7 @@ class SwitchResult:
     """The result of an order to switch."""
 
     precheck: Precheck | None  #: None if it was skipped, or the switch was made before.
-    switched: Switched | None  #: None if the precheck failed, and after a dry run.
+    switched: SwitchOutcome | None  #: None if the precheck failed, and after a dry run.
 
     @property
     def is_refused(self) -> bool:
@@ -103,39 +104,30 @@ class State:
     brokers: tuple[Broker, ...]
 
 
-class RunsPrecheck(Protocol):
-    """The checks before a switch."""
-
-    def __call__(self, target: str, *, with_trial: bool, is_rollback: bool = False) -> Precheck:
-        """Look at everything that a switch to this cluster depends on, and judge it."""
-
-
 class Switch:
-    """Switches by the registry in this store; ``send`` sends the event, and may raise BookwardenError."""
+    """Switches by the registry in Pulsar's own store; ``events`` send the event, and may raise BookwardenError."""
 
     def __init__(
         self,
-        store: MetadataStore,
         registry: RegistryNode,
-        send: Callable[[SwitchEvent], None],
+        events: SwitchEvents,
         origin: str,
         *,
         times: LeaseTimes | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._store = store
-        self._registry = registry
+        self.registry = registry
         self._times = times
-        self._send = send
+        self._events = events
         self._origin = origin
         self._clock = clock
         self._sleep = sleep
 
     def state(self) -> State:
         """Read where everything stands; changes nothing."""
-        brokers = read_brokers(self._store)
-        found, last = self._registry.read(), find_order(self._store)
+        brokers = read_brokers(self.registry.store)
+        found, last = self.registry.read(), find_order(self.registry.store)
         registry = None if found is None else found.registry
         return State(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
 
@@ -153,17 +145,17 @@ class Switch:
 
     def is_made(self, planned: Planned) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
-        return planned.plan.course is Course.FOLLOW or planned.plan.order.is_in(planned.found.registry)
+        return planned.plan.step is NextStep.VERIFY or planned.plan.order.is_in(planned.found.registry)
 
     def run(
         self,
         planned: Planned,
         options: SwitchOptions,
-        precheck: RunsPrecheck,
+        observer: Observer,
         *,
         confirm: Callable[[Precheck | None], object] = lambda _: None,
         say: Callable[[str], object] = lambda _: None,
-        tell: Callable[[Followed], object] = lambda _: None,
+        tell: Callable[[SwitchedBroker], object] = lambda _: None,
     ) -> SwitchResult:
         """Check, switch, and wait for the brokers: what commands and REST do.
 
@@ -175,7 +167,7 @@ class Switch:
         if not (is_made or options.skip_precheck):
             order = planned.plan.order
             with_trial = options.with_trial and not options.dry_run
-            found = precheck(order.target, with_trial=with_trial, is_rollback=order.is_rollback)
+            found = run_precheck(observer, order.target, with_trial=with_trial, is_rollback=order.is_rollback)
         if options.dry_run or (found is not None and found.failing):
             return SwitchResult(found, None)
         if not is_made:
@@ -192,17 +184,17 @@ class Switch:
         wait_s: float,
         is_checked: bool = True,
         say: Callable[[str], object] = lambda _: None,
-        tell: Callable[[Followed], object] = lambda _: None,
-    ) -> Switched:
+        tell: Callable[[SwitchedBroker], object] = lambda _: None,
+    ) -> SwitchOutcome:
         """Carry the plan out, and wait up to ``wait_s`` seconds for the brokers; ``tell`` is called for each.
 
         Right before the registry is changed the brokers are looked at again, unless ``is_checked`` is False.
         Raises RefusedError if that, or anything else, changed since the plan was made; nothing was switched then.
         """
-        if planned.plan.course is Course.FOLLOW:
+        if planned.plan.step is NextStep.VERIFY:
             return self._follow(planned, wait_s, tell)
         order = planned.plan.order
-        with OrderLease(self._store, self._times) as lease:
+        with OrderLease(self.registry.store, self._times) as lease:
             lease.take(order, planned.last, say)
             if not order.is_in(planned.found.registry):
                 self._change(order, planned.found, lease, is_checked=is_checked)
@@ -211,23 +203,23 @@ class Switch:
                 lease.advance(order)
             changed = self._changed_by(order)
             say(f"{order.target} is active since epoch {order.epoch}; waiting for the brokers")
-            troubles = self._sent(order, changed.registry, say)
+            errors = self._sent(order, changed.registry, say)
             followed, behind = self._await(order.epoch, changed.changed_ms, wait_s, tell, lease.require)
             if behind:
-                troubles += [f"not followed by {one}" for one in behind]
-            order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, troubles)
+                errors += [f"not followed by {one}" for one in behind]
+            order = order.advanced(Phase.DONE_WITH_FAILURES if behind else Phase.DONE, errors)
             lease.advance(order)
-        return Switched(order, order.epoch, tuple(followed), tuple(behind))
+        return SwitchOutcome(order, order.epoch, tuple(followed), tuple(behind))
 
     def _planned(self, plan: Callable[[Registry, Order | None], Plan]) -> Planned:
-        found = self._registry.require()
-        last = find_order(self._store)
+        found = self.registry.require()
+        last = find_order(self.registry.store)
         return Planned(plan(found.registry, last.order if last else None), found, last)
 
     def _change(self, order: Order, found: StoredRegistry, lease: OrderLease, *, is_checked: bool) -> None:
         """Make the target active; RefusedError if anything changed since the plan was made."""
         if is_checked:
-            brokers = read_brokers(self._store)
+            brokers = read_brokers(self.registry.store)
             require_brokers(judge_brokers(brokers, found.registry, order.target, is_rollback=order.is_rollback))
         following = found.registry.switched(order.target, order.origin, order.time_ms)
         if following.epoch != order.epoch:
@@ -237,17 +229,17 @@ class Switch:
         lease.require()
         # Before the registry says otherwise: a sweep goes on deleting what the former promotion covers until it reads
         # one of the two again.
-        void_promotion(self._store)
+        void_promotion(self.registry.store)
         try:
-            self._registry.replace(found, following)
+            self.registry.replace(found, following)
         except LostRaceError as error:
             # Somebody may have changed it again after us, before our answer was read back.
-            now = self._registry.read()
+            now = self.registry.read()
             if now is None or not order.is_in(now.registry):
                 raise RefusedError(f"nothing was switched: {error}") from error
 
     def _changed_by(self, order: Order) -> StoredRegistry:
-        found = self._registry.read()
+        found = self.registry.read()
         if found is None or not order.is_in(found.registry):
             raise RefusedError("the registry was changed again by somebody else: see `bookie-clusters status`")
         return found
@@ -255,38 +247,38 @@ class Switch:
     def _sent(self, order: Order, registry: Registry, say: Callable[[str], object]) -> list[str]:
         event = SwitchEvent(order.source, order.target, order.origin, order.epoch, order.time_ms, registry.owner)
         try:
-            self._send(event)
+            self._events.send(event)
         except BookwardenError as error:
             say(f"The event was not sent, which costs nothing but time: {error}")
             return [f"the event was not sent: {error}"]
         return []
 
-    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[Followed], object]) -> Switched:
+    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
         found = planned.found
         directive = found.registry.directive
         epoch = 0 if directive is None else directive.epoch
         followed, behind = self._await(epoch, found.changed_ms, wait_s, tell, lambda: None)
         phase = Phase.DONE_WITH_FAILURES if behind else Phase.DONE
         order = replace(planned.plan.order, phase=phase, after_epoch=epoch - 1)
-        return Switched(order, epoch, tuple(followed), tuple(behind))
+        return SwitchOutcome(order, epoch, tuple(followed), tuple(behind))
 
     def _await(
         self,
         epoch: int,
         changed_ms: int,
         wait_s: float,
-        tell: Callable[[Followed], object],
+        tell: Callable[[SwitchedBroker], object],
         require: Callable[[], None],
-    ) -> tuple[list[Followed], list[str]]:
+    ) -> tuple[list[SwitchedBroker], list[str]]:
         """Wait until all live brokers follow this epoch; return them, and those that do not when the time is over."""
         deadline = time.monotonic() + wait_s
-        followed: dict[str, Followed] = {}
+        followed: dict[str, SwitchedBroker] = {}
         while True:
-            brokers = read_brokers(self._store)
+            brokers = read_brokers(self.registry.store)
             for broker in brokers:
                 if broker.follower is not None and broker.follows(epoch) and broker.name not in followed:
                     seconds = max(0, broker.follower.told_ms - changed_ms) / 1000
-                    followed[broker.name] = Followed(broker.name, seconds)
+                    followed[broker.name] = SwitchedBroker(broker.name, seconds)
                     tell(followed[broker.name])
             behind = [broker.described() for broker in brokers if not broker.follows(epoch)]
             if not behind or time.monotonic() >= deadline:
@@ -299,7 +291,7 @@ class Switch:
 
 
 def require_brokers(findings: Iterable[Finding]) -> None:
-    """Raise RefusedError, with what stands in the way, if anything does."""
+    """Raise RefusedError, with the first check that fails, if any does."""
     bad = failing(findings)
     if bad:
         raise RefusedError(f"{bad[0].seen}: {bad[0].advice}; nothing was switched")

@@ -53,7 +53,7 @@ class Order:
     time_ms: int  #: When, by the clock of its origin.
     phase: Phase  #: As it was last kept.
     is_rollback: bool = False  #: It returns to the cluster that was active before.
-    troubles: tuple[str, ...] = ()  #: What did not succeed beside it.
+    errors: tuple[str, ...] = ()  #: What failed besides.
 
     @property
     def epoch(self) -> int:
@@ -77,11 +77,11 @@ class Order:
         """Return whether the registry is as it was when the order was given, so that it can be carried out."""
         return registry.epoch == self.after_epoch and registry.active == self.source
 
-    def advanced(self, phase: Phase, troubles: Sequence[str] = ()) -> Order:
+    def advanced(self, phase: Phase, errors: Sequence[str] = ()) -> Order:
         """Return it in this phase; RefusedError unless that may follow."""
         if phase is not self.phase or phase is Phase.DONE_WITH_FAILURES:
             require_transition(self.phase, phase)
-        return replace(self, phase=phase, troubles=tuple(troubles))
+        return replace(self, phase=phase, errors=tuple(errors))
 
 
 def require_transition(before: Phase, after: Phase) -> None:
@@ -108,19 +108,19 @@ def phase_of(registry: Registry | None, order: Order | None, brokers: Sequence[B
     return recorded
 
 
-class Course(enum.Enum):
-    """The course of a command to switch."""
+class NextStep(enum.Enum):
+    """The next step of a command to switch."""
 
-    BEGIN = "begin"  #: Give a new order.
-    GO_ON = "go on"  #: Carry on what another process left.
-    FOLLOW = "follow"  #: The target is active: only see that all brokers follow.
+    START = "start"  #: Give a new order.
+    RESUME = "resume"  #: Carry on what another process left.
+    VERIFY = "verify"  #: The target is active: only see that all brokers follow.
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The course, and the order that it is about."""
+    """The next step, and the order that it is about."""
 
-    course: Course
+    step: NextStep
     order: Order
 
 
@@ -146,22 +146,22 @@ def plan_resumption(registry: Registry, last: Order | None) -> Plan:
     """Plan to carry on what another process left; NotFoundError if nothing is left to do."""
     if last is None or not (_can_come(registry, last) or (last.is_in(registry) and last.phase is not Phase.DONE)):
         raise NotFoundError("no switch is under way: there is nothing to carry on")
-    return Plan(Course.GO_ON, last)
+    return Plan(NextStep.RESUME, last)
 
 
 def _plan(registry: Registry, last: Order | None, target: str, origin: str, time_ms: int, *, is_rollback: bool) -> Plan:
     if last is not None and last.target == target and (_can_come(registry, last) or last.is_in(registry)):
         is_left = last.is_under_way or last.phase is Phase.DONE_WITH_FAILURES
-        return Plan(Course.GO_ON if is_left else Course.FOLLOW, last)
+        return Plan(NextStep.RESUME if is_left else NextStep.VERIFY, last)
     first = Phase.ROLLBACK if is_rollback else Phase.SWITCH_TRIGGERED
     order = Order(registry.active, target, registry.epoch, origin, time_ms, first, is_rollback)
     if target == registry.active:
-        return Plan(Course.FOLLOW, order)
+        return Plan(NextStep.VERIFY, order)
     if last is not None and last.is_in(registry):
         require_transition(_phase_after(last), first)
     # Refuses a deprecated cluster.
     registry.switched(target, origin, time_ms)
-    return Plan(Course.BEGIN, order)
+    return Plan(NextStep.START, order)
 
 
 def _phase_after(carried_out: Order) -> Phase:
@@ -183,7 +183,7 @@ def order_fields(order: Order) -> dict[str, Any]:
         "time": order.time_ms,
         "phase": order.phase.value,
         "isRollback": order.is_rollback,
-        "troubles": list(order.troubles),
+        "troubles": list(order.errors),
     }
 
 

@@ -35,7 +35,7 @@ _TRIES: Final = 3
 _OF_THE_HOLDER: Final = frozenset({"holder", "isHeld"})
 
 
-class Words(NamedTuple):
+class LeaseMessages(NamedTuple):
     """The words of a lease's errors."""
 
     work: str  #: The work, as in "WORK is carried out by".
@@ -43,7 +43,9 @@ class Words(NamedTuple):
     go_on: str  #: The advice where it could not be renewed.
 
 
-_OF_ORDERS: Final = Words("A switch", "carries out this order", "carry on with `bookie-clusters switch --resume`")
+_OF_ORDERS: Final = LeaseMessages(
+    "A switch", "carries out this order", "carry on with `bookie-clusters switch --resume`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class FoundOrder:
     is_free: bool
 
 
-class Held(Protocol):
+class HeldRecord(Protocol):
     """A record that was found, whatever it is of."""
 
     @property
@@ -82,7 +84,7 @@ class Held(Protocol):
         """As for FoundRecord."""
 
 
-_Found = TypeVar("_Found", bound=Held)
+_Found = TypeVar("_Found", bound=HeldRecord)
 
 
 def find_record(store: MetadataStore, path: str, what: str) -> FoundRecord | None:
@@ -119,7 +121,7 @@ def _no_record(path: str, what: str, error: Exception) -> FormatError:
 class RecordLease:
     """Holds a record in a with statement, in which `hold` comes first; thread-safe."""
 
-    def __init__(self, store: MetadataStore, path: str, words: Words, times: LeaseTimes | None = None) -> None:
+    def __init__(self, store: MetadataStore, path: str, words: LeaseMessages, times: LeaseTimes | None = None) -> None:
         self._store = store
         self._path = path
         self._words = words
@@ -133,7 +135,7 @@ class RecordLease:
         self._renewal = Renewal(self._renew, self._times.renew_s, name="record-lease")
 
     def hold(self, fields: Mapping[str, Any], version: int | None) -> None:
-        """Write it over this version, or anew for None; RefusedError if another process came first."""
+        """Write it over this version, or create it for None; RefusedError if another process came first."""
         value = self._value(fields, is_held=True)
         with self._lock:
             try:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata, ClusterStores
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreError
 from bookwarden.ledgers.custom_metadata import COPY_KEY
 from bookwarden.ledgers.metadata import ClusterSeen
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.brokers import await_reached, read_brokers
-from bookwarden.switching.followers import UNMARKED_BELOW, read_followers
-from bookwarden.switching.owners import is_marked_as_ours, owner_in
-from bookwarden.switching.ports import ClusterMetadata, Confirm, IdGenerator, OpensCluster, Place, unasked
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, is_cluster_name, is_owner
-from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
+from bookwarden.switching.brokers import UNMARKED_BELOW, await_reached, read_brokers, read_followers
+from bookwarden.switching.registry import (
+    REGISTRY_PATH,
+    BookieCluster,
+    Registry,
+    is_cluster_name,
+    is_marked_as_ours,
+    is_owner,
+    owner_in,
+)
+from bookwarden.switching.registry_node import ClusterRegistry, StoredRegistry
 
 #: Where ledger ids are counted if the first cluster's metadata is not in Pulsar's own store.
 OWN_ID_ROOT: Final = "/bookwarden/ledger-ids"
@@ -25,14 +33,24 @@ OWN_ID_ROOT: Final = "/bookwarden/ledger-ids"
 _LOOKS: Final = 3
 _SHOWN: Final = 3
 
+PlanT = TypeVar("PlanT")
+#: Entered before a plan is carried out; raises RefusedError if it may not be, else gives what is called with progress.
+Confirm = Callable[[PlanT], AbstractContextManager[Callable[[int], object]]]
+
+
+@contextmanager
+def unasked(_: object) -> Iterator[Callable[[int], object]]:
+    """Ask nothing before a plan is carried out, and show nothing of its progress."""
+    yield lambda _: None
+
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterSpec:
     """A bookie cluster to be registered, as the operator describes it."""
 
     name: str  #: Of letters, digits and ``._-``.
     uri: str  #: Its metadataServiceUri.
-    place: Place  #: Parsed from it.
+    place: LedgersRoot  #: Parsed from it.
     bootstrap: bool = False  #: It is the one that brokers use now; nothing is registered yet.
     shared: bool = False  #: Others with ledger ids of their own write there too.
     #: Owner marks that its ledgers have from earlier registries, with ``bootstrap``; the first stays the owner.
@@ -41,8 +59,21 @@ class Wanted:
     unmarked_below: int | None = None
 
 
+class IdsToRaise:
+    """Base of plans for which the counter of ledger ids may be behind."""
+
+    __slots__ = ()
+    next_id: int
+    free_id: int
+
+    @property
+    def behind(self) -> int:
+        """How far the next id has to be raised; 0 if it is above all."""
+        return max(0, self.free_id - self.next_id)
+
+
 @dataclass(frozen=True, slots=True)
-class RegistrationPlan:
+class RegistrationPlan(IdsToRaise):
     """A registration that nothing speaks against."""
 
     before: StoredRegistry | None  #: What the new registry replaces; None for the first.
@@ -54,11 +85,6 @@ class RegistrationPlan:
     free_id: int  #: The smallest that it must be: above every id of the cluster.
     leaps: bool  #: Raising it takes a leap to the next 2**32.
     closed: tuple[str, ...] = ()  #: Clusters whose range of ledgers without a mark ends with it.
-
-    @property
-    def behind(self) -> int:
-        """How far the next id has to be raised; 0 if it is above all."""
-        return max(0, self.free_id - self.next_id)
 
 
 class RegistrationResult(NamedTuple):
@@ -73,23 +99,19 @@ class RegistrationResult(NamedTuple):
 class Registration:
     """Plans and carries out registrations in one Pulsar cluster."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    pulsar: MetadataStore  #: Its own metadata store.
-    open_cluster: OpensCluster  #: Opens a place, Pulsar's own store among them.
-    generator: Callable[[str], IdGenerator]  #: Of ids below a root of Pulsar's own store.
-    brokers_place: Place  #: The bookie cluster that brokers without a registry use, from the settings.
-    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
+    brokers_place: LedgersRoot  #: The bookie cluster that brokers without a registry use, from the settings.
     #: Returns the owner mark of the copies of a move to the cluster of this INSTANCEID.
     owner_of_move_to: Callable[[str], str | None]
 
-    def plan(self, wanted: Wanted) -> RegistrationPlan:
+    def plan(self, wanted: ClusterSpec) -> RegistrationPlan:
         """Look at everything, change nothing; RefusedError with all reasons, StoreError where a store is silent."""
         before = self.registry.read()
         candidate, seen = self.find(wanted)
         same = None if before is None else before.registry.clusters.get(wanted.name)
         if before is not None and same is not None and _is_registration_of(wanted, seen, same):
             # By a command that was killed before all brokers reached it.
-            following = self.generator(before.registry.id_root).next_id()
+            following = self.registry.ids_of(before.registry).next_id()
             return RegistrationPlan(before, before.registry, same, seen.bookies, 0, following, following, False)
         reasons = [*_of_form(wanted, before), *of_metadata(wanted.place, seen)]
         if before is None:
@@ -128,11 +150,10 @@ class Registration:
             unmarked_below=0 if below is None and not (wanted.bootstrap or wanted.shared) else below,
         )
         after = _first(cluster, owners) if before is None else before.registry.with_cluster(cluster)
-        generator = self.generator(after.id_root)
+        generator = self.registry.ids_of(after)
         closing = after.open_ranges()
-        free = max(
-            [candidate.first_free_id(), *(self._at(each).first_free_id() for each in closing if each != cluster)]
-        )
+        others = [self.registry.metadata_of(each) for each in closing if each != cluster]
+        free = max(one.first_free_id() for one in (candidate, *others))
         following = generator.next_id()
         leaps = free > following and generator.needs_leap(free)
         if below is not None and below > max(free, following):
@@ -151,21 +172,20 @@ class Registration:
         if plan.leaps or (plan.before is None and plan.cluster.store_url is not None):
             self._require_no_stock_broker(name, leaps=plan.leaps)
         elif plan.closed:
-            require_no_stock_broker(self.pulsar, refusal, plan.closed)
+            require_no_stock_broker(self.registry.store, refusal, plan.closed)
         if plan.before is not None:
-            require_understanding(self.pulsar, refusal)
+            require_understanding(self.registry.store, refusal)
 
     def raise_ids(self, plan: RegistrationPlan, progress: Callable[[int], object] = lambda _: None) -> None:
         """Raise the next ledger id above every id of the cluster; ``progress`` is called with how many were passed.
 
-        May be interrupted and repeated: ids that nobody gets are left out. StoreError if it did not get there.
+        May be interrupted and repeated: ids that are passed are never given. StoreError if it did not get there.
         """
-        generator = self.generator(plan.after.id_root)
-        generator.raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
+        self.registry.ids_of(plan.after).raise_to(plan.free_id, lambda reached: progress(reached - plan.next_id))
 
     def register(
         self,
-        wanted: Wanted,
+        wanted: ClusterSpec,
         *,
         wait_s: float,
         dry_run: bool = False,
@@ -187,7 +207,7 @@ class Registration:
         return RegistrationResult(plan, raised, dry_run)
 
     def carry_out(
-        self, wanted: Wanted, *, wait_s: float, say: Callable[[str], object] = lambda _: None
+        self, wanted: ClusterSpec, *, wait_s: float, say: Callable[[str], object] = lambda _: None
     ) -> RegistrationPlan:
         """Look at everything again, register, and wait until all brokers reach it; return what was registered.
 
@@ -203,7 +223,7 @@ class Registration:
             )
         is_new = plan.before is None or plan.after is not plan.before.registry
         if is_new:
-            raise_own_counters(self.generator_at, self.registry, plan.after, max(plan.free_id, plan.next_id))
+            raise_own_counters(self.registry, plan.after, max(plan.free_id, plan.next_id))
             # That may have taken minutes.
             self._require_brokers(plan)
         if plan.before is None:
@@ -213,7 +233,7 @@ class Registration:
         if is_new:
             self.registry.replace(plan.before, plan.after)
         say(f"{plan.cluster.name} is registered since epoch {plan.cluster.since}; waiting until all brokers reach it")
-        late = await_reached(self.pulsar, plan.cluster, plan.cluster.since, wait_s)
+        late = await_reached(self.registry.store, plan.cluster, plan.cluster.since, wait_s)
         if late:
             taken_out = is_new and self._take_out(plan.cluster)
             place = self.registry.place_of(plan.cluster)
@@ -239,13 +259,13 @@ class Registration:
             return False
         return True
 
-    def find(self, wanted: Wanted) -> tuple[ClusterMetadata, ClusterSeen]:
+    def find(self, wanted: ClusterSpec) -> tuple[BookieClusterMetadata, ClusterSeen]:
         """Find the cluster, in Pulsar's own store if that is where it is."""
-        candidate = self.open_cluster(wanted.place)
+        candidate = self.registry.stores.cluster_at(wanted.place)
         own_root = candidate.root_seen_from(self.registry.url)
         if own_root is None:
             return candidate, looked(candidate, wanted.name)
-        own = self.open_cluster(Place(self.registry.url, own_root))
+        own = self.registry.stores.cluster_at(LedgersRoot(self.registry.url, own_root))
         for _ in range(_LOOKS):
             seen, here = looked(candidate, wanted.name), looked(own, wanted.name)
             if seen.instance is None or seen.instance != here.instance:
@@ -260,8 +280,8 @@ class Registration:
             ],
         )
 
-    def _against_bootstrap(self, wanted: Wanted, seen: ClusterSeen) -> Iterator[str]:
-        followers = read_followers(self.pulsar)
+    def _against_bootstrap(self, wanted: ClusterSpec, seen: ClusterSeen) -> Iterator[str]:
+        followers = read_followers(self.registry.store)
         if followers:
             epochs = ", ".join(sorted({str(each.epoch) for each in followers}))
             yield (
@@ -270,7 +290,7 @@ class Registration:
             )
         if not wanted.bootstrap or seen.instance is None:
             return
-        used = self.open_cluster(self.brokers_place)
+        used = self.registry.stores.cluster_at(self.brokers_place)
         there = looked(used, "of the settings")
         if there.instance != seen.instance:
             yield (
@@ -280,41 +300,28 @@ class Registration:
             )
 
     def against_other(
-        self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen, other: BookieCluster
+        self, wanted: ClusterSpec, candidate: BookieClusterMetadata, seen: ClusterSeen, other: BookieCluster
     ) -> Iterator[str]:
-        place = self.registry.place_of(other)
-        registered = self.open_cluster(place)
+        registered = self.registry.metadata_of(other)
         if wanted.uri.strip() == other.metadata_service_uri.strip():
             yield f"{wanted.uri} is registered as {other.name!r}"
             return
         there = looked(registered, other.name)
         if there.instance != other.instance:
             yield (
-                f"{other.ledgers_root} in {place.url} of the registered cluster {other.name!r} has the INSTANCEID "
+                f"{other.ledgers_root} in {registered.url} of the registered cluster {other.name!r} has the INSTANCEID "
                 f"{there.instance} instead of {other.instance}: put its metadata back first, or, if that is gone for "
                 f"good, `bookie-clusters unregister --lost {other.name}`"
             )
         if seen.instance is not None and seen.instance == there.instance:
             yield (
                 f"it is registered as {other.name!r}: both have the INSTANCEID {seen.instance}. Of two clusters one is "
-                "a copy then, which must be initialised anew"
+                "a copy then, which must be initialised again"
             )
             return
-        roots = roots_in_one_store(self.open_cluster, (candidate, seen), (registered, there))
-        if roots is not None and overlap(*roots):
-            yield (
-                f"its root {roots[0]} and the root {roots[1]} of {other.name!r} are in one store, and one begins with "
-                "the other, so that brokers would take ledgers of one for those of the other: initialise it at a root "
-                "of another beginning, such as /bookies-b"
-            )
-        common = sorted(seen.bookies & there.bookies)
-        if common:
-            yield (
-                f"{_some(common)} in both this cluster and {other.name!r} (registered, or with a cookie): a bookie "
-                "belongs to one cluster. Decommission it in one of them"
-            )
+        yield from why_confused(self.registry.stores, (candidate, seen), (registered, there), other.name)
 
-    def _owners(self, wanted: Wanted, candidate: ClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
+    def _owners(self, wanted: ClusterSpec, candidate: BookieClusterMetadata, seen: ClusterSeen) -> tuple[str, ...]:
         """Return the owner marks of ours that the first cluster has; RefusedError where it has others.
 
         And where an earlier registry, which is not known, said which ledgers without a mark are ours.
@@ -353,10 +360,7 @@ class Registration:
             )
         return owners
 
-    def _at(self, cluster: BookieCluster) -> ClusterMetadata:
-        return self.open_cluster(self.registry.place_of(cluster))
-
-    def _foreign(self, wanted: Wanted, candidate: ClusterMetadata, before: StoredRegistry | None) -> int:
+    def _foreign(self, wanted: ClusterSpec, candidate: BookieClusterMetadata, before: StoredRegistry | None) -> int:
         """Count the ledgers that are not ours; RefusedError where there must not be any."""
         if before is None:
             return 0
@@ -382,7 +386,7 @@ class Registration:
 
     def _require_no_stock_broker(self, name: str, *, leaps: bool) -> None:
         """Raise RefusedError while a broker gives ledgers ids of another sequence."""
-        stock = [broker.name for broker in read_brokers(self.pulsar) if broker.follower is None]
+        stock = [broker.name for broker in read_brokers(self.registry.store) if broker.follower is None]
         if not stock:
             return
         why = (
@@ -424,16 +428,14 @@ def require_no_stock_broker(pulsar: MetadataStore, refusal: str, closing: Sequen
         )
 
 
-def raise_own_counters(
-    generator_at: Callable[[Place], IdGenerator], node: RegistryNode, registry: Registry, below: int
-) -> None:
+def raise_own_counters(node: ClusterRegistry, registry: Registry, below: int) -> None:
     """Raise the counter that each cluster has itself to this id, so that no client takes one that is ours by its id.
 
     One that would have to leap is left as it is, since running clients would not notice; the precheck says so.
     """
     for each in registry.clusters.values():
         if not each.shared and not registry.counts_ids_in(each):
-            generator = generator_at(node.place_of(each))
+            generator = node.stores.ids_at(node.place_of(each))
             if generator.next_id() < below and not generator.needs_leap(below):
                 generator.raise_to(below)
 
@@ -444,7 +446,7 @@ def _first(cluster: BookieCluster, owners: Sequence[str]) -> Registry:
     return Registry(1, owner, id_root, cluster.name, {cluster.name: cluster}, former_owners=tuple(former))
 
 
-def _is_registration_of(wanted: Wanted, seen: ClusterSeen, known: BookieCluster) -> bool:
+def _is_registration_of(wanted: ClusterSpec, seen: ClusterSeen, known: BookieCluster) -> bool:
     asked = (wanted.uri.strip(), seen.instance, wanted.bootstrap, wanted.shared)
     return not known.bootstrap and asked == (
         known.metadata_service_uri.strip(),
@@ -454,7 +456,7 @@ def _is_registration_of(wanted: Wanted, seen: ClusterSeen, known: BookieCluster)
     )
 
 
-def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
+def _of_form(wanted: ClusterSpec, before: StoredRegistry | None) -> Iterator[str]:
     if not is_cluster_name(wanted.name):
         yield "a name begins with a letter or digit, and goes on with up to 62 of those and ._-"
     if before is None and not wanted.bootstrap:
@@ -472,7 +474,7 @@ def _of_form(wanted: Wanted, before: StoredRegistry | None) -> Iterator[str]:
             yield f"the owner {owner!r} is not eight hexadecimal digits"
 
 
-def of_metadata(place: Place, seen: ClusterSeen) -> Iterator[str]:
+def of_metadata(place: LedgersRoot, seen: ClusterSeen) -> Iterator[str]:
     """Yield why what is at this place is no bookie cluster whose ledgers brokers find."""
     where = f"{place.url} has"
     if not seen.exists:
@@ -486,7 +488,7 @@ def of_metadata(place: Place, seen: ClusterSeen) -> Iterator[str]:
         yield f"{seen.layout_problem}: Pulsar's ledger manager has the paths of hierarchical alone"
 
 
-def looked(cluster: ClusterMetadata, name: str) -> ClusterSeen:
+def looked(cluster: BookieClusterMetadata, name: str) -> ClusterSeen:
     """Look at the cluster; the StoreError of one that does not answer names it."""
     try:
         return cluster.look()
@@ -494,22 +496,40 @@ def looked(cluster: ClusterMetadata, name: str) -> ClusterSeen:
         raise type(error)(f"bookie cluster {name!r}, {cluster.ledgers_root} in {cluster.url}: {error}") from error
 
 
-def roots_in_one_store(
-    open_cluster: OpensCluster, one: tuple[ClusterMetadata, ClusterSeen], other: tuple[ClusterMetadata, ClusterSeen]
-) -> tuple[str, str] | None:
-    """Return the roots of two clusters as one store has both; None if they are in different ones."""
+def why_confused(
+    stores: ClusterStores,
+    one: tuple[BookieClusterMetadata, ClusterSeen],
+    other: tuple[BookieClusterMetadata, ClusterSeen],
+    name: str | None = None,
+) -> Iterator[str]:
+    """Yield why brokers, or bookies, would take ledgers of one of these clusters for those of the other.
 
-    def has(place: Place, seen: ClusterSeen) -> bool:
-        return seen.instance is not None and open_cluster(place).look().instance == seen.instance
-
+    ``name`` is the name under which the other one is registered.
+    """
     (first, seen), (second, there) = one, other
-    path = second.root_seen_from(first.url)
-    if path is not None and has(Place(first.url, path), there):
-        return first.ledgers_root, path
-    path = first.root_seen_from(second.url)
-    if path is not None and has(Place(second.url, path), seen):
-        return path, second.ledgers_root
-    return None
+
+    def has(root: LedgersRoot, wanted: ClusterSeen) -> bool:
+        return wanted.instance is not None and stores.cluster_at(root).look().instance == wanted.instance
+
+    roots = None
+    if (path := second.root_seen_from(first.url)) is not None and has(LedgersRoot(first.url, path), there):
+        roots = first.ledgers_root, path
+    elif (path := first.root_seen_from(second.url)) is not None and has(LedgersRoot(second.url, path), seen):
+        roots = path, second.ledgers_root
+    if roots is not None and overlap(*roots):
+        whose = "the other" if name is None else repr(name)
+        yield (
+            f"its root {roots[0]} and the root {roots[1]} of {whose} are in one store, and one begins with the other, "
+            "so that brokers would take ledgers of one for those of the other: initialise it at a root of another "
+            "beginning, such as /bookies-b"
+        )
+    common = sorted(seen.bookies & there.bookies)
+    if common:
+        both = "clusters" if name is None else f"this cluster and {name!r}"
+        yield (
+            f"{_some(common)} in both {both} (registered, or with a cookie): a bookie belongs to one cluster. "
+            "Decommission it in one of them"
+        )
 
 
 def overlap(one: str, other: str) -> bool:

@@ -3,6 +3,11 @@
 Format: JSON of our own, read by the jar in the brokers (broker/, RegistryFormat) as well; both are tested with the
 files of tests/data/bookie_cluster_registry. What PIP-477 keeps in a node for each cluster and one for the order to
 switch, which cannot change together, is derived from this one: exactly one cluster is ACTIVE by its very form.
+
+The one rule of which ledgers are ours is here too (`is_ours`): by their owner mark, or where they are and by their id.
+The jar has the same rule (ClusterView.isOurs of broker/). It decides what brokers read, and so what is copied, counted
+and kept from being unregistered. What may be deleted is less: a mark of an owner that the registry does not name is a
+doubt then, whatever this rule says.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bookwarden.errors import FormatError, RefusedError
+from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 
 REGISTRY_PATH: Final = "/bookwarden/bookie-clusters"
 #: Below it each broker has an ephemeral node that says what it follows.
@@ -319,3 +325,99 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise FormatError(f"{name} is neither true nor false")
     return value
+
+
+def is_marked(custom: Mapping[str, bytes] | None, owner: str) -> bool:
+    """Return whether a ledger with this custom metadata has the mark of this owner; None is that of a damaged one."""
+    return custom is not None and custom.get(OWNER_KEY) == owner.encode()
+
+
+def is_marked_as_ours(registry: Registry, custom: Mapping[str, bytes] | None) -> bool:
+    """Return whether a ledger has the mark of the registry's owner, or of a former one."""
+    return any(is_marked(custom, owner) for owner in (registry.owner, *registry.former_owners))
+
+
+def is_trial(registry: Registry, custom: Mapping[str, bytes] | None) -> bool:
+    """Return whether it is a trial ledger that a precheck of ours left, which nothing names."""
+    return custom is not None and TRIAL_KEY in custom and is_marked_as_ours(registry, custom)
+
+
+def owner_in(custom: Mapping[str, bytes] | None) -> str | None:
+    """Return the owner mark of a ledger, for people; None for one without any, and for a damaged one."""
+    if custom is None or OWNER_KEY not in custom:
+        return None
+    return custom[OWNER_KEY].decode(errors="backslashreplace")
+
+
+def unknown_owner(registry: Registry, custom: Mapping[str, bytes]) -> str | None:
+    """Return the owner mark of a ledger if the registry does not name it, for people; None for one without any."""
+    return None if is_marked_as_ours(registry, custom) else owner_in(custom)
+
+
+def is_ours(registry: Registry, cluster: BookieCluster, ledger_id: int, custom: Mapping[str, bytes] | None) -> bool:
+    """Return whether brokers take a ledger of this cluster for one of this Pulsar cluster.
+
+    One whose metadata cannot be understood, ``custom`` None, may be ours where no other Pulsar cluster writes.
+    """
+    if is_marked_as_ours(registry, custom):
+        return True
+    if cluster.shared:
+        return False
+    below = cluster.unmarked_below
+    if custom is None or below is None:
+        return True
+    return cluster.bootstrap if OWNER_KEY in custom else ledger_id < below
+
+
+def can_have_others(cluster: BookieCluster) -> bool:
+    """Return whether `is_ours` may say no of a ledger there."""
+    return cluster.shared or cluster.unmarked_below is not None
+
+
+def registry_data(url: str, registry: Registry | None) -> dict[str, Any]:
+    """Return the registry of the store at ``url``; without one, epoch 0 and no clusters."""
+    if registry is None:
+        return {
+            "registry": url,
+            "epoch": 0,
+            "owner": None,
+            "idRoot": None,
+            "active": None,
+            "clusters": [],
+            "switchTarget": None,
+        }
+    return {
+        "registry": url,
+        "epoch": registry.epoch,
+        "owner": registry.owner,
+        "idRoot": registry.id_root,
+        "active": registry.active,
+        "clusters": [cluster_data(registry, cluster.name) for cluster in registry.in_reading_order()],
+        "switchTarget": None if registry.directive is None else _directive_data(registry.directive),
+    }
+
+
+def cluster_data(registry: Registry, name: str) -> dict[str, Any]:
+    """Return one cluster."""
+    cluster = registry.cluster(name)
+    return {
+        "name": name,
+        "metadataServiceUri": cluster.metadata_service_uri,
+        "status": registry.status_of(name).value,
+        "bootstrap": cluster.bootstrap,
+        "shared": cluster.shared,
+        "storeUrl": cluster.store_url,
+        "ledgersRoot": cluster.ledgers_root,
+        "instance": cluster.instance,
+        "since": cluster.since,
+    }
+
+
+def _directive_data(directive: Directive) -> dict[str, Any]:
+    return {
+        "source": directive.source,
+        "target": directive.target,
+        "origin": directive.origin,
+        "epoch": directive.epoch,
+        "time": directive.time_ms,
+    }

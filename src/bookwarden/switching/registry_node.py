@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata, ClusterStores
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import (
     FOLLOWERS_PATH,
     REGISTRY_PATH,
@@ -33,7 +35,7 @@ class RegistryNode:
     """The registry's node in Pulsar's own metadata store; ``url`` names that store in errors."""
 
     def __init__(self, store: MetadataStore, url: str) -> None:
-        self._store = store
+        self.store = store
         self.url = url
 
     def read(self) -> StoredRegistry | None:
@@ -63,8 +65,8 @@ class RegistryNode:
             raise NotFoundError(f"no bookie cluster {name!r} is registered in {self.url}: {there}")
         return found.registry
 
-    def deprecate(self, name: str, deprecated: bool) -> Registry:
-        """Keep a cluster from becoming active, or let it again; return the registry then.
+    def deprecate(self, name: str, deprecated: bool, *, dry_run: bool = False) -> Registry:
+        """Keep a cluster from becoming active, or let it again; return the registry as it is, or would be, then.
 
         RefusedError if it is active or not registered; LostRaceError if somebody else changed the registry meanwhile.
         """
@@ -72,12 +74,13 @@ class RegistryNode:
         after = found.registry
         if after.cluster(name).deprecated != deprecated:
             after = after.with_deprecated(name, deprecated)
-            self.replace(found, after)
+            if not dry_run:
+                self.replace(found, after)
         return after
 
-    def place_of(self, cluster: BookieCluster) -> Place:
+    def place_of(self, cluster: BookieCluster) -> LedgersRoot:
         """Return where a registered cluster's metadata is."""
-        return Place(self.url if cluster.store_url is None else cluster.store_url, cluster.ledgers_root)
+        return LedgersRoot(self.url if cluster.store_url is None else cluster.store_url, cluster.ledgers_root)
 
     def create(self, registry: Registry) -> None:
         """Create the node; LostRaceError if somebody else has meanwhile."""
@@ -98,12 +101,12 @@ class RegistryNode:
         value = _checked(registry)
         with suppress(LostRaceError, OutcomeUnknownError):
             # Brokers would make it open to everybody; the registry needs it not.
-            self._store.create(FOLLOWERS_PATH, b"", make_parents=True)
+            self.store.create(FOLLOWERS_PATH, b"", make_parents=True)
         try:
             if version is None:
-                self._store.create(REGISTRY_PATH, value, make_parents=True)
+                self.store.create(REGISTRY_PATH, value, make_parents=True)
             else:
-                self._store.put(REGISTRY_PATH, value, version)
+                self.store.put(REGISTRY_PATH, value, version)
         except (LostRaceError, OutcomeUnknownError) as error:
             self._require_written(value, error)
 
@@ -116,7 +119,7 @@ class RegistryNode:
             raise FormatError(f"the registry after epoch {seen.registry.epoch} has not epoch {changed.epoch}")
         value = _checked(changed)
         try:
-            self._store.put(REGISTRY_PATH, value, seen.version)
+            self.store.put(REGISTRY_PATH, value, seen.version)
         except (LostRaceError, OutcomeUnknownError) as error:
             self._require_written(value, error)
 
@@ -131,7 +134,7 @@ class RegistryNode:
             now = f"has epoch {registry.epoch}, and bookie cluster {registry.active!r} is active"
         raise LostRaceError(
             f"this change was not made, since somebody else made one, or the store did not answer: {REGISTRY_PATH} of "
-            f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide anew"
+            f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide again"
         ) from error
 
     def _parsed(self, value: bytes) -> Registry:
@@ -146,8 +149,8 @@ class RegistryNode:
             ) from error
 
     def _fresh(self) -> Versioned | None:
-        self._store.sync()
-        return self._store.get(REGISTRY_PATH)
+        self.store.sync()
+        return self.store.get(REGISTRY_PATH)
 
 
 def _checked(registry: Registry) -> bytes:
@@ -157,11 +160,24 @@ def _checked(registry: Registry) -> bytes:
     return value
 
 
-def store_of_cluster(
-    registry: RegistryNode, store_at: Callable[[str], MetadataStore], cluster: BookieCluster
-) -> MetadataStore:
-    """Return the store that a registered cluster's metadata is in, from what opens the store of a URL."""
-    return store_at(registry.place_of(cluster).url)
+class ClusterRegistry(RegistryNode):
+    """The registry in the store of this URL, with the stores that its clusters' metadata is in."""
+
+    def __init__(self, stores: ClusterStores, url: str) -> None:
+        super().__init__(stores.at(url), url)
+        self.stores = stores
+
+    def store_of(self, cluster: BookieCluster) -> MetadataStore:
+        """Return the store of a registered cluster's metadata."""
+        return self.stores.at(self.place_of(cluster).url)
+
+    def metadata_of(self, cluster: BookieCluster) -> BookieClusterMetadata:
+        """Return the metadata of a registered cluster."""
+        return self.stores.cluster_at(self.place_of(cluster))
+
+    def ids_of(self, registry: Registry) -> LedgerIds:
+        """Return the generator of the ids of all clusters, below the root that the registry names."""
+        return LedgerIds(self.store, registry.id_root)
 
 
 def read_registered(node: RegistryNode) -> tuple[tuple[str, ...], str, bool, str]:

@@ -18,7 +18,7 @@ from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.clusters.pulsar.roots.proof import require_some_ledger
 from bookwarden.config import DeletionSettings, Settings
 from bookwarden.deletion.journal.reading import JournalDamage
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
@@ -35,6 +35,7 @@ from bookwarden.deletion.phase_two.verifying import Verifier
 from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
+from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec

@@ -13,7 +13,8 @@ from bookwarden.config import Settings
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
 from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadNodes, SteadyClock
 from bookwarden.deletion.dropped.table import FollowedNodes
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_writable_disk_space
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
@@ -28,8 +29,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from bookwarden.switching.promoted import Promotions
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
@@ -73,12 +73,14 @@ class MetadataContext(Resources):
         super().__init__()
         self._settings = settings
         self.migrations = Migrations()
-        self._opened_stores: dict[tuple[str, str], MetadataStore] = {}
         urls = settings.metadata_store.urls
         with self._closed_on_error():
-            opened = partial(
+            open_store = partial(
                 self._open, settings.metadata_store, max_reads_per_second, one_of_many=one_of_many, deletes=deletes
             )
+            #: Opens stores by their URLs, each once, however its hosts are ordered.
+            self.opened = self._keep(ClusterStores(open_store))
+            opened = self.opened.at
             self.stores = {url: opened(url) for url in dict.fromkeys(urls)}
             place = bookkeeper_place_of(settings.metadata_store)
             shared = next((url for url in self.stores if split_chroot(url) == split_chroot(place.url)), None)
@@ -86,10 +88,10 @@ class MetadataContext(Resources):
             bookkeeper = opened(ledgers_url)
             #: The registered bookie clusters; without a registry there is the one that the settings name.
             alone = BookKeeperCatalog(bookkeeper, place.ledgers_root)
-            settled = SettledPlace(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
+            settled = ConfiguredCluster(bookkeeper, place.ledgers_root, alone, f"{place.url}, {place.ledgers_root}")
             seen_from_ledgers = [path_before(place.url, url) for url in self.stores]
             self.bookie_clusters = BookieClusters(
-                *(self.store, settled, opened, BookKeeperCatalog),
+                *(self.store, settled, opened),
                 other_roots=list(self.stores)[1:],
                 prefix=seen_from_ledgers[0],
             )
@@ -97,9 +99,9 @@ class MetadataContext(Resources):
             #: Those of the cluster that takes new ledgers. One that is only read, and has none any more, stops nothing.
             self.running_bookies = RunningBookies(clusters.of_new_ledgers, clusters.name_of_new_ledgers)
             self.promotions = Promotions(self.store, seen_from_ledgers[0])
-            self.catalog = PlacedCatalog(alone, self.bookie_clusters)
+            self.catalog = MultiClusterCatalog(alone, self.bookie_clusters)
             #: The same for deletions: stricter where an owner mark is unknown.
-            self.deletion_catalog = PlacedCatalog(alone, self.bookie_clusters, for_deletion=True)
+            self.deletion_catalog = MultiClusterCatalog(alone, self.bookie_clusters, for_deletion=True)
             self.bookkeeper_store = bookkeeper
             self.undone = UndoneLedgers(bookkeeper)
             #: Returns the URL of the store that BookKeeper's metadata was moved to, as far as this process knows.
@@ -138,13 +140,9 @@ class MetadataContext(Resources):
             )
 
     def _open(self, settings: MetadataStoreSettings, limit: float | None, url: str, **options: bool) -> MetadataStore:
-        """Return the store of this URL, the same one each time, however its hosts are ordered."""
-        key = split_chroot(url)
-        if key not in self._opened_stores:
-            store = self._keep(open_metadata_store(settings, url, **options))
-            self.migrations.follow(url, store)
-            self._opened_stores[key] = throttled(store, limit)
-        return self._opened_stores[key]
+        store = open_metadata_store(settings, url, **options)
+        self.migrations.follow(url, store)
+        return throttled(store, limit)
 
     @cached_property
     def bookies(self) -> Bookies:

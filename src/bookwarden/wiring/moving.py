@@ -1,61 +1,97 @@
-"""Wiring of the move of all ledgers to another bookie cluster while brokers are stopped."""
+"""Wiring of what moves ledgers between bookie clusters: promotion, cleanup and drain, and the move without the jar."""
 
 from __future__ import annotations
 
-from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
-from bookwarden.clusters.copiers import CopiersBetween, RecoveriesAt
+import time
+from functools import cached_property
+
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings
-from bookwarden.resources import Resources
+from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.switching.moving.cleanup import Cleanup
+from bookwarden.switching.moving.copiers import OfflineCopiers
+from bookwarden.switching.moving.draining import Drainer
+from bookwarden.switching.moving.former import FormerClusters
+from bookwarden.switching.moving.promotion import BrokerTopics, Promoter, Stamper
 from bookwarden.switching.offline.checking import MoveChecks
 from bookwarden.switching.offline.move import OfflineMove
-from bookwarden.switching.offline.restoring import NodeRestoring
-from bookwarden.switching.offline.sides import TargetUri
-from bookwarden.switching.ports import Place
-from bookwarden.wiring.metadata import MetadataContext, bookie_options_of
+from bookwarden.switching.offline.saved_nodes import NodeRestorer
+from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.stores import bookkeeper_place_of
 from bookwarden.wiring.switch import SwitchContext
-from bookwarden.wiring.switching import place_of_uri
 
 
-class MoveContext(Resources):
-    """Everything that moves ledgers for brokers without the jar; close it, or use it in a with statement."""
+class MoveContext(SwitchContext):
+    """Everything that moves ledgers between bookie clusters; close it, or use it in a with statement.
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        with self._closed_on_error():
-            metadata = self._keep(MetadataContext(settings))
-            switching = self._keep(SwitchContext(settings))
-            registered = switching.registered
-            store_at = registered.store_at
-            options = bookie_options_of(settings.bookkeeper)
-            used = bookkeeper_place_of(settings.metadata_store)
-            open_cluster = registered.registration.open_cluster
-            #: Moves, and says how far a move is.
-            self.move = OfflineMove(
-                registered.pulsar_store,
-                registered.pulsar_url,
-                Place(used.url, used.ledgers_root),
-                open_cluster,
-                lambda place: LedgerIds(store_at(place.url), place.ledgers_root),
-                metadata.reference_scan.read_all,
-                CopiersBetween(
-                    store_at, registered.pulsar_store, metadata.references, options, metadata.named_holders.holder_of
-                ),
-                RecoveriesAt(store_at, options),
-                MoveChecks(
-                    switching.sources,
-                    registered.registry,
-                    open_cluster,
-                    place_of_uri,
-                    len(settings.metadata_store.urls),
-                ),
-            )
-            #: Puts saved nodes back.
-            self.restoring = NodeRestoring(registered.pulsar_store, registered.pulsar_url, self.move.live_brokers)
+    With ``looks_only`` times are this machine's: a store is asked for its own by a write.
+    """
 
+    def __init__(self, settings: Settings, *, looks_only: bool = False) -> None:
+        super().__init__(settings)
+        self._clock = time.time if looks_only else StoreClock(self.registry.store)
 
-def target_of_uri(uri: str) -> TargetUri:
-    """Parse an operator's metadataServiceUri; raises as `place_of_uri`."""
-    place = place_for_brokers(uri)
-    return TargetUri(uri, Place(place.url, place.ledgers_root), authority_of(place))
+    def _open(self) -> ClusterStores:
+        """Open what marks ledgers, and return its stores, so that each is opened once."""
+        self.marking = self._keep(PhaseOneContext(self.settings))
+        return self.marking.metadata.opened
+
+    def _open_admin(self) -> PulsarAdmin:
+        return self.marking.metadata.admin
+
+    @cached_property
+    def former(self) -> FormerClusters:
+        """Finds what former clusters have."""
+        metadata = self.marking.metadata
+        holder_of = metadata.named_holders.holder_of
+        return FormerClusters(metadata.bookie_clusters, metadata.catalog, holder_of, metadata.references.read)
+
+    @cached_property
+    def broker_topics(self) -> BrokerTopics:
+        """The topics that brokers have loaded."""
+        return BrokerTopics(self.registry.store, self.connection, self.topics)
+
+    @property
+    def promoting(self) -> Promoter:
+        """Has brokers read copies."""
+        return Promoter(self.former, self.registry.store, self.switch, self.broker_topics)
+
+    @property
+    def stamping(self) -> Stamper:
+        """Writes the proposal's attribution."""
+        return Stamper(ManagedLedgers(self.registry.store), self.broker_topics, self.marking.metadata.catalog)
+
+    @property
+    def cleanup(self) -> Cleanup:
+        """Finds and marks what may go."""
+        window_s = self.settings.deletion.rollback_window_hours * 3600
+        marker = self.marking.marker
+        return Cleanup(
+            *(self.former, self.registry.store, self.switch, marker.mark, marker.enabled), window_s, self._clock
+        )
+
+    @property
+    def draining(self) -> Drainer:
+        """Does all of it, and says how far it is."""
+        return Drainer(self.registry, self.cleanup, self.promoting)
+
+    @property
+    def offline(self) -> OfflineMove:
+        """Moves all ledgers while brokers are stopped, and says how far a move is."""
+        metadata, roots = self.marking.metadata, len(self.settings.metadata_store.urls)
+        copiers = OfflineCopiers(
+            self.registry.stores,
+            self.registry.store,
+            metadata.references,
+            self.observer.options,
+            metadata.named_holders.holder_of,
+        )
+        source = bookkeeper_place_of(self.settings.metadata_store)
+        return OfflineMove(source, metadata.reference_scan, copiers, MoveChecks(self.observer, roots))
+
+    @property
+    def restoring(self) -> NodeRestorer:
+        """Puts saved nodes back."""
+        return NodeRestorer(self.registry.store, self.pulsar_url)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
-from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot, bookkeeper_place
 from bookwarden.config import MetadataStoreSettings
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
@@ -79,11 +79,11 @@ def open_single_store(settings: MetadataStoreSettings, url: str, *, deletes: boo
     return open_store(url, **options)
 
 
-def bookkeeper_place_of(settings: MetadataStoreSettings) -> BookKeeperPlace:
+def bookkeeper_place_of(settings: MetadataStoreSettings) -> LedgersRoot:
     """Return the place of BookKeeper's metadata; ConfigError if the settings name an impossible one."""
     if settings.bookkeeper_url is None:
         root = DEFAULT_LEDGERS_ROOT if settings.ledgers_root is None else settings.ledgers_root.rstrip("/")
-        return BookKeeperPlace(settings.urls[0], root)
+        return LedgersRoot(settings.urls[0], root)
     return bookkeeper_place(settings.bookkeeper_url, settings.ledgers_root)
 
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
-from bookwarden.clusters.bookkeeper.cluster_stores import ClusterStores
-from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.clusters.bookkeeper.service_uris import authority_of, place_for_brokers
-from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.service_uris import authority_of
 from bookwarden.config import MetadataStoreSettings, Settings
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.resources import Resources
-from bookwarden.switching.lost_clusters import LostClusters
-from bookwarden.switching.offline.record import owner_of_move_to
-from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import IdRaising
-from bookwarden.switching.registering import Registration
-from bookwarden.switching.registry_import import RegistryImport
-from bookwarden.switching.registry_node import RegistryNode, store_of_cluster
-from bookwarden.switching.unregistering import Unregistration
-from bookwarden.switching.upgrading import Upgrade
-from bookwarden.switching.uri_change import UriChange
+from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
 
+if TYPE_CHECKING:
+    # Imported when they are asked for: to list what is registered takes none of them.
+    from bookwarden.switching.registering import Registration
+    from bookwarden.switching.unregistering import LostClusters, Unregistration
 
-class SwitchingContext(Resources):
+
+class RegistryContext(Resources):
     """The registry, and the stores of its clusters; close it, or use it in a with statement.
 
     The registry is that of the first of ``metadata_store.urls``: other roots are Pulsar clusters with one of their own.
@@ -35,54 +30,37 @@ class SwitchingContext(Resources):
         super().__init__()
         self.settings = settings
         with self._closed_on_error():
-            used = bookkeeper_place_of(settings.metadata_store)
-            stores = self._keep(ClusterStores(partial(open_metadata_store, settings.metadata_store)))
-            #: Returns the store of a URL, the same one each time.
-            self.store_at = store_at = stores.at
-            #: Pulsar's own metadata store.
+            #: Names Pulsar's own metadata store, in which the registry is.
             self.pulsar_url = settings.metadata_store.urls[0]
-            self.pulsar_store = store_at(self.pulsar_url)
-            self.registry = RegistryNode(self.pulsar_store, self.pulsar_url)
-            #: Returns the store that a registered cluster's metadata is in.
-            self.store_of = partial(store_of_cluster, self.registry, store_at)
+            self.registry = ClusterRegistry(self._open(), self.pulsar_url)
 
-            def ids_at(place: Place) -> LedgerIds:
-                return LedgerIds(store_at(place.url), place.ledgers_root)
+    def _open(self) -> ClusterStores:
+        """Open the stores of all bookie clusters, each once."""
+        return self._keep(ClusterStores(partial(open_metadata_store, self.settings.metadata_store)))
 
-            self.registration = Registration(
-                self.registry,
-                self.pulsar_store,
-                stores.cluster_at,
-                partial(LedgerIds, self.pulsar_store),
-                Place(used.url, used.ledgers_root),
-                ids_at,
-                partial(owner_of_move_to, self.pulsar_store),
-            )
-            self.upgrade = Upgrade(self.registry, self.pulsar_store, stores.cluster_at, ids_at)
-            self.unregistration = Unregistration(
-                self.registry, self.pulsar_store, stores.cluster_at, StoreClock(self.pulsar_store)
-            )
-            references = ReferencePieces({self.pulsar_url: self.pulsar_store})
-            self.lost_clusters = LostClusters(self.unregistration, references.read_all)
-            self.uri_change = UriChange(self.registry, self.pulsar_store, self.registration)
-            self.registry_import = RegistryImport(
-                self.registry, self.pulsar_store, stores.cluster_at, partial(LedgerIds, self.pulsar_store)
-            )
-            self.id_raising = IdRaising(
-                self.registry,
-                self.pulsar_store,
-                stores.cluster_at,
-                ids_at,
-            )
+    @cached_property
+    def registration(self) -> Registration:
+        """Registers bookie clusters."""
+        from bookwarden.switching.offline.record import owner_of_move_to
+        from bookwarden.switching.registering import Registration
 
+        used = bookkeeper_place_of(self.settings.metadata_store)
+        return Registration(self.registry, used, partial(owner_of_move_to, self.registry.store))
 
-def place_of_uri(uri: str) -> Place:
-    """Parse an operator's metadataServiceUri.
+    @cached_property
+    def unregistration(self) -> Unregistration:
+        """Unregisters bookie clusters."""
+        from bookwarden.switching.unregistering import Unregistration
 
-    ConfigError if it is none, RefusedError for one that brokers with the jar would not find the ledgers of.
-    """
-    place = place_for_brokers(uri)
-    return Place(place.url, place.ledgers_root)
+        return Unregistration(self.registry, StoreClock(self.registry.store))
+
+    @property
+    def lost_clusters(self) -> LostClusters:
+        """Unregisters bookie clusters whose metadata is gone."""
+        from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+        from bookwarden.switching.unregistering import LostClusters
+
+        return LostClusters(self.unregistration, ReferencePieces({self.pulsar_url: self.registry.store}))
 
 
 def bookkeeper_authority(settings: MetadataStoreSettings) -> str:

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_followers
 from bookwarden.switching.operation import SwitchOptions
-from bookwarden.switching.registering import Wanted
+from bookwarden.switching.registering import ClusterSpec
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.switch import SwitchContext
-from bookwarden.wiring.switching import place_of_uri
 from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
 from bookwarden_dev.demo.story import command_process, wait_for
@@ -99,7 +99,7 @@ class SwitchStory:
         self._file = settings_file
         self._say = say
         self._switching = SwitchContext(settings)
-        self._context = self._switching.registered
+        self._context = self._switching
         self._turns: list[Turn] = []
 
     def play(self) -> SwitchFinale:
@@ -124,7 +124,7 @@ class SwitchStory:
                 unread = load.lost_to_a_reader(self._pulsar.connection())
                 places = self._places()
                 ends = [
-                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._context.pulsar_store, tally.topic))
+                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._context.registry.store, tally.topic))
                     for tally in tallies
                 ]
                 left = self._delete(topics[-1], sweep)
@@ -146,7 +146,7 @@ class SwitchStory:
 
     def _delete(self, topic: str, sweep: ServerProcess) -> int:
         """Delete a topic that has ledgers on both clusters, and wait for the sweep; return how many are left."""
-        store = self._context.pulsar_store
+        store = self._context.registry.store
         ledger_ids = sorted(ledgers_of_topic(store, topic))
         with PhaseOneContext(self._settings) as phase_one, TopicsContext(self._settings) as topics:
             plan = phase_one.removal.plan_topic(topic, force=True)
@@ -166,7 +166,7 @@ class SwitchStory:
     def _register(self, bookies: RunBookies, *, bootstrap: bool = False) -> None:
         uri = bookies.metadata_service_uri
         self._say(f"bookie cluster {bookies.name} is registered: {uri}")
-        wanted = Wanted(bookies.name, uri, place_of_uri(uri), bootstrap=bootstrap, shared=False)
+        wanted = ClusterSpec(bookies.name, uri, place_for_brokers(uri), bootstrap=bootstrap, shared=False)
         self._context.registration.register(wanted, wait_s=_PATIENCE_S)
 
     def _create_topics(self) -> list[str]:
@@ -185,13 +185,13 @@ class SwitchStory:
         """Switch as the command does, and let some messages pass, until the sweep has seen it too."""
         switch = self._switching.switch
         begin = time.monotonic()
-        result = switch.run(switch.plan(target), SwitchOptions(wait_s=_PATIENCE_S), self._switching.precheck)
+        result = switch.run(switch.plan(target), SwitchOptions(wait_s=_PATIENCE_S), self._switching.observer)
         switched, precheck = result.switched, result.precheck
         if switched is None:
             failing = precheck.failing if precheck is not None else ()
             raise ServerError(f"nothing was switched to {target}: {'; '.join(one.seen for one in failing)}")
         if not switched.is_whole:
-            raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.troubles)}")
+            raise ServerError(f"the switch to {target} is not whole: {', '.join(switched.order.errors)}")
         source, followed = switched.order.source, max(one.seconds for one in switched.followed)
         load.wait_for(_MESSAGES, _PATIENCE_S)
         home = self._file.parent
@@ -205,7 +205,7 @@ class SwitchStory:
         """Wait until each broker follows the registry as it is now; return when that was seen."""
         epoch, deadline = self._context.registry.require().registry.epoch, time.monotonic() + _PATIENCE_S
         while True:
-            followed = [follower.epoch for follower in read_followers(self._context.pulsar_store)]
+            followed = [follower.epoch for follower in read_followers(self._context.registry.store)]
             now = time.monotonic()
             if followed == [epoch] * len(self._pulsar.brokers):
                 return now
@@ -214,9 +214,10 @@ class SwitchStory:
             time.sleep(0.002)
 
     def _places(self) -> LedgerPlaces:
+        stores = self._context.registry.stores
         return find_places(
             {
-                name: ClusterLedgers(self._context.store_at(bookies.store_url), bookies.ledgers_root, bookies.ids)
+                name: ClusterLedgers(stores.at(bookies.store_url), bookies.ledgers_root, bookies.ids)
                 for name, bookies in self._pulsar.clusters.items()
             }
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, authority_of
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot, authority_of
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.errors import ConfigError
 from bookwarden_dev.devcluster import access
@@ -221,7 +221,7 @@ class SwitchablePulsar:
     @property
     def driver_uri(self) -> str:
         """The URI by which a BookKeeper client with the jar sees all clusters."""
-        return f"bookwarden://{authority_of(BookKeeperPlace(self.store_url, PULSARS_LEDGERS_ROOT))}"
+        return f"bookwarden://{authority_of(LedgersRoot(self.store_url, PULSARS_LEDGERS_ROOT))}"
 
     def protect_metadata(self) -> None:
         """Shut clients without credentials out of the secured ZooKeepers' trees, as DevCluster does."""

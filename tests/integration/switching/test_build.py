@@ -20,8 +20,7 @@ from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.switching.inventory import NOT_OURS
-from bookwarden.switching.moving.build import find_build
-from bookwarden.switching.moving.report import MORE_LATER
+from bookwarden.switching.moving.build import MORE_LATER, find_build
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload

@@ -24,8 +24,8 @@ from bookwarden.ledgers.metadata import Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
-from bookwarden.switching.moving.report import SOME_FAILED
-from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
+from bookwarden.switching.moving.build import SOME_FAILED
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY
 from bookwarden.switching.promoted import NOT_PROMOTED
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata

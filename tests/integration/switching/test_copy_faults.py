@@ -19,14 +19,15 @@ from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.wiring.copying import CopyContext
+from bookwarden.pipelines.copying.stages import copier_of
+from bookwarden.switching.moving.scope import Route
+from bookwarden.wiring.metadata import MetadataContext
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster import ServerProcess
 from bookwarden_dev.devcluster.ports import LOOPBACK
@@ -82,8 +83,9 @@ class Faults:
 
     def copy(self, ledger_ids: Sequence[int], limit: float | None = None) -> dict[int, CopyResult]:
         """Copy these ledgers here, and return what came of each."""
-        with self._context(CopyLimits(bytes_per_second=limit)) as context:
-            return {result.ledger_id: result for result in context.copier.copy(ledger_ids)}
+        with self._context() as context:
+            copier = copier_of(context, Route("a", "b"), limits=CopyLimits(bytes_per_second=limit))
+            return {result.ledger_id: result for result in copier.copy(ledger_ids)}
 
     def problem_of_copy(self, ledger_id: int) -> str | None:
         """Return what is wrong with a ledger in b, as it is asked before the one in a is deleted."""
@@ -91,19 +93,19 @@ class Faults:
         (found,) = BookKeeperCatalog(self.site.store, root).read_many([ledger_id])
         assert isinstance(found, StoredLedger)
         with self._context() as context:
-            return WholeLedgers(lambda: context.metadata.bookies).problem_of(found)
+            return WholeLedgers(lambda: context.bookies).problem_of(found)
 
     def has_first_entry(self, ledger_id: int) -> bool:
         """Return whether all bookies of a copy have its first entry."""
         with self._context() as context:
-            (held,) = ReplicaProbe(context.metadata.bookies).holdings([(ledger_id, self.copies()[ledger_id], 0)])
+            (held,) = ReplicaProbe(context.bookies).holdings([(ledger_id, self.copies()[ledger_id], 0)])
         return {one.presence for one in held.values()} == {Presence.HELD}
 
-    def _context(self, limits: CopyLimits = NO_LIMITS) -> CopyContext:
+    def _context(self) -> MetadataContext:
         words = [word for word in self.site.options if word != "--set"]
         values: dict[str, Any] = dict(word.partition("=")[::2] for word in words)
         values["bookkeeper.request_timeout_seconds"] = str(REQUEST_SECONDS)
-        return CopyContext(load_settings(None, values), "a", "b", limits=limits)
+        return MetadataContext(load_settings(None, values))
 
     @contextmanager
     def under_way(self, ledger_ids: Sequence[int]) -> Iterator[Future[dict[int, CopyResult]]]:

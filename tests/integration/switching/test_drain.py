@@ -22,7 +22,7 @@ from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.inventory import NOT_OURS
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
+from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED
 from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
+from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.findings import Verdict
-from bookwarden.switching.checks.trial import TRIALS_PATH
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_followers
+from bookwarden.switching.checks.observing import TRIALS_PATH
 from bookwarden.switching.registry import serialize_registry
 from bookwarden_dev.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
@@ -108,7 +108,7 @@ def assert_tried_on(site: SwitchingSite, target: str) -> None:
 
 
 def assert_quorums_of_topics_count(site: SwitchingSite, target: str, topic: str) -> None:
-    """Check that a single topic that asks for more bookies than there are stands in the way, until it does not."""
+    """Check that a single topic that asks for more bookies than there are blocks the switch, until it does not."""
     path = f"{topic_path(topic)}/persistence"
     # As many as brokers allow.
     many = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}

@@ -24,7 +24,7 @@ from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.outcomes import CopyResult
 from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.owners import is_ours
+from bookwarden.switching.registry import is_ours
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT

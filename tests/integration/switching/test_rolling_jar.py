@@ -18,14 +18,14 @@ from typing import Any
 import pulsar
 import pytest
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
+from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.names import TopicName
-from bookwarden.switching.owners import is_marked
+from bookwarden.switching.registry import is_marked
 from bookwarden_dev.demo.load import Load
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
@@ -114,7 +114,7 @@ class Rolling:
 def test_the_jar_comes_and_goes_broker_by_broker(
     site: SwitchingSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookwarden.cli.bookie_clusters.jar.PACKAGED", broker_jar())
+    monkeypatch.setattr("bookwarden.cli.bookie_clusters.listing.PACKAGED", broker_jar())
     first, second = (broker for broker in site.brokers if isinstance(broker, InstalledBroker))
     for broker in (first, second):
         # A signal to what the script became reaches the broker.

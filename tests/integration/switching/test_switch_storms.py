@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
 from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.registry import BookieCluster, serialize_registry
 from servers.lossy_proxy import LossyProxy

@@ -9,7 +9,9 @@ from typing import Any
 
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
-from bookwarden.wiring.copying import CopyContext
+from bookwarden.pipelines.copying.stages import copier_of
+from bookwarden.switching.moving.scope import Route
+from bookwarden.wiring.metadata import MetadataContext
 
 
 def say(line: str) -> None:
@@ -27,9 +29,9 @@ def main() -> None:
     values: dict[str, Any] = dict(word.partition("=")[::2] for word in asked.set)
     ledger_ids = json.load(sys.stdin)
     limits = CopyLimits(bytes_per_second=asked.bytes_per_second)
-    with CopyContext(load_settings(None, values), *asked.names, limits=limits) as context:
+    with MetadataContext(load_settings(None, values)) as context:
         say("copying")
-        for result in context.copier.copy(ledger_ids):
+        for result in copier_of(context, Route(*asked.names), limits=limits).copy(ledger_ids):
             say(json.dumps([result.ledger_id, result.outcome.value, result.reason]))
 
 

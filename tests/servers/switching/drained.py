@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bookwarden.switching import unregistering
-from bookwarden.switching.moving.report import MORE_LATER
+from bookwarden.switching.moving.build import MORE_LATER
 from servers.switching.site import SwitchingSite
 
 _PASSES = 4

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
-from bookwarden.switching.moving.report import MORE_LATER
+from bookwarden.switching.moving.build import MORE_LATER
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 

@@ -24,8 +24,7 @@ from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.followers import read_followers
+from bookwarden.switching.brokers import read_brokers, read_followers
 from bookwarden.switching.registry import (
     REGISTRY_PATH,
     Registry,

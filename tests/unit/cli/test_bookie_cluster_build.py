@@ -18,10 +18,17 @@ from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedEr
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.switching.moving.build import Build, BuildLease, find_build
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pace
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
+from bookwarden.switching.moving.build import (
+    MORE_LATER,
+    SOME_FAILED,
+    Build,
+    BuildLease,
+    BuildReport,
+    CopyCounts,
+    NotCopied,
+    Pace,
+    find_build,
+)
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
 from servers.switching.ground import registry_of
@@ -99,7 +106,7 @@ def test_a_folder_is_new_or_resumed(tmp_path: Path) -> None:
     assert "--resume" in refused()[1]
     assert "has --src-cluster a, not b" in refused("--resume", "--src-cluster", "b", "--target", "b")[1]
     begun(tmp_path, source_instance="another")
-    assert "registered anew" in refused("--resume")[1]
+    assert "registered again" in refused("--resume")[1]
     ScanFolder(str(tmp_path)).begin({"scan_id": "of orphans"})
     assert "has no build" in refused("--resume")[1]
     begun(tmp_path, verify=True)
@@ -167,7 +174,7 @@ def shown(report: BuildReport) -> str:
 
 def test_a_report_says_what_stays_and_what_to_do() -> None:
     one = Build("a", "b", Scope(), "/builds/one", 1, counts=counts(*CopyOutcome))
-    stays = (Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
+    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
     text = shown(BuildReport(one, stays, 1.0))
     for part in (
         "7 failed schema:t/n/x entry 3 is damaged",
@@ -188,7 +195,7 @@ def test_a_report_says_what_stays_and_what_to_do() -> None:
 
 def test_a_verification_says_what_is_not_proven() -> None:
     found = counts(CopyOutcome.COMPLETE, CopyOutcome.FAILED)
-    stays = (Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
+    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
     report = BuildReport(Build("a", "b", Scope(), "/f", 1, counts=found), stays, 1.0, is_verification=True)
     text = shown(report)
     for part in (

@@ -10,8 +10,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
@@ -67,7 +66,7 @@ def test_a_precheck_tells_programs_each_line(site: Site) -> None:
 def test_a_switch_that_is_not_ready_changes_nothing(site: Site) -> None:
     result = site.run("switch", "--target", "b", "--yes")
     assert result.exit_code == NOT_READY, result.stderr
-    assert "stand in the way" in result.stdout or "stands in the way" in result.stdout
+    assert "check blocks it" in result.stdout or "checks block it" in result.stdout
 
 
 def test_a_dry_run_says_what_would_be_done(site: Site) -> None:

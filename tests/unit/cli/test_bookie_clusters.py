@@ -13,8 +13,7 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
-from bookwarden.switching.broker_jar import PACKAGED
-from bookwarden.switching.documents import SUPERSEDED
+from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry, serialize_registry
 
 SAMPLE = Path(__file__).parents[2] / "data" / "bookie_cluster_registry" / "valid" / "switched.json"
@@ -207,7 +206,7 @@ def made_up_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "package" / "bookwarden-broker.jar"
     path.parent.mkdir()
     path.write_bytes(b"PK made up")
-    monkeypatch.setattr("bookwarden.cli.bookie_clusters.jar.PACKAGED", path)
+    monkeypatch.setattr("bookwarden.cli.bookie_clusters.listing.PACKAGED", path)
     return path
 
 

@@ -15,9 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli.bookie_clusters.commands import bookie_clusters
 from bookwarden.cli.main import COMMANDS
 from bookwarden.cli.shell.extras import EXTRA_OF, missing_extra
 from bookwarden.cli.shell.failures import TranslatingGroup
+from bookwarden.cli.shell.late import LateCommand
 from bookwarden.errors import MissingExtraError, PulsarError
 from servers.help_pages import EVERY_HELP, assert_every_command_helps
 
@@ -148,9 +150,8 @@ def test_a_package_that_is_absent_as_a_whole_or_in_part_has_its_extra(name: str)
     assert missing_extra(ModuleNotFoundError(name=name)) is not None
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_the_listed_summary_is_the_first_sentence_of_the_command(command: click.Command) -> None:
-    late = next(one for one in COMMANDS if one is command)
+@pytest.mark.parametrize("late", [*COMMANDS, *bookie_clusters.commands.values()], ids=lambda command: command.name)
+def test_the_listed_summary_is_the_first_sentence_of_the_command(late: LateCommand) -> None:
     found = late.load()
     assert (found.name, found.get_short_help_str(limit=300)) == (late.name, late.short_help)
 
@@ -170,6 +171,13 @@ def test_counting_what_is_in_flight_loads_neither_servers_nor_demo_nor_spark() -
     assert "bookwarden.clusters.pulsar.rest.topics" in seen
     others = ("bookwarden_dev.devcluster", "bookwarden_dev.demo", "bookwarden.pipelines", *EXTRA_OF)
     assert not {name for name in seen for other in others if f"{name}.".startswith(f"{other}.")}
+
+
+def test_a_list_of_bookie_clusters_loads_little_of_the_program() -> None:
+    seen = imported(["--set", "metadata_store.urls=['memory:one']", "bookie-clusters", "list"])
+    ours = {name for name in seen if name.startswith("bookwarden")}
+    assert "bookwarden.switching.registry_node" in ours
+    assert len(ours) <= 120
 
 
 def test_counting_what_is_in_flight_gets_to_the_broker_without_extras() -> None:

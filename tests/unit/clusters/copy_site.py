@@ -11,8 +11,8 @@ from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, Ground, Placement
+from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
@@ -37,7 +37,7 @@ def payload_of(entry_id: int) -> bytes:
 
 
 def placement_in(store: MetadataStore) -> Placement:
-    return Placement(lambda: Ground(read_members(store, B).writable, {}, {}), lambda _: Affinity())
+    return Placement(lambda: BookieTopology(read_members(store, B).writable, {}, {}), lambda _: Affinity())
 
 
 def offloaded_info(ledger_id: int) -> LedgerInfo:
@@ -120,9 +120,9 @@ class CopySite:
 
     def copier(self, store: MetadataStore | None = None, **options: Any) -> LedgerCopier:
         """Make a copier; it sees the metadata through this store, if one is given."""
-        places = Place(store or self.store, A), Place(store or self.store, B)
+        places = (store or self.store, A), (store or self.store, B)
         placement = placement_in(self.store)
-        return LedgerCopier(*places, self.bookies, self.named, placement, **{"owner": OWNER, **options})
+        return LedgerCopier(*places, self.bookies, self.named.read, placement, **{"owner": OWNER, **options})
 
     def copy(self, *ledger_ids: int, **options: Any) -> CopyResult:
         """Copy ledgers; return the result of the last one."""

@@ -6,19 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.copiers import CopiersBetween
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.ports import Place
+from bookwarden.switching.moving.copiers import OfflineCopiers
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
-SOURCE, TARGET = Place("memory:a", "/ledgers"), Place("memory:b", "/bookies-b")
+SOURCE, TARGET = LedgersRoot("memory:a", "/ledgers"), LedgersRoot("memory:b", "/bookies-b")
 HOLDER = ManagedLedgerHolder("t/n/persistent/orders")
 
 
@@ -47,8 +48,8 @@ def test_where_no_broker_lives_what_was_read_counts(named: frozenset[int] | None
         path = ledger_path(SOURCE.ledgers_root, ledger_id)
         stores[SOURCE.url].create(path, encode_ledger_metadata(metadata), make_parents=True)
     brokers = Brokers()
-    copiers = CopiersBetween(stores.__getitem__, MemoryStore(), brokers, BookieOptions())
-    with copiers(SOURCE, TARGET, "5f2c9a41", named) as copier:
+    copiers = OfflineCopiers(ClusterStores(stores.__getitem__), MemoryStore(), brokers, BookieOptions())
+    with copiers.copier(SOURCE, TARGET, "5f2c9a41", named) as copier:
         outcomes = {result.ledger_id: result.outcome for result in copier.copy([5, 6])}
     # The target has no bookie to copy to.
     assert outcomes == {copied: CopyOutcome.DEFERRED, 11 - copied: CopyOutcome.GONE}

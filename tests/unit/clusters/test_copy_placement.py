@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.bookkeeper.copying.placement import (
     Affinity,
-    Ground,
+    BookieTopology,
     Placement,
     candidates,
     ensemble_from,
@@ -39,24 +39,24 @@ def bookies(count: int, name: str = "b") -> frozenset[str]:
     return frozenset(f"{name}{number}" for number in range(count))
 
 
-def fixed(ground: Ground, affinity: Affinity = NOBODY) -> Placement:
+def fixed(ground: BookieTopology, affinity: Affinity = NOBODY) -> Placement:
     return Placement(lambda: ground, lambda _: affinity)
 
 
 @st.composite
-def grounds(draw: st.DrawFn) -> tuple[Ground, int, int, int]:
+def grounds(draw: st.DrawFn) -> tuple[BookieTopology, int, int, int]:
     """Some bookies in racks, with the size, write quorum and beginning of an ensemble of them."""
     writable = sorted(bookies(draw(st.integers(1, 7))))
     racks = {bookie: rack for bookie in writable if (rack := draw(st.sampled_from(["", "/r1", "/r2", "/r3"])))}
     size = draw(st.integers(1, min(5, len(writable))))
     quorum = draw(st.integers(1, size))
-    return Ground(frozenset(writable), {}, racks), size, quorum, draw(st.integers(0, len(writable) - 1))
+    return BookieTopology(frozenset(writable), {}, racks), size, quorum, draw(st.integers(0, len(writable) - 1))
 
 
-@example((Ground(bookies(4), {}, {"b2": "/r1", "b3": "/r2"}), 4, 2, 0))
+@example((BookieTopology(bookies(4), {}, {"b2": "/r1", "b3": "/r2"}), 4, 2, 0))
 @given(grounds())
 def test_replicas_share_a_rack_only_where_no_other_order_of_any_bookies_parts_them(
-    drawn: tuple[Ground, int, int, int],
+    drawn: tuple[BookieTopology, int, int, int],
 ) -> None:
     ground, size, quorum, start = drawn
     ring = ring_of(ground.writable, ground.racks)
@@ -88,7 +88,9 @@ def test_replicas_of_an_entry_are_neighbours(ensemble: str, quorum: int, racks: 
 @pytest.mark.parametrize("racks", [1, 2, 3])
 def test_ledgers_are_spread_evenly_over_all_bookies(step: int, racks: int) -> None:
     writable = bookies(6)
-    ground = Ground(writable, {}, {bookie: f"/r{int(bookie[1:]) * racks // 6}" for bookie in writable if racks > 1})
+    ground = BookieTopology(
+        writable, {}, {bookie: f"/r{int(bookie[1:]) * racks // 6}" for bookie in writable if racks > 1}
+    )
     placement = fixed(ground)
     counts = Counter(
         bookie for number in range(3000) for bookie in placement.choose(ledger(7_000_000 + number * step), None)
@@ -99,18 +101,18 @@ def test_ledgers_are_spread_evenly_over_all_bookies(step: int, racks: int) -> No
 
 def test_an_ensemble_shrinks_to_the_write_quorum_and_no_further() -> None:
     for count, size in ((5, 4), (4, 4), (3, 3), (2, 2)):
-        chosen = fixed(Ground(bookies(count), {}, {})).choose(ledger(1, 4, 2), None)
+        chosen = fixed(BookieTopology(bookies(count), {}, {})).choose(ledger(1, 4, 2), None)
         assert len(set(chosen)) == len(chosen) == size
     with pytest.raises(BookieUnavailableError, match=r"ledger 1 goes to 2 bookies.* writable there are 1: 1 missing;"):
-        fixed(Ground(bookies(1), {}, {})).choose(ledger(1, 4, 2), None)
-    placement = fixed(Ground(bookies(3), {}, {}))
+        fixed(BookieTopology(bookies(1), {}, {})).choose(ledger(1, 4, 2), None)
+    placement = fixed(BookieTopology(bookies(3), {}, {}))
     assert set(placement.choose(ledger(1, 3, 2), None, {"b0"})) == {"b1", "b2"}
     with pytest.raises(BookieUnavailableError, match=r"1: 1 missing \(b0, b1 cannot be used now\); start bookies"):
         placement.choose(ledger(1, 3, 2), None, {"b0", "b1", "another"})
 
 
 GROUPS = {"g": frozenset({"g1", "g2", "gone"}), "s": frozenset({"s1"}), "other": frozenset({"o1", "o2", "g2"})}
-EVERY = Ground(frozenset({"g1", "g2", "s1", "o1", "o2", "free"}), GROUPS, {})
+EVERY = BookieTopology(frozenset({"g1", "g2", "s1", "o1", "o2", "free"}), GROUPS, {})
 IN_G, IN_G_OR_S = Affinity(frozenset({"g"})), Affinity(frozenset({"g"}), frozenset({"s"}))
 
 
@@ -168,9 +170,9 @@ def test_the_namespace_of_the_holder_is_asked_once(holder: Holder | None, asked:
 
 
 def test_what_it_goes_by_is_never_older_than_five_seconds() -> None:
-    clock, grounds_now, reads = Clock(), [Ground(bookies(2), {}, {})], []
+    clock, grounds_now, reads = Clock(), [BookieTopology(bookies(2), {}, {})], []
 
-    def read() -> Ground:
+    def read() -> BookieTopology:
         reads.append(clock.passed)
         return grounds_now[-1]
 
@@ -178,7 +180,7 @@ def test_what_it_goes_by_is_never_older_than_five_seconds() -> None:
     placement = Placement(read, lambda _: groups[-1], now=clock.now)
     holder = ManagedLedgerHolder("t/n/persistent/x")
     assert set(placement.choose(ledger(1), holder)) == bookies(2)
-    grounds_now.append(Ground(bookies(2, "c"), {"g": frozenset({"c0"})}, {}))
+    grounds_now.append(BookieTopology(bookies(2, "c"), {"g": frozenset({"c0"})}, {}))
     groups.append(IN_G)
     clock.sleep(4.9)
     assert set(placement.choose(ledger(1), holder)) == bookies(2)

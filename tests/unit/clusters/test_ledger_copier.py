@@ -13,7 +13,7 @@ import pytest
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, Place, closed_copy, opened_copy
+from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier, closed_copy, opened_copy
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import StoreUnavailableError
@@ -493,8 +493,8 @@ def test_of_two_copiers_one_closes_and_the_other_finds_it_done(ground: CopySite)
     def contest() -> None:
         addresses = BookieAddresses(store, A, lambda: [(store, B)])
         with Bookies(addresses, BookieOptions(request_timeout_s=1.5)) as bookies:
-            places = Place(store, A), Place(store, B)
-            (result,) = LedgerCopier(*places, bookies, other, placement_in(store), owner=OWNER).copy([7])
+            places = (store, A), (store, B)
+            (result,) = LedgerCopier(*places, bookies, other.read, placement_in(store), owner=OWNER).copy([7])
             assert result.outcome is CopyOutcome.COPIED
 
     store.contest = contest

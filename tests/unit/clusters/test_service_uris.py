@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace, bookkeeper_place
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot, bookkeeper_place
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.urls import split_chroot
@@ -36,8 +36,8 @@ from bookwarden.wiring.stores import bookkeeper_place_of
     ],
 )
 def test_each_form_names_a_store_and_a_ledgers_root(text: str, url: str, root: str) -> None:
-    assert bookkeeper_place(text) == BookKeeperPlace(url, root)
-    assert bookkeeper_place(text, root) == BookKeeperPlace(url, root)
+    assert bookkeeper_place(text) == LedgersRoot(url, root)
+    assert bookkeeper_place(text, root) == LedgersRoot(url, root)
     assert split_chroot(url)
 
 
@@ -69,10 +69,8 @@ def settings(**values: str) -> Settings:
 
 
 def test_two_different_ledgers_roots_are_refused() -> None:
-    assert bookkeeper_place_of(settings(ledgers_root="/x/").metadata_store) == BookKeeperPlace(
-        "zk:127.0.0.1:2181", "/x"
-    )
-    assert bookkeeper_place_of(settings(bookkeeper_url="zk:b:1", ledgers_root="/x").metadata_store) == BookKeeperPlace(
+    assert bookkeeper_place_of(settings(ledgers_root="/x/").metadata_store) == LedgersRoot("zk:127.0.0.1:2181", "/x")
+    assert bookkeeper_place_of(settings(bookkeeper_url="zk:b:1", ledgers_root="/x").metadata_store) == LedgersRoot(
         "zk:b:1", "/x"
     )
     with pytest.raises(ConfigError, match=r"ledgers_root is /x, and bookkeeper_url zk://b:1/y means /y: leave"):
@@ -80,7 +78,7 @@ def test_two_different_ledgers_roots_are_refused() -> None:
 
 
 def test_the_first_metadata_root_is_a_store_and_never_a_service_uri() -> None:
-    assert bookkeeper_place_of(settings(urls="['zk://a:1/pulsar']").metadata_store) == BookKeeperPlace(
+    assert bookkeeper_place_of(settings(urls="['zk://a:1/pulsar']").metadata_store) == LedgersRoot(
         "zk://a:1/pulsar", "/ledgers"
     )
 

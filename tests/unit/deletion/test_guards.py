@@ -81,7 +81,7 @@ def test_all_three_ask_the_same_guards_in_this_order_and_a_dry_run_can_do_nothin
         found = [sweeps.sweep._verifier, looks.sweep._verifier, verifier_of(metadata, configured)]
         assert [[type(guard) for guard in one._guards] for one in found] == [ORDER] * 3
         assert len({type(one._catalog) for one in found}) == 1
-        assert all(one._catalog._for_deletion for one in found)  # type: ignore[attr-defined]  # of PlacedCatalog
+        assert all(one._catalog._for_deletion for one in found)  # type: ignore[attr-defined]  # of MultiClusterCatalog
         assert (sweeps.sweep._acts is None, looks.sweep._acts) == (False, None)
         assert [type(guard) for guard in sweeps.sweep._acts.ledgers._again] == ORDER[-2:]  # type: ignore[union-attr]
     assert [type(guard) for guard in Site(Ground()).verifier._guards] == ORDER

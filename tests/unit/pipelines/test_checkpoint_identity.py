@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import bookwarden.wiring.metadata
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.config import load_settings
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
@@ -22,7 +23,6 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     require_own,
 )
 from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord
-from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import BookieCluster, Registry
 from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wiring.metadata import MetadataContext
@@ -165,7 +165,7 @@ def test_registered_bookie_clusters_and_those_that_ledgers_were_moved_between_ar
     }
     RegistryNode(store, "memory:x").create(Registry(1, "0a1b2c3d", "/ledgers", "old", clusters))
     moved = MoveRecord(
-        *("ffff0000", Place("memory:x", "/ledgers-c"), "i-3", Place("memory:x", "/ledgers"), "i-1"),
+        *("ffff0000", LedgersRoot("memory:x", "/ledgers-c"), "i-3", LedgersRoot("memory:x", "/ledgers"), "i-1"),
         *("zk:x:1/ledgers", "/folder", MovePhase.DONE),
         former=frozenset({"i-4"}),
     )

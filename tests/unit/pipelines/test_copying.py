@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import load_settings
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, identify_holder
 from bookwarden.ledgers.kinds import CursorHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
@@ -26,18 +26,19 @@ from bookwarden.pipelines.copying import stages as copying_stages
 from bookwarden.pipelines.copying.stages import (
     COPYING_STAGE,
     LISTING_STAGE,
-    CopiedLedgers,
-    Copying,
-    ProvenLedgers,
-    Watch,
+    CopyJob,
+    CopyProgress,
+    CopyStages,
+    VerifyJob,
     counts_of,
     first_staying,
     planned_counts_of,
 )
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.counts import CopyCounts
+from bookwarden.switching.moving.build import CopyCounts
 from bookwarden.switching.moving.scope import Route, Scope, scope_of
+from bookwarden.wiring.metadata import MetadataContext
 from unit.pipelines.one_after_another import OneAfterAnother
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
 
@@ -80,7 +81,7 @@ class MetadataCopier:
 
 
 @dataclass(frozen=True)
-class Copied(CopiedLedgers):
+class Copied(CopyJob):
     """With the copier of the test."""
 
     by: MetadataCopier
@@ -102,7 +103,7 @@ class Bookies:
 
 
 @dataclass(frozen=True)
-class Proven(ProvenLedgers):
+class Proven(VerifyJob):
     """With the bookies of the test."""
 
     by: Bookies
@@ -144,8 +145,8 @@ class Builder:
 
     def copying(
         self, folder: ScanFolder, scope: Scope, copier: MetadataCopier | None = None, kill_at: int | None = None
-    ) -> Copying:
-        return Copying(cast(Stages, OneAfterAnother(folder, kill_at)), self.copied(scope, copier), tasks=2)
+    ) -> CopyStages:
+        return CopyStages(cast(Stages, OneAfterAnother(folder, kill_at)), self.copied(scope, copier), tasks=2)
 
     def run(
         self, folder: ScanFolder, scope: Scope, copier: MetadataCopier | None = None, kill_at: int | None = None
@@ -218,7 +219,7 @@ def test_a_piece_has_so_many_bytes_at_most_and_one_ledger_at_least(
 
 def test_how_far_it_is_shows_in_the_folder(builder: Builder, tmp_path: Path) -> None:
     folder = ScanFolder(str(tmp_path))
-    watch = Watch(folder)
+    watch = CopyProgress(folder)
     watch.look()
     assert watch.ledgers == 0
     with suppress(KeyboardInterrupt):
@@ -264,7 +265,7 @@ def test_a_verification_reads_what_is_whole_and_copies_nothing(builder: Builder,
     before, bookies = builder.clusters.places_of(500), Bookies(lacks=303)
     folder = ScanFolder(str(tmp_path / "2"))
     proven = Proven(builder.settings, Route("a", "b"), EVERY_KIND, CopyLimits(), None, bookies)
-    copying = Copying(cast(Stages, OneAfterAnother(folder)), proven, tasks=2)
+    copying = CopyStages(cast(Stages, OneAfterAnother(folder)), proven, tasks=2)
     listed = copying.read_source(LedgerListing(builder.clusters.store, "/ledgers"))
     # One copy, and one original, go between.
     builder.clusters.store.delete_many([(ledger_path(ROOTS["b"], 101), 0)])
@@ -288,7 +289,7 @@ def test_a_verification_reads_what_is_whole_and_copies_nothing(builder: Builder,
 
 
 def test_a_ledger_that_the_copier_forgets_is_no_success(builder: Builder, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="others were told of"):
+    with pytest.raises(FormatError, match="the copier returned others"):
         builder.run(ScanFolder(str(tmp_path)), Scope(), MetadataCopier(builder.clusters, forgets=301))
 
 
@@ -302,3 +303,22 @@ def test_an_unreadable_ledger_is_left_to_the_copier(builder: Builder, tmp_path: 
     listed = copying.read_source(LedgerListing(builder.clusters.store, "/ledgers"))
     assert 700 in ids_in(tmp_path, LISTING_STAGE)
     assert sum(seal.rows for seal in listed) == 72
+
+
+def test_a_process_whose_copier_is_refused_opens_its_stores_once(
+    name: str, clusters: TwoBookieClusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[MetadataContext] = []
+
+    def opening(*arguments: Any, **options: Any) -> MetadataContext:
+        opened.append(MetadataContext(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(copying_stages, "MetadataContext", opening)
+    settings = load_settings(overrides={"metadata_store.urls": f'["memory:{name}"]'})
+    job = CopyJob(settings, Route("x", "b"), EVERY_KIND, CopyLimits(), None)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="no bookie cluster 'x' is registered"):
+            job.copier()
+    assert job.metadata() is opened[0]
+    assert len(opened) == 1

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.serve import _listen
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.config import ServeSettings, load_settings
 from bookwarden.errors import ServerError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
@@ -163,7 +164,12 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
         ("switch --target a --yes", "POST", "/switch", {"target": "a"}, 200),
         ("switch --target c", "POST", "/switch", {"target": "c"}, 409),
         ("rollback --yes", "POST", "/rollback", {}, 404),
+        ("register --name c --metadata-service-uri {uri} --yes", "PUT", "/c", {}, 409),
+        ("register --name c --metadata-service-uri {uri} --dry-run", "PUT", "/c?dryRun=true", {}, 409),
+        ("register --name c --metadata-service-uri {uri} --bootstrap", "PUT", "/c", {"bootstrap": True}, 409),
+        ("register --name c --metadata-service-uri x --yes", "PUT", "/c", {"metadataServiceUri": "x"}, 400),
         ("deprecate b", "POST", "/b/deprecated", {"deprecated": True}, 200),
+        ("deprecate c", "POST", "/c/deprecated", {"deprecated": True}, 409),
         ("deprecate a", "POST", "/a/deprecated", {"deprecated": True}, 409),
         ("raise-ids --name b --dry-run", "POST", "/b/raise-ids?dryRun=true", None, 200),
         ("upgrade --owner 0badc0de --yes", "POST", "/upgrade", {"owners": ["0badc0de"], "dryRun": False}, 200),
@@ -174,6 +180,7 @@ def test_what_changes_something_needs_the_content_type(headers: dict[str, str]) 
         ("set-uri a --metadata-service-uri {uri} --yes", "POST", "/a/metadata-service-uri", {"dryRun": False}, 409),
         ("unregister b --dry-run", "DELETE", "/b?dryRun=true", None, 200),
         ("unregister b --yes", "DELETE", "/b", None, 200),
+        ("unregister c --yes", "DELETE", "/c", None, 409),
         ("unregister a --yes", "DELETE", "/a", None, 409),
         ("unregister b --lost --confirm b", "DELETE", "/b?lost=true&confirm=b", None, 409),
         (
@@ -212,6 +219,43 @@ def test_a_command_and_rest_say_the_same(
     assert told == answer if ended.stdout else told["error"] == answer["reason"]
     assert value_of(one).replace(by_command.name.encode(), site.name.encode()) == value_of(other)
     assert (ended.exit_code == 0) == (found == 200 and answer.get("ready") is not False), ended.output
+
+
+def test_a_cluster_is_registered_by_rest_as_by_the_command_and_ids_are_raised_only_if_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemoryStore, "close", lambda _: None)
+    by_command, site = Site(registry_of()), Site(registry_of())
+    stores = [by_command.fill(), site.fill()]
+    for name in (by_command.name, site.name):
+        other = shared_memory_store(f"{name}-c")
+        for node in ("available/readonly", "cookies", "available/c1:3181"):
+            other.create(f"/ledgers/{node}", b"", make_parents=True)
+        other.create("/ledgers/INSTANCEID", b"instance-c")
+        # Its own clients have given ids that the brokers' counter did not reach.
+        LedgerIds(other, "/ledgers").raise_to(40)
+
+    def command(*words: str) -> Any:
+        sets = [word for name, value in by_command.overrides.items() for word in ("--set", f"{name}={value}")]
+        words = (*words, "--name", "c", "--metadata-service-uri", f"{by_command.uri}-c", "-o", "json")
+        ended = CliRunner().invoke(cli, [*sets, "bookie-clusters", "register", *words])
+        return json.loads((ended.stdout or ended.stderr).replace(by_command.name, site.name))
+
+    def rest(query: str = "", **fields: Any) -> tuple[int, Any]:
+        body = {"metadataServiceUri": f"{site.uri}-c", **fields}
+        return site.ask("PUT", f"/admin/v2/bookie-clusters/c{query}", body, **JSON)
+
+    before = value_of(stores[0])
+    assert rest("?dryRun=true") == (200, command("--dry-run"))
+    status, refused = rest()
+    assert (status, "with raiseIds the 40 between are left out" in refused["reason"]) == (409, True)
+    assert "error" in command()
+    assert [value_of(store) for store in stores] == [before, before]
+    status, registered = rest(raiseIds=True)
+    assert (status, registered) == (200, command("--yes"))
+    assert (registered["raisedBy"], registered["nextLedgerId"]) == (40, 40)
+    one, other_value = map(value_of, stores)
+    assert one.replace(by_command.name.encode(), site.name.encode()) == other_value != before
 
 
 def test_a_registry_is_saved_and_put_back_by_rest_as_by_commands(

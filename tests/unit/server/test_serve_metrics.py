@@ -11,13 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.server.metrics import OverviewCollector, metrics_text
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pace
+from bookwarden.switching.documents import Overview
+from bookwarden.switching.moving.build import Build, CopyCounts, FoundBuild, Pace
 from bookwarden.switching.moving.scope import Scope
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.overview import Overview
 from bookwarden.switching.promoted import Promotion
 from servers.switching.ground import registry_of
 

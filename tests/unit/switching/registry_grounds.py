@@ -5,28 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.lost_clusters import LostClusters
-from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import IdRaising
-from bookwarden.switching.registering import Registration, Wanted
+from bookwarden.switching.registering import ClusterSpec, Registration
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
-from bookwarden.switching.registry_import import RegistryImport
-from bookwarden.switching.registry_node import RegistryNode
-from bookwarden.switching.unregistering import Unregistration
-from bookwarden.switching.upgrading import Upgrade
-from bookwarden.switching.uri_change import UriChange
+from bookwarden.switching.registry_node import ClusterRegistry
+from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
+from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 
 PULSAR, OTHER = "memory:pulsar", "memory:other"
-A, B = Place(PULSAR, "/ledgers"), Place(OTHER, "/bookies-b")
+A, B = LedgersRoot(PULSAR, "/ledgers"), LedgersRoot(OTHER, "/bookies-b")
+
+
+class Stores(ClusterStores):
+    """Stores that a test may replace."""
+
+    def at(self, url: str) -> MetadataStore:
+        return self._open_store(url)
 
 
 class Ground:
@@ -35,7 +39,7 @@ class Ground:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.pulsar = SessionStore(clock)
         self.stores: dict[str, MemoryStore] = {PULSAR: self.pulsar, OTHER: MemoryStore()}
-        self.registry = RegistryNode(self.pulsar, PULSAR)
+        self.registry = ClusterRegistry(Stores(self.stores.__getitem__), PULSAR)
         self.brokers_place = A
         #: The owner of a move by the INSTANCEID of its target.
         self.moved: dict[str, str] = {}
@@ -45,40 +49,37 @@ class Ground:
     @property
     def registration(self) -> Registration:
         """Registers in this Pulsar cluster."""
-        ids = self.ids
-        return Registration(
-            self.registry, self.pulsar, self.opened, ids, self.brokers_place, self.ids_at, self.moved.get
-        )
+        return Registration(self.registry, self.brokers_place, self.moved.get)
 
     @property
     def upgrade(self) -> Upgrade:
         """Upgrades the registry of this Pulsar cluster."""
-        return Upgrade(self.registry, self.pulsar, self.opened, self.ids_at)
+        return Upgrade(self.registry)
 
     @property
     def unregistration(self) -> Unregistration:
         """Unregisters in this Pulsar cluster."""
-        return Unregistration(self.registry, self.pulsar, self.opened, lambda: time.time() + self.later_s)
+        return Unregistration(self.registry, lambda: time.time() + self.later_s)
 
     @property
     def lost_clusters(self) -> LostClusters:
         """Unregisters what is lost."""
-        return LostClusters(self.unregistration, ReferencePieces({PULSAR: self.pulsar}).read_all)
+        return LostClusters(self.unregistration, ReferencePieces({PULSAR: self.pulsar}))
 
     @property
     def uri_change(self) -> UriChange:
         """Changes addresses."""
-        return UriChange(self.registry, self.pulsar, self.registration)
+        return UriChange(self.registration)
 
     @property
     def registry_import(self) -> RegistryImport:
         """Puts a saved registry back."""
-        return RegistryImport(self.registry, self.pulsar, self.opened, self.ids)
+        return RegistryImport(self.registry)
 
     @property
-    def id_raising(self) -> IdRaising:
+    def id_raising(self) -> IdRaiser:
         """Raises counters of this Pulsar cluster."""
-        return IdRaising(self.registry, self.pulsar, self.opened, self.ids_at)
+        return IdRaiser(self.registry)
 
     @property
     def now(self) -> Registry:
@@ -89,16 +90,12 @@ class Ground:
         """The generator of ids below a root of Pulsar's own store."""
         return LedgerIds(self.pulsar, root)
 
-    def ids_at(self, place: Place) -> LedgerIds:
+    def ids_at(self, place: LedgersRoot) -> LedgerIds:
         """The generator of ids that a bookie cluster has itself."""
         return LedgerIds(self.stores[place.url], place.ledgers_root)
 
-    def opened(self, place: Place) -> BookieClusterMetadata:
-        """Open a place."""
-        return BookieClusterMetadata(self.stores[place.url], place.url, place.ledgers_root)
-
     def cluster(
-        self, place: Place, instance: str | None, bookies: tuple[str, ...] = (), layout: bytes | None = None
+        self, place: LedgersRoot, instance: str | None, bookies: tuple[str, ...] = (), layout: bytes | None = None
     ) -> None:
         """Initialise a bookie cluster whose bookies run."""
         store, root = self.stores[place.url], place.ledgers_root
@@ -117,7 +114,7 @@ class Ground:
         """Create a node."""
         store.create(path, value, make_parents=True)
 
-    def give_ids(self, place: Place, count: int) -> None:
+    def give_ids(self, place: LedgersRoot, count: int) -> None:
         """Let the cluster's own generator give so many ids."""
         store, path = self.stores[place.url], f"{place.ledgers_root}/idgen"
         if store.get(path) is None:
@@ -126,7 +123,7 @@ class Ground:
             node = store.ephemeral_sequential(f"{path}/ID-", b"")
             store.delete_many([(node, 0)])
 
-    def ledger(self, place: Place, ledger_id: int, owner: str | None = None, **more: bytes) -> None:
+    def ledger(self, place: LedgersRoot, ledger_id: int, owner: str | None = None, **more: bytes) -> None:
         """Make a ledger, with an owner's mark or without."""
         custom = {"application": b"pulsar"} | ({} if owner is None else {"bookwarden.owner": owner.encode()}) | more
         segments = (Segment(0, ("a1:3181",)),)
@@ -157,7 +154,7 @@ class Ground:
 
         self.pulsar.watch(REGISTRY_PATH, follow)
 
-    def register(self, wanted: Wanted) -> Registry:
+    def register(self, wanted: ClusterSpec) -> Registry:
         """Register as the command does; return the registry then."""
         plan = self.registration.plan(wanted)
         if plan.behind:
@@ -166,11 +163,11 @@ class Ground:
         return self.now
 
 
-def first(place: Place = A, *, uri: str = "uri-of-a", shared: bool = False) -> Wanted:
+def first(place: LedgersRoot = A, *, uri: str = "uri-of-a", shared: bool = False) -> ClusterSpec:
     """The bootstrap cluster."""
-    return Wanted("a", uri, place, bootstrap=True, shared=shared)
+    return ClusterSpec("a", uri, place, bootstrap=True, shared=shared)
 
 
-def further(place: Place = B, *, name: str = "b", uri: str = "uri-of-b", shared: bool = False) -> Wanted:
+def further(place: LedgersRoot = B, *, name: str = "b", uri: str = "uri-of-b", shared: bool = False) -> ClusterSpec:
     """A cluster beside it."""
-    return Wanted(name, uri, place, shared=shared)
+    return ClusterSpec(name, uri, place, shared=shared)

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from bookwarden.metastore.interface import Versioned
-from bookwarden.switching.brokers import Broker, matched, read_brokers
-from bookwarden.switching.followers import FollowerNode, follower_node
+from bookwarden.switching.brokers import Broker, FollowerNode, follower_node, matched, read_brokers
 from servers.switching.ground import Ground, follower_value, registry_of
 
 VALUE = follower_value(registry_of())
@@ -83,4 +82,4 @@ def test_of_several_nodes_the_one_furthest_behind_counts() -> None:
 def test_a_node_that_is_no_followers_is_trouble(value: bytes) -> None:
     found = matched("b", node(1), [told(1), told(1, value)])
     assert found.follower is None
-    assert "no follower's" in found.trouble
+    assert "no follower's" in found.error

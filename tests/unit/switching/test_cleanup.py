@@ -9,19 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
-from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import LedgerState
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import MarkedLedger, MarkReport, PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.former import FormerPlaces
+from bookwarden.switching.moving.former import FormerClusters
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import NOT_PROMOTED, Promotion
+from bookwarden.switching.promoted import NOT_PROMOTED, Promotion, keep_promotion, void_promotion
 from bookwarden.switching.registry import Directive
 from unit.clusters.copy_site import offloaded_info
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
@@ -46,18 +44,23 @@ class Site(TwoBookieClusters):
         super().__init__(MemoryStore(lambda: self.changed_at))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
-        self.promotion: Promotion | None = Promotion("b", 3, int(NOW * 1000), frozenset())
-        self.cleanup = Cleanup(
-            FormerPlaces(
-                *(self.clusters, self.catalog, read_every_ledger, self.named.get),
-                lambda holders: dict.fromkeys(holders, self.references),
-            ),
-            lambda: self.promotion,
-            self,
-            lambda: State(self.phase, self.registry, None, ()),
-            WINDOW_S,
-            lambda: NOW,
+        self.promote(Promotion("b", 3, int(NOW * 1000), frozenset()))
+
+    @property
+    def cleanup(self) -> Cleanup:
+        former = FormerClusters(
+            *(self.clusters, self.catalog, self.named.get), lambda holders: dict.fromkeys(holders, self.references)
         )
+        return Cleanup(former, self.store, self, self.mark, self.enabled, WINDOW_S, lambda: NOW)
+
+    def state(self) -> State:
+        return State(self.phase, self.registry, None, ())
+
+    def promote(self, promotion: Promotion | None) -> None:
+        """Write the newest promotion."""
+        void_promotion(self.store)
+        if promotion is not None:
+            keep_promotion(self.store, promotion, -1)
 
     def mark(self, marks: Sequence[PendingDeletion]) -> MarkReport:
         told = [MarkedLedger(mark, "no answer" if mark.ledger_id in self.failing else None) for mark in marks]
@@ -147,7 +150,7 @@ def test_an_order_looks_asks_and_marks(site: Site) -> None:
     site.enabled = False
     with pytest.raises(RefusedError, match="topic_two_phase_deletion_enabled is false"):
         site.cleanup.clean_up(confirm=confirm)
-    site.promotion = None
+    site.promote(None)
     assert site.cleanup.clean_up(confirm=confirm).done is None
     assert asked == [2]
 
@@ -198,7 +201,7 @@ def test_after_a_rollback_the_copies_may_go(site: Site) -> None:
     # Handles that were opened on b are read there until their topics are unloaded.
     assert site.cleanup.targets().kept == Counter({("b", NOT_PROMOTED): 3})
     assert site.cleanup.mark().sent == 0
-    site.promotion = Promotion("a", 4, int(NOW * 1000), frozenset())
+    site.promote(Promotion("a", 4, int(NOW * 1000), frozenset()))
     assert site.cleanup.mark().sent == 3
     assert {mark.bookie_cluster for mark in site.marked} == {"b"}
 
@@ -207,7 +210,8 @@ def test_copies_made_ahead_of_a_switch_that_never_came_may_go(site: Site) -> Non
     """Nothing can have been opened there, so that nothing has to be promoted; the window is that of a switch."""
     site.registry = replace(site.registry, active="a", directive=None)
     site.register()
-    site.phase, site.promotion, site.changed_at = Phase.REGISTERED, None, NOW
+    site.phase, site.changed_at = Phase.REGISTERED, NOW
+    site.promote(None)
     found = site.cleanup.targets()
     assert (found.total, found.active, found.window_left_s) == (3, "a", 0)
     assert site.cleanup.mark("b").sent == 3
@@ -277,7 +281,7 @@ def test_another_pulsar_clusters_ledger_in_a_shared_cluster_is_not_looked_at(sit
     ids=["none", "of an earlier switch", "of another cluster", "begun as the copies were closed"],
 )
 def test_what_is_not_promoted_stays(site: Site, promotion: Promotion | None) -> None:
-    site.promotion = promotion
+    site.promote(promotion)
     found = site.cleanup.targets()
     assert (found.total, found.kept) == (0, Counter({("a", NOT_PROMOTED): 3}))
     assert site.cleanup.mark(force=True).sent == 0
@@ -287,7 +291,7 @@ def test_what_is_not_promoted_stays(site: Site, promotion: Promotion | None) -> 
 def test_what_topics_have_open_that_were_not_unloaded_stays(site: Site) -> None:
     site.ledger("a", 30, holder=SchemaHolder("t/ns/orders"))
     site.ledger("b", 30, holder=SchemaHolder("t/ns/orders"), **COPY)
-    site.promotion = Promotion("b", 3, int(NOW * 1000), frozenset({DATA.topic}))
+    site.promote(Promotion("b", 3, int(NOW * 1000), frozenset({DATA.topic})))
     assert site.cleanup.targets().kept == Counter({("a", f"{NOT_PROMOTED}, which could not unload its topic"): 3})
     assert (site.cleanup.mark().sent, site.marked_ids()) == (1, [30])
 
@@ -306,5 +310,5 @@ def test_what_unloading_topics_does_not_close_stays(site: Site, holder: Holder, 
     assert says in why
     assert (site.cleanup.mark().sent, site.marked_ids()) == (3, [1, 2, 3])
     site.marked.clear()
-    site.promotion = Promotion("b", 3, int(NOW * 1000), frozenset(), started_ms=int(NOW * 1000))
+    site.promote(Promotion("b", 3, int(NOW * 1000), frozenset(), started_ms=int(NOW * 1000)))
     assert (site.cleanup.mark().sent, site.marked_ids()) == (4, [1, 2, 3, 30])

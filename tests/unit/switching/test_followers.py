@@ -10,8 +10,7 @@ import pytest
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.followers import STORE_URL, UNMARKED_BELOW, read_followers
+from bookwarden.switching.brokers import STORE_URL, UNMARKED_BELOW, read_brokers, read_followers
 from bookwarden.switching.registry import FOLLOWERS_PATH
 from servers.switching.ground import follower_value, registry_of
 

@@ -19,10 +19,10 @@ from bookwarden.switching.inventory import (
     UNFINISHED,
     UNREADABLE,
     Count,
-    Held,
     Inventory,
     OpenLedger,
-    Unloaded,
+    OwnerUsage,
+    UnloadResult,
     roll,
     take_inventory,
 )
@@ -118,11 +118,11 @@ def test_unfinished_copies_are_none_that_a_topic_could_close() -> None:
 def test_whose_ledgers_are_outside_the_active_cluster_is_told_if_asked() -> None:
     found = inventory_of(registry_of("b"), LEDGERS, by_holder=True)
     assert found.held == (
-        Held("a", CURSOR.ledgers_label, str(CURSOR), 1),
-        Held("a", TOPIC.ledgers_label, str(TOPIC), 3),
-        Held("a", OTHER, None, 1),
-        Held("a", SCHEMA.ledgers_label, str(SCHEMA), 1),
-        Held("a", UNREADABLE, None, 1),
+        OwnerUsage("a", CURSOR.ledgers_label, str(CURSOR), 1),
+        OwnerUsage("a", TOPIC.ledgers_label, str(TOPIC), 3),
+        OwnerUsage("a", OTHER, None, 1),
+        OwnerUsage("a", SCHEMA.ledgers_label, str(SCHEMA), 1),
+        OwnerUsage("a", UNREADABLE, None, 1),
     )
     assert inventory_of(registry_of("b"), LEDGERS).held == ()
 
@@ -147,7 +147,7 @@ def test_foreign_ledgers_of_a_shared_cluster_are_not_ours() -> None:
 def test_topics_are_unloaded_one_after_another_and_a_failure_ends_nothing() -> None:
     asked: list[str] = []
     pauses: list[float] = []
-    told: list[Unloaded] = []
+    told: list[UnloadResult] = []
 
     def unload(topic: str) -> None:
         asked.append(topic)
@@ -160,6 +160,6 @@ def test_topics_are_unloaded_one_after_another_and_a_failure_ends_nothing() -> N
     assert asked == ["first", "absent", "stuck", "last"]
     assert pauses == [0.25] * 3
     assert told == done
-    assert [one.trouble for one in done][::3] == ["", ""]
-    assert "no broker has it loaded" in done[1].trouble
-    assert done[2].trouble == "no answer"
+    assert [one.error for one in done][::3] == ["", ""]
+    assert "no broker has it loaded" in done[1].error
+    assert done[2].error == "no answer"

@@ -7,16 +7,16 @@ import re
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.lost_clusters import LOST_PATH
-from bookwarden.switching.ports import Place
+from bookwarden.switching.unregistering import LOST_PATH
 from servers.population import Population
 from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 
 TOPIC = "t/ns/persistent/orders"
-C = Place("memory:third", "/bookies-c")
+C = LedgersRoot("memory:third", "/bookies-c")
 
 
 @pytest.fixture

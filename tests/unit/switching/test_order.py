@@ -10,7 +10,7 @@ from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.switching.brokers import Broker, Follower
 from bookwarden.switching.order import (
     TRANSITIONS,
-    Course,
+    NextStep,
     Order,
     Phase,
     order_fields,
@@ -74,7 +74,7 @@ def test_the_phase_follows_from_registry_record_and_brokers(
 
 def test_a_first_order_is_given_on_the_registry_as_it_is() -> None:
     plan = plan_switch(BEFORE, None, "b", *HERE)
-    assert plan.course is Course.BEGIN
+    assert plan.step is NextStep.START
     assert plan.order == Order("a", "b", 2, *HERE, Phase.SWITCH_TRIGGERED)
     assert not plan.order.is_in(BEFORE)
     assert plan.order.is_in(BEFORE.switched("b", *HERE))
@@ -85,25 +85,25 @@ def test_the_same_order_again_is_carried_on(registry: Registry) -> None:
     phase = Phase.SWITCH_TRIGGERED if registry is BEFORE else Phase.LIVE_DUAL_READ
     left = replace(ORDER, phase=phase)
     plan = plan_switch(registry, left, "b", *HERE)
-    assert (plan.course, plan.order) == (Course.GO_ON, left)
+    assert (plan.step, plan.order) == (NextStep.RESUME, left)
     assert plan_resumption(registry, left) == plan
 
 
 def test_an_order_that_failed_in_part_is_carried_on() -> None:
-    left = replace(ORDER, phase=Phase.DONE_WITH_FAILURES, troubles=("b2 (epoch 2)",))
-    assert plan_switch(AFTER, left, "b", *HERE).course is Course.GO_ON
+    left = replace(ORDER, phase=Phase.DONE_WITH_FAILURES, errors=("b2 (epoch 2)",))
+    assert plan_switch(AFTER, left, "b", *HERE).step is NextStep.RESUME
     assert plan_resumption(AFTER, left).order is left
 
 
 def test_what_is_active_is_only_followed() -> None:
-    assert plan_switch(AFTER, replace(ORDER, phase=Phase.DONE), "b", *HERE).course is Course.FOLLOW
-    assert plan_switch(AFTER, None, "b", *HERE).course is Course.FOLLOW
-    assert plan_switch(BEFORE, None, "a", *HERE).course is Course.FOLLOW
+    assert plan_switch(AFTER, replace(ORDER, phase=Phase.DONE), "b", *HERE).step is NextStep.VERIFY
+    assert plan_switch(AFTER, None, "b", *HERE).step is NextStep.VERIFY
+    assert plan_switch(BEFORE, None, "a", *HERE).step is NextStep.VERIFY
 
 
 def test_an_order_that_came_too_late_is_given_anew() -> None:
     plan = plan_switch(BEFORE.with_deprecated("b", True).with_deprecated("b", False), ORDER, "b", *HERE)
-    assert (plan.course, plan.order.after_epoch) == (Course.BEGIN, 4)
+    assert (plan.step, plan.order.after_epoch) == (NextStep.START, 4)
 
 
 def test_while_brokers_still_follow_only_the_way_back_is_open() -> None:
@@ -117,9 +117,9 @@ def test_while_brokers_still_follow_only_the_way_back_is_open() -> None:
 
 def test_a_rollback_again_never_switches_forward() -> None:
     assert plan_rollback(AFTER, BACK, *HERE).order is BACK
-    assert plan_rollback(RETURNED, BACK, *HERE).course is Course.GO_ON
+    assert plan_rollback(RETURNED, BACK, *HERE).step is NextStep.RESUME
     done = plan_rollback(RETURNED, replace(BACK, phase=Phase.DONE), *HERE)
-    assert (done.course, done.order.target) == (Course.FOLLOW, "a")
+    assert (done.step, done.order.target) == (NextStep.VERIFY, "a")
 
 
 def test_there_is_no_way_back_before_a_switch_nor_to_a_cluster_that_is_gone() -> None:
@@ -158,7 +158,7 @@ def test_each_phase_says_what_may_follow() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    for order in (ORDER, BACK, replace(ORDER, phase=Phase.DONE_WITH_FAILURES, troubles=("one", "two"))):
+    for order in (ORDER, BACK, replace(ORDER, phase=Phase.DONE_WITH_FAILURES, errors=("one", "two"))):
         assert parse_order(order_fields(order)) == order
     for field, wrong in {"phase": "OTHER", "source": 1, "afterEpoch": "2", "troubles": None}.items():
         with pytest.raises(FormatError):

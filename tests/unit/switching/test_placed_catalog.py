@@ -20,7 +20,7 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import MultiClusterCatalog
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 DELETED, LOST = DeleteResult.DELETED, DeleteResult.LOST_RACE
@@ -129,7 +129,7 @@ def test_in_a_further_cluster_a_ledger_without_our_mark_is_not_there(site: TwoBo
 
 
 def test_for_a_deletion_an_owner_mark_that_the_registry_does_not_name_is_a_doubt(site: TwoBookieClusters) -> None:
-    deleting = PlacedCatalog(site.alone("a"), site.clusters, for_deletion=True)
+    deleting = MultiClusterCatalog(site.alone("a"), site.clusters, for_deletion=True)
     site.ledger("a", 1, **{OWNER_KEY: b"00000000"})
     site.ledger("b", 1, **{OWNER_KEY: OWNER.encode(), **COPY})
     site.ledger("b", 2, **{OWNER_KEY: b"00000000"})
@@ -205,10 +205,10 @@ def test_a_place_with_another_cluster_or_settings_of_none_are_refused(site: TwoB
 def seen_from_b(site: TwoBookieClusters, ledger_id: int) -> list[StoredLedger]:
     site.ledger("b", ledger_id)
     clusters = site.seen_from("b")
-    placed = clusters.placed()
+    placed = clusters.registered()
     assert placed is not None
     # The first one left.
-    assert placed.of_before is None
+    assert placed.bootstrap is None
     site.catalog = type(site.catalog)(site.alone("b"), clusters)
     return [stored(site, ledger_id)]
 

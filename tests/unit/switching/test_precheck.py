@@ -1,4 +1,4 @@
-"""What stands in the way of a switch: one line for each danger, and nothing else where all is well."""
+"""What blocks a switch: one line for each danger, and nothing else where all is well."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from typing import Any
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.checks.observations import (
-    BookiePlaces,
+from bookwarden.switching.checks.observing import Observer
+from bookwarden.switching.checks.precheck import (
+    BookieMap,
     BrokerSettings,
-    ClusterSeen,
     NamespacePlacement,
     Observations,
+    ObservedCluster,
+    Precheck,
     Quorums,
-    TrialSeen,
+    TrialResult,
+    judge,
 )
-from bookwarden.switching.checks.observing import Sources, observe
-from bookwarden.switching.checks.precheck import Precheck, judge
 from bookwarden.switching.registry import Registry
+from bookwarden.switching.registry_node import ClusterRegistry
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import OWNER, Ground, registry_of
 
 INSTANCES = {"a": "instance-a", "b": "instance-b"}
@@ -34,8 +44,8 @@ SETTINGS = {
     "managedLedgerDigestType": "CRC32C",
     "autoSkipNonRecoverableData": "false",
 }
-A = ClusterSeen("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
-B = ClusterSeen("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
+A = ObservedCluster("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
+B = ObservedCluster("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
 WELL = Observations(
     registry=registry_of(),
     target="b",
@@ -44,7 +54,7 @@ WELL = Observations(
     next_ledger_id=701,
     clusters={"a": A, "b": B},
     namespaces=(),
-    places=BookiePlaces({}, {}),
+    places=BookieMap({}, {}),
     disks={bookie: DiskSpace(100, 50) for bookie in ("b1", "b2", "b3")},
 )
 FAILS, WARNING = Verdict.FAILS, Verdict.WARNING
@@ -76,8 +86,8 @@ def asks(groups: set[str], spare: set[str] | None = None, quorums: Quorums | Non
     return NamespacePlacement("t/n", quorums, frozenset(groups), frozenset(spare or ()))
 
 
-def in_groups(**groups: str) -> BookiePlaces:
-    return BookiePlaces({name: frozenset(bookies.split()) for name, bookies in groups.items()}, {})
+def in_groups(**groups: str) -> BookieMap:
+    return BookieMap({name: frozenset(bookies.split()) for name, bookies in groups.items()}, {})
 
 
 def test_where_all_is_well_each_line_says_so() -> None:
@@ -103,15 +113,15 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"registry": registry_of().with_deprecated("b", True), "brokers": ()}, "target", FAILS, "b is DEPRECATED"),
         ({"brokers": ()}, "brokers", FAILS, "no broker is registered"),
         ({"brokers": (WELL.brokers[0], Broker("br2"))}, "brokers", FAILS, "br2 does not follow the registry"),
-        ({"brokers": (Broker("br1", trouble="no good"),)}, "brokers", FAILS, "br1: no good"),
+        ({"brokers": (Broker("br1", error="no good"),)}, "brokers", FAILS, "br1: no good"),
         ({"brokers": follows(epoch=1)}, "brokers", FAILS, "br2 (epoch 1) acts by an older one"),
         ({"brokers": follows(owner="00000000")}, "brokers", FAILS, "br2 follows the registry of another"),
         ({"brokers": follows(instances={"a": "instance-a"})}, "brokers", FAILS, "br2 sees none"),
         ({"brokers": follows(instances={"b": "x"})}, "brokers", FAILS, "b is the instance instance-b, and br2 sees x"),
         ({"brokers": follows(unreachable=frozenset("b"))}, "brokers", FAILS, "br2 cannot read the metadata of b"),
         ({"brokers": follows(unreachable=frozenset("a"))}, "brokers", WARNING, "br2 not a"),
-        ({"clusters": {"a": A, "b": ClusterSeen("no answer")}}, "metadata", FAILS, "b: no answer"),
-        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "metadata", WARNING, "a: no answer"),
+        ({"clusters": {"a": A, "b": ObservedCluster("no answer")}}, "metadata", FAILS, "b: no answer"),
+        ({"clusters": {"a": ObservedCluster("no answer"), "b": B}}, "metadata", WARNING, "a: no answer"),
         ({"clusters": {"a": A, "b": replace(B, instance="")}}, "metadata", FAILS, "INSTANCEID of b says nothing"),
         ({"clusters": {"a": replace(A, instance="x"), "b": B}}, "metadata", FAILS, "INSTANCEID of a says x"),
         ({"next_ledger_id": 700}, "ledger ids", FAILS, "a has 700"),
@@ -133,11 +143,16 @@ def test_where_all_is_well_each_line_says_so() -> None:
             {"registry": closed_at(None)},
             *("ledger ids", WARNING, "every ledger without an owner mark in b counts as ours, as with 0.1.0"),
         ),
-        ({"clusters": {"a": ClusterSeen("no answer"), "b": B}}, "ledger ids", WARNING, "the ids of a cannot be read"),
+        (
+            {"clusters": {"a": ObservedCluster("no answer"), "b": B}},
+            "ledger ids",
+            WARNING,
+            "the ids of a cannot be read",
+        ),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset({"b1"}))}}, "bookies", FAILS, "1 writable bookies"),
         ({"clusters": {"a": A, "b": replace(B, writable=frozenset("12"))}}, "bookies", WARNING, "no spare"),
         ({"namespaces": (asks(set(), quorums=Quorums(5, 2, 2)),)}, "bookies", FAILS, "an ensemble of 5 (t/n)"),
-        ({"settings": ()}, "bookies", WARNING, "no broker told its quorums"),
+        ({"settings": ()}, "bookies", WARNING, "no broker reported its quorums"),
         (
             {"clusters": {"a": A, "b": replace(B, read_only=frozenset({"b4"}))}},
             "bookies",
@@ -160,7 +175,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ),
         ({"settings": told(bookkeeperClientIsolationGroups="g, h")}, "affinity groups", FAILS, "br2: the groups g, h"),
         ({"namespaces": None}, "affinity groups", WARNING, "no policies of namespaces"),
-        ({"places": BookiePlaces({}, {"a1": "/r1"})}, "racks", WARNING, "without a rack, though others have one"),
+        ({"places": BookieMap({}, {"a1": "/r1"})}, "racks", WARNING, "without a rack, though others have one"),
         (
             {
                 "settings": told(
@@ -173,8 +188,8 @@ def test_where_all_is_well_each_line_says_so() -> None:
         ({"settings": told(autoSkipNonRecoverableData="true")}, "broker settings", FAILS, "acknowledged for ever"),
         ({"settings": told(managedLedgerDigestType="CRC32")}, "broker settings", WARNING, "CRC32, CRC32C"),
         (
-            {"settings": (WELL.settings[0], BrokerSettings("br2", trouble="silent"))},
-            *("broker settings", WARNING, "not told by br2: silent"),
+            {"settings": (WELL.settings[0], BrokerSettings("br2", error="silent"))},
+            *("broker settings", WARNING, "not reported by br2: silent"),
         ),
         (
             {"settings": (BrokerSettings("br1", SETTINGS, other_configuration="zk:other"),)},
@@ -202,7 +217,7 @@ def test_groups_with_enough_bookies_are_no_danger() -> None:
 
 def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
     """Nothing is said of bookies, groups and racks that were not seen."""
-    result = judged(clusters={"a": A, "b": ClusterSeen("no answer")}, disks={})
+    result = judged(clusters={"a": A, "b": ObservedCluster("no answer")}, disks={})
     assert [one.check for one in result.failing] == ["metadata"]
     assert not {"bookies", "affinity groups", "racks", "disk space"} & {one.check for one in result.findings}
 
@@ -210,28 +225,32 @@ def test_every_line_of_a_target_that_does_not_answer_is_about_it() -> None:
 @pytest.mark.parametrize(
     ("trial", "verdicts", "says"),
     [
-        (TrialSeen(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
+        (TrialResult(701, 3), [Verdict.OK], "ledger 701 was written to 3 bookies of b"),
         (
-            TrialSeen(701, 3, {"b1": "bookie b1 answered EIO"}),
+            TrialResult(701, 3, {"b1": "bookie b1 answered EIO"}),
             [WARNING],
             "ledger 701 in b: bookie b1 answered EIO; 2 oth",
         ),
         (
-            TrialSeen(701, 3, {"b1": "no answer", "b2": "EIO"}),
+            TrialResult(701, 3, {"b1": "no answer", "b2": "EIO"}),
             [FAILS],
             "no answer, EIO; 1 others work, and the largest",
         ),
-        (TrialSeen(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
+        (TrialResult(701, 3, {"b1": "EUA"}, frozenset({"b1"})), [WARNING], "b1 asked for credentials"),
         (
-            TrialSeen(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
+            TrialResult(701, 3, {"b1": "EUA", "b2": "bookie b2 is down"}, frozenset({"b1"})),
             [WARNING, WARNING],
             "b2 is down",
         ),
-        (TrialSeen(None, 3, trouble="no rights"), [FAILS], "could be made and closed in b: no rights"),
-        (TrialSeen(701, 3, left="trial ledger 701: no answer"), [WARNING, Verdict.OK], "left there: trial ledger 701"),
+        (TrialResult(None, 3, error="no rights"), [FAILS], "could be made and closed in b: no rights"),
+        (
+            TrialResult(701, 3, left="trial ledger 701: no answer"),
+            [WARNING, Verdict.OK],
+            "left there: trial ledger 701",
+        ),
     ],
 )
-def test_a_trial_ledger_is_judged(trial: TrialSeen, verdicts: list[Verdict], says: str) -> None:
+def test_a_trial_ledger_is_judged(trial: TrialResult, verdicts: list[Verdict], says: str) -> None:
     found = [one for one in judged(trial=trial).findings if one.check == "trial ledger"]
     assert [one.verdict for one in found] == verdicts
     assert says in found[0].seen
@@ -277,21 +296,26 @@ def test_ids_that_another_client_counts_are_no_danger(largest: list[int], is_mar
     """Ledgers of b, from the next id on, without a mark: another client has b's URI, as Functions have."""
     ledgers = {*largest, *((750,) if not largest and not is_marked else range(701, 750))}
     custom = {701: {OWNER_KEY: OWNER.encode()}} if is_marked else {750: None} if not largest else {}
-    sources = Sources(
-        Ground().store,
-        lambda _: Ground().store,
-        lambda *_: (B.writable, frozenset(), frozenset()),
-        lambda _, root: f"instance-{root[1:]}",
-        lambda _, root, end: max((one for one in ledgers if root == "/b" and one < end), default=None),
-        lambda _, root, ledger_id: custom.get(ledger_id, {}),
-        lambda *_: 701,
-        list,
-        lambda _: (),
-        lambda _: ((), ()),
-        lambda _: ({}, {}),
-        lambda *_: {},
-    )
-    seen = observe(sources, WELL.registry, "b")
+    store = Ground().store
+    LedgerIds(store, "/a").raise_to(701)
+    for name in "ab":
+        store.create(f"/{name}/INSTANCEID", f"instance-{name}".encode(), make_parents=True)
+    segments = (Segment(0, ("b1",)),)
+    for ledger_id in ledgers:
+        marks = custom.get(ledger_id, {})
+        metadata = LedgerMetadata(3, LedgerState.CLOSED, 1, 1, 1, segments, 0, 0, "CRC32C", 5, custom=marks or {})
+        value = b"garbage" if marks is None else encode_ledger_metadata(metadata)
+        store.create(ledger_path("/b", ledger_id), value, make_parents=True)
+
+    class Silent(Observer):
+        def settings(self) -> list[RegisteredBroker]:
+            return []
+
+        def topic_quorums(self) -> TopicQuorums:
+            return TopicQuorums((), ())
+
+    registry = ClusterRegistry(ClusterStores(lambda _: store), "memory:")
+    seen = Silent(registry, None, None, BookieOptions()).observe(WELL.registry, "b")
     found = {one.verdict for one in judge(seen).findings if one.check == "ledger ids" and "and b has" in one.seen}
     assert verdict in found
     assert (FAILS in found) == (verdict is FAILS)

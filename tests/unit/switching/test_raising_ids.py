@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import RefusedError, StoreError
-from bookwarden.switching.ports import Place
-from bookwarden.switching.raising_ids import RaisePlan
 from bookwarden.switching.registering import OWN_ID_ROOT
+from bookwarden.switching.repair import RaisePlan
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 
@@ -58,7 +58,7 @@ def test_ids_that_are_counted_outside_of_all_clusters_are_passed() -> None:
     ground = Ground()
     ground.cluster(B, "instance-b", ("b1:3181",))
     ground.brokers_place = B
-    counted = Place(PULSAR, ground.register(first(B)).id_root)
+    counted = LedgersRoot(PULSAR, ground.register(first(B)).id_root)
     assert counted.ledgers_root == OWN_ID_ROOT
     ground.give_ids(counted, 20)
     assert ground.ids_at(B).next_id() < ground.id_raising.plan("a").free_id == 20
@@ -127,4 +127,4 @@ def test_what_cannot_be_counted_is_leapt_over(ground: Ground) -> None:
     plan = ground.id_raising.plan("b")
     assert plan.leaps
     assert ground.id_raising.carry_out(plan).next_id == 1 << 32
-    assert ground.ids_at(Place(OTHER, "/bookies-b")).next_id() == 1 << 32
+    assert ground.ids_at(LedgersRoot(OTHER, "/bookies-b")).next_id() == 1 << 32

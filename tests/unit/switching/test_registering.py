@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching import registering
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.ports import Place
-from bookwarden.switching.registering import OWN_ID_ROOT, RegistrationPlan, Wanted
+from bookwarden.switching.registering import OWN_ID_ROOT, ClusterSpec, RegistrationPlan
 from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, Status
 from bookwarden.switching.registry_node import StoredRegistry
 from servers.switching.ground import follower_value, registry_of
@@ -39,7 +39,7 @@ def begun(ground: Ground) -> Ground:
     return ground
 
 
-def refused(ground: Ground, wanted: Wanted, *reasons: str) -> None:
+def refused(ground: Ground, wanted: ClusterSpec, *reasons: str) -> None:
     before = ground.registry.read()
     with pytest.raises(RefusedError) as caught:
         ground.registration.plan(wanted)
@@ -65,12 +65,12 @@ def test_the_first_is_active_and_gives_the_registry_its_ids(ground: Ground) -> N
 
 def test_pulsars_own_store_is_known_by_what_is_in_it_and_not_by_its_name(ground: Ground) -> None:
     ground.stores[ALIAS] = ground.pulsar
-    ground.brokers_place = Place(ALIAS, "/ledgers")
-    registry = ground.register(first(Place(ALIAS, "/ledgers")))
+    ground.brokers_place = LedgersRoot(ALIAS, "/ledgers")
+    registry = ground.register(first(LedgersRoot(ALIAS, "/ledgers")))
     assert (registry.cluster("a").store_url, registry.id_root) == (None, "/ledgers")
     # And so is that of a further one, whose roots are then in one store.
-    ground.cluster(Place(ALIAS, "/bookies-b"), "instance-b")
-    assert ground.register(further(Place(ALIAS, "/bookies-b"))).cluster("b").store_url is None
+    ground.cluster(LedgersRoot(ALIAS, "/bookies-b"), "instance-b")
+    assert ground.register(further(LedgersRoot(ALIAS, "/bookies-b"))).cluster("b").store_url is None
 
 
 def test_another_store_gets_its_url_and_a_further_cluster_the_next_epoch(begun: Ground) -> None:
@@ -137,8 +137,10 @@ def test_ids_of_a_first_cluster_elsewhere_come_from_a_root_of_their_own(ground: 
     registry = ground.register(first(B))
     assert (registry.id_root, registry.cluster("a").store_url) == (OWN_ID_ROOT, OTHER)
     assert ground.ids(OWN_ID_ROOT).next_id() == 12
-    ground.cluster(Place(PULSAR, "/bookwarden"), "instance-c")
-    refused(ground, further(Place(PULSAR, "/bookwarden"), name="c"), "/bookwarden is where ledger ids are counted")
+    ground.cluster(LedgersRoot(PULSAR, "/bookwarden"), "instance-c")
+    refused(
+        ground, further(LedgersRoot(PULSAR, "/bookwarden"), name="c"), "/bookwarden is where ledger ids are counted"
+    )
 
 
 def test_no_broker_may_give_ids_of_another_sequence_meanwhile(ground: Ground) -> None:
@@ -167,43 +169,51 @@ def test_a_leap_that_stock_brokers_do_not_notice_waits_for_them(begun: Ground) -
         (further(name="a"), "a cluster of this name is registered already"),
         (further(name="b/c"), "a name begins with a letter or digit"),
         (further(uri=" uri-of-a"), "uri-of-a is registered as 'a'"),
-        (Wanted("b", "uri-of-b", B, bootstrap=True), "--bootstrap is for the first, and a are registered"),
+        (ClusterSpec("b", "uri-of-b", B, bootstrap=True), "--bootstrap is for the first, and a are registered"),
         (further(A), "it is registered as 'a': both have the INSTANCEID instance-a"),
-        (further(Place(ALIAS, "/ledgers")), "it is registered as 'a': both have the INSTANCEID instance-a"),
-        (further(Place(OTHER, "/nothing")), "memory:other has no /nothing: initialise the cluster"),
-        (further(Place(OTHER, "/empty")), "memory:other has no /empty/INSTANCEID: it is another root, or was not"),
+        (further(LedgersRoot(ALIAS, "/ledgers")), "it is registered as 'a': both have the INSTANCEID instance-a"),
+        (further(LedgersRoot(OTHER, "/nothing")), "memory:other has no /nothing: initialise the cluster"),
         (
-            further(Place(OTHER, "/flat")),
+            further(LedgersRoot(OTHER, "/empty")),
+            "memory:other has no /empty/INSTANCEID: it is another root, or was not",
+        ),
+        (
+            further(LedgersRoot(OTHER, "/flat")),
             "its LAYOUT is flat, .*: Pulsar's ledger manager has the paths of hierarchical",
         ),
-        (further(Place(OTHER, "/long")), "its LAYOUT is longhierarchical"),
-        (further(Place(OTHER, "/ours")), "its LAYOUT is hierarchical, .*org.example.Hierarchical"),
-        (further(Place(OTHER, "/legacy")), "its LAYOUT is legacyhierarchical"),
-        (further(Place(OTHER, "/strange")), "names no layout that is known"),
-        (further(Place(PULSAR, "/ledgers-b")), "its root /ledgers-b and the root /ledgers of 'a' are in one store"),
-        (further(Place(ALIAS, "/ledgers/b")), "its root /ledgers/b and the root /ledgers of 'a'"),
-        (further(Place(PULSAR, "/led")), "such as /bookies-b"),
-        (further(Place(OTHER, "/common")), "a2:3181 is in both this cluster and 'a'"),
-        (further(Place(OTHER, "/cookie")), "a1:3181 is in both this cluster and 'a'"),
-        (further(Place(OTHER, "/readonly")), "a1:3181 is in both this cluster and 'a'"),
+        (further(LedgersRoot(OTHER, "/long")), "its LAYOUT is longhierarchical"),
+        (further(LedgersRoot(OTHER, "/ours")), "its LAYOUT is hierarchical, .*org.example.Hierarchical"),
+        (further(LedgersRoot(OTHER, "/legacy")), "its LAYOUT is legacyhierarchical"),
+        (further(LedgersRoot(OTHER, "/strange")), "names no layout that is known"),
+        (
+            further(LedgersRoot(PULSAR, "/ledgers-b")),
+            "its root /ledgers-b and the root /ledgers of 'a' are in one store",
+        ),
+        (further(LedgersRoot(ALIAS, "/ledgers/b")), "its root /ledgers/b and the root /ledgers of 'a'"),
+        (further(LedgersRoot(PULSAR, "/led")), "such as /bookies-b"),
+        (further(LedgersRoot(OTHER, "/common")), "a2:3181 is in both this cluster and 'a'"),
+        (further(LedgersRoot(OTHER, "/cookie")), "a1:3181 is in both this cluster and 'a'"),
+        (further(LedgersRoot(OTHER, "/readonly")), "a1:3181 is in both this cluster and 'a'"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_would_make_two_clusters_one_or_one_two_is_refused(begun: Ground, wanted: Wanted, reason: str) -> None:
+def test_what_would_make_two_clusters_one_or_one_two_is_refused(
+    begun: Ground, wanted: ClusterSpec, reason: str
+) -> None:
     begun.stores[ALIAS] = begun.pulsar
     other = begun.stores[OTHER]
     begun.make(other, "/empty/idgen")
-    begun.cluster(Place(OTHER, "/flat"), "flat", layout=b"1\nflat:1")
-    begun.cluster(Place(OTHER, "/legacy"), "legacy", layout=b"1\nhierarchical:1")
-    begun.cluster(Place(OTHER, "/long"), "long", layout=MANAGERS + b"LongHierarchicalLedgerManagerFactory:1")
-    begun.cluster(Place(OTHER, "/ours"), "ours", layout=b"2\norg.example.HierarchicalLedgerManagerFactory:1")
-    begun.cluster(Place(OTHER, "/strange"), "strange", layout=b"2\norg.example.OurOwnManagerFactory:1")
-    begun.cluster(Place(OTHER, "/common"), "common", ("c1:3181", "a2:3181"))
+    begun.cluster(LedgersRoot(OTHER, "/flat"), "flat", layout=b"1\nflat:1")
+    begun.cluster(LedgersRoot(OTHER, "/legacy"), "legacy", layout=b"1\nhierarchical:1")
+    begun.cluster(LedgersRoot(OTHER, "/long"), "long", layout=MANAGERS + b"LongHierarchicalLedgerManagerFactory:1")
+    begun.cluster(LedgersRoot(OTHER, "/ours"), "ours", layout=b"2\norg.example.HierarchicalLedgerManagerFactory:1")
+    begun.cluster(LedgersRoot(OTHER, "/strange"), "strange", layout=b"2\norg.example.OurOwnManagerFactory:1")
+    begun.cluster(LedgersRoot(OTHER, "/common"), "common", ("c1:3181", "a2:3181"))
     for root in ("/ledgers-b", "/ledgers/b", "/led"):
-        begun.cluster(Place(PULSAR, root), f"in {root}")
-    begun.cluster(Place(OTHER, "/cookie"), "cookie")
+        begun.cluster(LedgersRoot(PULSAR, root), f"in {root}")
+    begun.cluster(LedgersRoot(OTHER, "/cookie"), "cookie")
     begun.make(other, "/cookie/cookies/a1:3181")
-    begun.cluster(Place(OTHER, "/readonly"), "readonly")
+    begun.cluster(LedgersRoot(OTHER, "/readonly"), "readonly")
     begun.make(other, "/readonly/available/readonly/a1:3181")
     refused(begun, wanted, reason)
 
@@ -211,8 +221,12 @@ def test_what_would_make_two_clusters_one_or_one_two_is_refused(begun: Ground, w
 def test_roots_of_two_clusters_in_a_store_that_is_not_pulsars_are_compared_too(begun: Ground) -> None:
     begun.register(further())
     begun.stores[ALIAS] = begun.stores[OTHER]
-    begun.cluster(Place(OTHER, "/bookies-b2"), "instance-b2")
-    refused(begun, further(Place(ALIAS, "/bookies-b2"), name="b2", uri="x"), "the root /bookies-b of 'b' are in one")
+    begun.cluster(LedgersRoot(OTHER, "/bookies-b2"), "instance-b2")
+    refused(
+        begun,
+        further(LedgersRoot(ALIAS, "/bookies-b2"), name="b2", uri="x"),
+        "the root /bookies-b of 'b' are in one",
+    )
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff"])
@@ -227,8 +241,14 @@ def test_an_instance_is_kept_as_it_is_since_brokers_compare_it_so(ground: Ground
 
 
 def test_all_reasons_are_told_at_once(begun: Ground) -> None:
-    begun.cluster(Place(PULSAR, "/ledgers-b"), "other", ("a1:3181",))
-    refused(begun, further(Place(PULSAR, "/ledgers-b"), name="a"), "of this name", "in one store", "a1:3181 is in both")
+    begun.cluster(LedgersRoot(PULSAR, "/ledgers-b"), "other", ("a1:3181",))
+    refused(
+        begun,
+        further(LedgersRoot(PULSAR, "/ledgers-b"), name="a"),
+        "of this name",
+        "in one store",
+        "a1:3181 is in both",
+    )
 
 
 def test_nothing_is_registered_before_the_cluster_that_brokers_use(ground: Ground) -> None:
@@ -251,9 +271,9 @@ def test_a_registry_that_brokers_follow_is_not_begun_anew(begun: Ground) -> None
 def test_a_copy_of_pulsars_own_store_is_not_taken_for_it(seconds: float, bookies: tuple[str, ...]) -> None:
     ground = Ground(clock=lambda: 5.0)
     ground.stores[ALIAS] = MemoryStore(clock=lambda: seconds)
-    ground.cluster(Place(ALIAS, "/ledgers"), "instance-a", bookies)
-    ground.brokers_place = Place(ALIAS, "/ledgers")
-    refused(ground, first(Place(ALIAS, "/ledgers")), "one is a copy of the other")
+    ground.cluster(LedgersRoot(ALIAS, "/ledgers"), "instance-a", bookies)
+    ground.brokers_place = LedgersRoot(ALIAS, "/ledgers")
+    refused(ground, first(LedgersRoot(ALIAS, "/ledgers")), "one is a copy of the other")
 
 
 def test_a_registered_cluster_that_is_not_what_it_was_is_put_right_first(begun: Ground) -> None:
@@ -276,10 +296,10 @@ def test_ledgers_of_others_need_a_shared_cluster(begun: Ground) -> None:
 @pytest.mark.parametrize("silent", [PULSAR, OTHER])
 def test_a_store_that_does_not_answer_leaves_all_as_it_is(begun: Ground, silent: str) -> None:
     begun.register(further())
-    begun.cluster(Place("memory:pulsar", "/bookies-c"), "instance-c")
+    begun.cluster(LedgersRoot("memory:pulsar", "/bookies-c"), "instance-c")
     begun.stores[silent].close()
     with pytest.raises(StoreUnavailableError):
-        begun.registration.plan(further(Place(PULSAR, "/bookies-c"), name="c", uri="x"))
+        begun.registration.plan(further(LedgersRoot(PULSAR, "/bookies-c"), name="c", uri="x"))
 
 
 def test_the_error_of_a_silent_store_names_its_cluster(begun: Ground) -> None:
@@ -288,11 +308,13 @@ def test_the_error_of_a_silent_store_names_its_cluster(begun: Ground) -> None:
         begun.registration.plan(further())
 
 
-@pytest.mark.parametrize("between", [lambda ground: ground.register(further(Place(OTHER, "/c"), name="c", uri="x"))])
+@pytest.mark.parametrize(
+    "between", [lambda ground: ground.register(further(LedgersRoot(OTHER, "/c"), name="c", uri="x"))]
+)
 def test_a_change_by_somebody_else_in_between_is_not_overwritten(
     begun: Ground, between: Callable[[Ground], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun.cluster(Place(OTHER, "/c"), "instance-c")
+    begun.cluster(LedgersRoot(OTHER, "/c"), "instance-c")
     registration = begun.registration
     plan = registration.plan(further())
     between(begun)
@@ -308,7 +330,7 @@ def test_a_further_cluster_has_no_ledger_of_ours_without_a_mark(begun: Ground) -
 
 
 def test_the_counter_that_a_further_cluster_has_itself_is_raised_too(begun: Ground) -> None:
-    begun.cluster(Place(PULSAR, "/bookies-c"), "instance-c")
+    begun.cluster(LedgersRoot(PULSAR, "/bookies-c"), "instance-c")
     begun.give_ids(A, 40)
     begun.register(further())
     assert begun.ids_at(B).next_id() == 40
@@ -317,7 +339,7 @@ def test_the_counter_that_a_further_cluster_has_itself_is_raised_too(begun: Grou
     open_ = replace(registry.registry.clusters["b"], unmarked_below=None)
     clusters = {**registry.registry.clusters, "b": open_}
     begun.registry.replace(registry, replace(registry.registry, epoch=3, clusters=clusters))
-    begun.register(further(Place(PULSAR, "/bookies-c"), name="c", uri="uri-of-c"))
+    begun.register(further(LedgersRoot(PULSAR, "/bookies-c"), name="c", uri="uri-of-c"))
     # Where the range of ledgers without a mark ends, the counter begins.
     assert begun.now.cluster("b").unmarked_below == 50
     assert begun.ids_at(B).next_id() == 50
@@ -340,7 +362,7 @@ def test_what_brokers_without_the_jar_wrote_in_a_cluster_that_was_alone_stays_ou
     assert begun.now.cluster("b").unmarked_below is None
     begun.give_ids(B, 30)
     begun.ledger(B, 29)
-    c = Place(PULSAR, "/bookies-c")
+    c = LedgersRoot(PULSAR, "/bookies-c")
     begun.cluster(c, "instance-c")
     begun.broker("h:8080")
     refused(begun, further(c, name="c", uri="uri-of-c"), "h:8080 is without the jar, and makes ledgers without")
@@ -533,9 +555,11 @@ def test_the_first_cluster_comes_back_to_the_root_where_ids_are_counted(begun: G
     seen = begun.registry.require()
     begun.registry.replace(seen, seen.registry.switched("b", "h:1", 5))
     begun.unregistration.carry_out(begun.unregistration.plan("a"))
-    begun.cluster(Place(PULSAR, "/ledgers/c"), "instance-c")
+    begun.cluster(LedgersRoot(PULSAR, "/ledgers/c"), "instance-c")
     refused(
-        begun, further(Place(PULSAR, "/ledgers/c"), name="c", uri="c"), "/ledgers/c is where ledger ids are counted"
+        begun,
+        further(LedgersRoot(PULSAR, "/ledgers/c"), name="c", uri="c"),
+        "/ledgers/c is where ledger ids are counted",
     )
     begun.give_ids(B, 30)
     after = begun.register(further(A, name="a", uri="uri-of-a"))

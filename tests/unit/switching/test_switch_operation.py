@@ -19,8 +19,8 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.operation import Planned, Switch, Switched, SwitchEvent
-from bookwarden.switching.order import Course, Phase
+from bookwarden.switching.operation import Planned, Switch, SwitchEvent, SwitchOutcome
+from bookwarden.switching.order import NextStep, Phase
 from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
 from bookwarden.switching.record import ORDER_PATH, find_order
 from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
@@ -40,17 +40,17 @@ class Post:
         self.sent: list[SwitchEvent] = []
         self._works = works
 
-    def __call__(self, event: SwitchEvent) -> None:
+    def send(self, event: SwitchEvent) -> None:
         if not self._works:
             raise PulsarUnavailableError("no broker answers")
         self.sent.append(event)
 
 
 def command(store: MetadataStore, post: Post | None = None, *, origin: str = "one", **options: Any) -> Switch:
-    return Switch(store, RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
+    return Switch(RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
 
 
-def carried(switch: Switch, planned: Planned, *, wait_s: float = 10.0, **options: Any) -> Switched:
+def carried(switch: Switch, planned: Planned, *, wait_s: float = 10.0, **options: Any) -> SwitchOutcome:
     return switch.carry_out(planned, wait_s=wait_s, **options)
 
 
@@ -123,13 +123,13 @@ def test_there_and_back_and_the_same_again(ground: Ground) -> None:
     for _ in range(2):
         switch = command(ground.store)
         carried(switch, switch.plan("b"))
-        assert command(ground.store).plan("b").plan.course is Course.FOLLOW
+        assert command(ground.store).plan("b").plan.step is NextStep.VERIFY
         for _ in range(2):
             switch = command(ground.store)
             planned = switch.plan_back()
             assert carried(switch, planned).is_whole
             assert ground.registry.active == "a"
-        assert planned.plan.course is Course.FOLLOW
+        assert planned.plan.step is NextStep.VERIFY
     assert ground.registry.epoch == 6
 
 
@@ -160,7 +160,7 @@ def test_killed_anywhere_the_same_command_again_ends_in_the_same_state(
     assert (ground.registry.active, ground.registry.epoch) == (target, epoch)
     assert switch.state().phase is Phase.DONE
     assert order_of(ground)[0] is Phase.DONE
-    assert command(ground.store).plan(target).plan.course is Course.FOLLOW
+    assert command(ground.store).plan(target).plan.step is NextStep.VERIFY
 
 
 def test_a_second_command_is_refused_while_the_first_works(ground: Ground) -> None:
@@ -205,7 +205,7 @@ def test_an_event_that_is_not_sent_is_told_and_costs_nothing(ground: Ground) -> 
     switch = command(ground.store, Post(works=False))
     result = carried(switch, switch.plan("b"), say=said.append)
     assert result.is_whole
-    assert result.order.troubles == ("the event was not sent: no broker answers",)
+    assert result.order.errors == ("the event was not sent: no broker answers",)
     assert any("costs nothing" in line for line in said)
 
 

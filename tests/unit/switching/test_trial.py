@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from functools import partial
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
+from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.checks.observations import Quorums, TrialSeen
-from bookwarden.switching.checks.observing import Checks, Sources
-from bookwarden.switching.checks.trial import TRIALS_PATH, Trials, trial_metadata
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.checks.observing import TRIALS_PATH, Observer, Trials, run_precheck, trial_metadata
+from bookwarden.switching.checks.precheck import Quorums, TrialResult
+from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
+from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 from servers.scripted_bookie import ScriptedBookie
-from servers.switching.ground import OWNER, Ground, registry_of
+from servers.switching.ground import OWNER, Ground, SessionStore, registry_of
 from unit.switching.mortal import Killed, Mortal
 
 QUORUMS = Quorums(3, 2, 2)
@@ -39,7 +41,7 @@ class Site:
     def __init__(self, scripted: list[ScriptedBookie]) -> None:
         self.scripted = scripted
         self.ids = [bookie.bookie_id for bookie in scripted]
-        self.store = MemoryStore()
+        self.store = SessionStore()
         self.registry = registry_of()
         for cluster in self.registry.clusters.values():
             self.store.create(f"{cluster.ledgers_root}/INSTANCEID", cluster.instance.encode(), make_parents=True)
@@ -49,9 +51,9 @@ class Site:
         own = store or self.store
         options = BookieOptions(connect_timeout_s=5, request_timeout_s=5)
 
-        return Trials(own, partial(LedgerIds, own), lambda _: own, partial(TrialLedgers, options=options))
+        return Trials(ClusterRegistry(ClusterStores(lambda _: own), "memory:"), options)
 
-    def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialSeen:
+    def make(self, store: MetadataStore | None = None, digest: str = "CRC32C") -> TrialResult:
         return self.trials(store).make(self.registry, "b", self.ids, QUORUMS, digest)
 
     def left(self) -> list[str]:
@@ -87,7 +89,7 @@ def test_every_bookie_is_written_to_once_at_least() -> None:
 @pytest.mark.parametrize("digest", ["CRC32C", "CRC32", "HMAC"])
 def test_a_trial_leaves_nothing_but_an_id_that_nobody_gets(site: Site, digest: str) -> None:
     seen = site.make(digest=digest)
-    assert seen == TrialSeen(1_000, bookies=4)
+    assert seen == TrialResult(1_000, bookies=4)
     assert site.left() == []
     for bookie in site.scripted:
         assert {ledger_id for ledger_id, _ in bookie.added} == {1_000}
@@ -127,7 +129,7 @@ def test_killed_anywhere_the_next_one_removes_what_is_left(site: Site, before: b
         if mortal.left >= 0:
             break
         again = site.make()
-        assert (again.trouble, again.failed, again.left) == ("", {}, "")
+        assert (again.error, again.failed, again.left) == ("", {}, "")
         # The taken id's node is the dead session's, which a real store ends.
         assert [path for path in site.left() if "/idgen/" not in path] == []
     # Taking an id, the record, the ledger, its end, its removal, the record's.
@@ -158,7 +160,7 @@ def test_a_bookie_that_gives_back_something_else_is_named(site: Site, digest: st
     assert set(seen.failed) == {site.ids[3], site.ids[0]}
     assert f"bookie {site.ids[3]} gives back another entry" in seen.failed[site.ids[3]]
     assert "answered ENOLEDGER to a read" in seen.failed[site.ids[0]]
-    assert (seen.trouble, site.left()) == ("", [])
+    assert (seen.error, site.left()) == ("", [])
 
 
 class _Nothing(dict[tuple[int, int], bytes]):
@@ -178,7 +180,7 @@ def test_a_ledger_of_the_same_id_is_never_touched(site: Site) -> None:
         site.store.create(path, theirs, make_parents=True)
     # A record of one that was never made, as a kill right after the record leaves it.
     site.store.create(f"{TRIALS_PATH}/1001", b'{"cluster": "b"}', make_parents=True)
-    assert site.make() == TrialSeen(1_060, bookies=4)
+    assert site.make() == TrialResult(1_060, bookies=4)
     assert sorted(site.left()) == sorted(taken)
     node = site.store.get(ledger_path("/b", 1_000))
     assert node is not None
@@ -204,10 +206,10 @@ def test_one_that_is_removed_meanwhile_is_told_and_leaves_nothing(site: Site) ->
             super().create(path, value, make_parents=make_parents)
             if "/L" in path and self.is_first:
                 self.is_first = False
-                assert site.make() == TrialSeen(1_001, bookies=4)
+                assert site.make() == TrialResult(1_001, bookies=4)
 
     seen = site.make(Interrupting(site.store))
-    assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.trouble
+    assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.error
     assert site.left() == []
 
 
@@ -219,7 +221,7 @@ def test_a_store_that_takes_nothing_is_told(site: Site) -> None:
             super().create(path, value, make_parents=make_parents)
 
     seen = site.make(Full(site.store))
-    assert (seen.ledger_id, seen.trouble) == (None, "no room")
+    assert (seen.ledger_id, seen.error) == (None, "no room")
     # Its record stays, since nobody knows what became of the ledger; the next one clears it.
     assert site.left() == [f"{TRIALS_PATH}/1000"]
     site.make()
@@ -235,26 +237,37 @@ def test_only_where_nothing_stands_in_the_way_is_anything_written(
     """A ledger whose id is in use, or in a cluster that is not the registered one, would be a danger of its own."""
     ground = Ground()
     ground.broker("br1")
-    writable, nothing = frozenset(site.ids), frozenset[str]()
+    site.store.create("/b/available/readonly", b"", make_parents=True)
+    for bookie in site.ids:
+        site.store.create(f"/b/available/{bookie}", b"")
+    if not is_ready:
+        node = site.store.get("/b/INSTANCEID")
+        assert node is not None
+        site.store.put("/b/INSTANCEID", b"instance-a", node.version)
     settings = {
         **{f"managedLedgerDefault{name}": "2" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")},
         "managedLedgerDigestType": "MAC",
     }
-    sources = Sources(
-        ground.store,
-        lambda _: site.store,
-        lambda _, root: (writable if root == "/b" else nothing, nothing, nothing),
-        lambda _, root: "instance-b" if root == "/b" and is_ready else "instance-a",
-        lambda *_: 999,
-        lambda *_: None,
-        lambda *_: 1_000,
-        lambda: [("br1", "4.0.8", settings, None, None)],
-        lambda _: (),
-        lambda _: ((), ()),
-        lambda _: ({}, {}),
-        lambda *_: {},
-    )
-    result = Checks(sources, RegistryNode(ground.store, ""), site.trials()).precheck("b", with_trial=with_trial)
+
+    class Told(Observer):
+        def settings(self) -> list[RegisteredBroker]:
+            return [RegisteredBroker("br1", "4.0.8", settings)]
+
+        def topic_quorums(self) -> TopicQuorums:
+            return TopicQuorums((), ())
+
+        def disks(self, *_: object) -> dict[str, DiskSpace]:
+            return {}
+
+    # Of Pulsar's own store the registry and the brokers, of the other all else.
+    for path in (REGISTRY_PATH, f"{BROKERS_PATH}/br1", f"{FOLLOWERS_PATH}/br1"):
+        node = ground.store.get(path)
+        assert node is not None
+        if path in ground.store.sessions:
+            site.store.sessions[path] = ground.store.sessions[path]
+        site.store.create(path, node.value, make_parents=True)
+    observer = Told(site.trials().node, None, None, site.trials().options)
+    result = run_precheck(observer, "b", with_trial=with_trial)
     assert (not result.failing) is is_ready
     assert (result.seen.trial is not None) is is_tried
     assert {len(bookie.added) for bookie in site.scripted} == ({2} if is_tried else {0})

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.errors import RefusedError
-from bookwarden.switching import upgrading
-from bookwarden.switching.upgrading import UpgradePlan
+from bookwarden.switching import repair
+from bookwarden.switching.repair import UpgradePlan
 from unit.switching.registry_grounds import A, B, Ground, first, further
 
 
@@ -87,7 +87,7 @@ def test_a_broker_that_came_after_the_question_keeps_it_back(ground: Ground) -> 
 def test_a_broker_that_came_while_counters_were_raised_keeps_it_back(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upgrading, "raise_own_counters", lambda *_: ground.broker("g:8080"))
+    monkeypatch.setattr(repair, "raise_own_counters", lambda *_: ground.broker("g:8080"))
     with pytest.raises(RefusedError, match="g:8080 is without the jar"):
         ground.upgrade.carry_out()
     assert ground.now.epoch == 3

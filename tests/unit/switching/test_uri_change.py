@@ -6,16 +6,16 @@ import re
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.ports import Place
-from bookwarden.switching.registering import Wanted
+from bookwarden.switching.registering import ClusterSpec
 from bookwarden.switching.registry import REGISTRY_PATH
 from servers.switching.ground import follower_value
 from unit.switching.registry_grounds import OTHER, PULSAR, B, Ground, first, further
 
-MOVED = Place("memory:moved", "/bookies-b")
-WANTED = Wanted("b", "uri-of-b-moved", MOVED)
+MOVED = LedgersRoot("memory:moved", "/bookies-b")
+WANTED = ClusterSpec("b", "uri-of-b-moved", MOVED)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def ground() -> Ground:
     return made
 
 
-def refused(ground: Ground, reason: str, wanted: Wanted = WANTED) -> None:
+def refused(ground: Ground, reason: str, wanted: ClusterSpec = WANTED) -> None:
     before = ground.registry.read()
     with pytest.raises(RefusedError) as caught:
         ground.uri_change.change(wanted, wait_s=0)
@@ -66,10 +66,10 @@ def test_one_store_by_another_name_is_the_same_cluster(ground: Ground) -> None:
 def test_another_cluster_or_root_is_refused(ground: Ground) -> None:
     ground.stores[MOVED.url].put("/bookies-b/INSTANCEID", b"another", 0)
     refused(ground, "it is the instance instance-b, and at the URI there is another: another cluster")
-    ground.cluster(Place(MOVED.url, "/bookies-c"), "instance-b", ("b1:3181",))
-    elsewhere = Wanted("b", "uri", Place(MOVED.url, "/bookies-c"))
+    ground.cluster(LedgersRoot(MOVED.url, "/bookies-c"), "instance-b", ("b1:3181",))
+    elsewhere = ClusterSpec("b", "uri", LedgersRoot(MOVED.url, "/bookies-c"))
     refused(ground, "its ledgers root is /bookies-b, and that of the URI is /bookies-c", elsewhere)
-    refused(ground, "has no /nothing", Wanted("b", "uri", Place(MOVED.url, "/nothing")))
+    refused(ground, "has no /nothing", ClusterSpec("b", "uri", LedgersRoot(MOVED.url, "/nothing")))
 
 
 def test_a_copy_that_no_bookie_uses_is_refused(ground: Ground) -> None:
@@ -120,7 +120,7 @@ def test_a_broker_whose_jar_would_refuse_it_keeps_the_address(ground: Ground, fi
 
 def test_another_text_for_the_same_store_needs_nothing_of_brokers(ground: Ground) -> None:
     ground.broker("h:8080", 2, understands=[])
-    ground.uri_change.change(Wanted("a", "other-uri-of-a", Place(PULSAR, "/ledgers")), wait_s=0)
+    ground.uri_change.change(ClusterSpec("a", "other-uri-of-a", LedgersRoot(PULSAR, "/ledgers")), wait_s=0)
     assert ground.now.clusters["a"].metadata_service_uri == "other-uri-of-a"
     assert ground.now.clusters["a"].store_url is None
 

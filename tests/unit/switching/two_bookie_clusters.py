@@ -10,8 +10,7 @@ from bookwarden.ledgers.custom_metadata import COPY_KEY, expected_custom_metadat
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.bookie_clusters import BookieClusters, SettledPlace
-from bookwarden.switching.placed_catalog import PlacedCatalog
+from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
@@ -47,7 +46,7 @@ class TwoBookieClusters:
             if self.stores[name].get(f"{root}/INSTANCEID") is None:
                 self.stores[name].create(f"{root}/INSTANCEID", f"instance-{name}".encode())
         self.clusters = self.seen_from("a")
-        self.catalog = PlacedCatalog(self.alone("a"), self.clusters)
+        self.catalog = MultiClusterCatalog(self.alone("a"), self.clusters)
 
     def alone(self, name: str) -> BookKeeperCatalog:
         """Return the catalog of one cluster."""
@@ -55,8 +54,8 @@ class TwoBookieClusters:
 
     def seen_from(self, name: str) -> BookieClusters:
         """Return the clusters as a process sees them whose settings name this one."""
-        settled = SettledPlace(self.stores[name], ROOTS[name], self.alone(name), ROOTS[name])
-        return BookieClusters(self.store, settled, {ELSEWHERE_URL: self.stores["b"]}.__getitem__, BookKeeperCatalog)
+        settled = ConfiguredCluster(self.stores[name], ROOTS[name], self.alone(name), ROOTS[name])
+        return BookieClusters(self.store, settled, {ELSEWHERE_URL: self.stores["b"]}.__getitem__)
 
     def changed(self, name: str, **changes: object) -> Registry:
         """Return the registry with other fields of one cluster."""

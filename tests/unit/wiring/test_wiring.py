@@ -10,8 +10,11 @@ import pytest
 
 WIRING = Path(__file__).parents[3] / "src" / "bookwarden" / "wiring"
 
-# Of its own base, of settings and texts, how a store is opened, and how it is entered where all migrations are known.
-CONSTRUCTING = {"_keep", "_closed_on_error", "_open", "open", "__init__", "follow"}
+# Of its own base, of settings and texts, how a store or a client is opened, and how it is entered where all migrations
+# are known.
+CONSTRUCTING = {"_keep", "_closed_on_error", "_open", "_open_admin", "open", "__init__", "follow"}
+# A context may be another one with more.
+BASES = {"Resources", "RegistryContext", "SwitchContext"}
 OF_VALUES = {"values", "items", "fromkeys", "join", "rstrip", "startswith"}
 OF_SETTINGS = {"model_copy", "model_dump", "get_secret_value"}
 
@@ -49,13 +52,14 @@ def deeds_in(module: ast.Module) -> Iterator[str]:
 
 
 def deeds_of(context: ast.ClassDef) -> Iterator[str]:
-    if [ast.unparse(base) for base in context.bases] != ["Resources"]:
+    if len(context.bases) != 1 or ast.unparse(context.bases[0]) not in BASES:
         yield f"{context.name} is no Resources"
     for method in context.body:
         if not isinstance(method, Function):
             continue
         kinds = {ast.unparse(decorator) for decorator in method.decorator_list}
-        if method.name not in ("__init__", "_open", "open") and not kinds & {"property", "cached_property"}:
+        opens = method.name in ("__init__", "_open", "_open_admin", "open")
+        if not opens and not kinds & {"property", "cached_property"}:
             yield f"{context.name}.{method.name} does something"
 
 

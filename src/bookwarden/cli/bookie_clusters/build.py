@@ -20,10 +20,9 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.counts import DONE, STAYING
-from bookwarden.switching.moving.report import ADVICE, UNPROVEN_ADVICE, BuildReport
+from bookwarden.switching.moving.build import ADVICE, DONE, STAYING, UNPROVEN_ADVICE, Build, BuildReport, FoundBuild
 from bookwarden.switching.moving.scope import scope_of
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Examples:
@@ -95,15 +94,17 @@ def build(
     if verify and (resume or dry_run or max_bytes_per_second or max_ledgers_per_second):
         raise click.UsageError("--verify goes with none of --resume, --dry-run and the limits, which are for copying")
     limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
-    settings = invocation.settings
     require_spark()
     from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 
     if invocation.verbose or invocation.debug:
         invocation.set_up_logging(logging.INFO)
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
-    with show_build(invocation, "reading back" if verify else "copying") as (listed, told):
-        report = run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True)
+    with (
+        RegistryContext(invocation.settings) as context,
+        show_build(invocation, "reading back" if verify else "copying") as (listed, updated),
+    ):
+        report = run_build(context, request, progress=listed, on_update=updated, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
 
@@ -210,14 +211,14 @@ def show_build(
         return f"{_standing(one)}{_pace(one)}"
 
     if invocation.output != "json" and sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
         with Progress(*columns, console=Console(stderr=True)) as bars:
             tasks: dict[str, Any] = {}
 
             def bar(name: str, share: float, text: str) -> None:
                 if name not in tasks:
-                    tasks[name] = bars.add_task(name, total=1.0, told="")
-                bars.update(tasks[name], completed=share, told=text)
+                    tasks[name] = bars.add_task(name, total=1.0, text="")
+                bars.update(tasks[name], completed=share, text=text)
 
             yield (
                 lambda _, done, total: bar(_LISTING, done / total if total else 1.0, f"{done:,} of {total:,} parts"),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import click
 
-from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.bookie_clusters.output import confirmed
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
-from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import cleaned_data, targets_data
 from bookwarden.switching.moving.cleanup import Targets
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
@@ -32,7 +32,7 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
-    with FormerClustersContext(invocation.settings, looks_only=True) as context:
+    with MoveContext(invocation.settings, looks_only=True) as context:
         found = context.cleanup.targets(src_cluster)
         invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
 
@@ -56,16 +56,15 @@ def cleanup(
     deletes what the former cluster has. A former cluster's ledger without a whole copy stays. Without
     --execute nothing is marked.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with MoveContext(invocation.settings) as context:
 
-        @contextmanager
-        def confirm_marks(total: int) -> Iterator[Callable[[int], object]]:
-            confirm(f"Mark {counted(total, 'ledger')} of former bookie clusters for deletion?", yes=yes)
-            with node_progress(invocation, f"marking {counted(total, 'ledger')}", "marked", "ledgers") as progress:
-                yield progress
+        def ask(total: int) -> AbstractContextManager[Callable[[int], object]]:
+            ledgers = counted(total, "ledger")
+            question = f"Mark {ledgers} of former bookie clusters for deletion?"
+            return confirmed(invocation, question, f"marking {ledgers}", "marked", "ledgers", yes=yes)
 
         result = context.cleanup.clean_up(
-            src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=confirm_marks
+            src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=ask
         )
         found, total, done, _ = result
         if done is None:

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-from bookwarden.cli.bookie_clusters.build import build
-from bookwarden.cli.bookie_clusters.cleanup import cleanup, list_cleanup_targets
-from bookwarden.cli.bookie_clusters.drain import drain
-from bookwarden.cli.bookie_clusters.jar import jar
-from bookwarden.cli.bookie_clusters.listing import get_cluster, list_clusters
-from bookwarden.cli.bookie_clusters.move import move
-from bookwarden.cli.bookie_clusters.precheck import precheck
-from bookwarden.cli.bookie_clusters.promote import promote
-from bookwarden.cli.bookie_clusters.raise_ids import raise_ids
-from bookwarden.cli.bookie_clusters.register import register
-from bookwarden.cli.bookie_clusters.registry import registry
-from bookwarden.cli.bookie_clusters.set_uri import set_uri
-from bookwarden.cli.bookie_clusters.status import status
-from bookwarden.cli.bookie_clusters.superseded import superseded
-from bookwarden.cli.bookie_clusters.switch import rollback, switch
-from bookwarden.cli.bookie_clusters.unload import unload
-from bookwarden.cli.bookie_clusters.unregister import deprecate, unregister
-from bookwarden.cli.bookie_clusters.upgrade import upgrade
-from bookwarden.switching.documents import SUPERSEDED
+from bookwarden.cli.shell.late import LateCommand
 
 _EPILOG = """\b
 Set-up, runbook and what each refusal means: docs/bookie-clusters.md."""
+
+#: Name, place and summary of each; it is imported when it is called.
+_COMMANDS: Final = (
+    ("list", "listing:list_clusters", "List the registered bookie clusters."),
+    ("get", "listing:get_cluster", "Show one bookie cluster."),
+    ("register", "register:register", "Register a bookie cluster."),
+    ("unregister", "unregister:unregister", "Unregister a bookie cluster."),
+    ("deprecate", "unregister:deprecate", "Keep a bookie cluster from becoming active."),
+    ("upgrade", "repair:upgrade", "Write down which ledgers are ours."),
+    ("set-uri", "repair:set_uri", "Change the address of a bookie cluster's metadata."),
+    ("registry", "repair:registry", "Save the registry of bookie clusters, and put it back."),
+    ("raise-ids", "repair:raise_ids", "Raise a counter of ledger ids above every id."),
+    ("jar", "listing:jar", "Write the jar for brokers to a file."),
+    ("precheck", "switch:precheck", "Check whether brokers can be switched."),
+    ("switch", "switch:switch", "Make another bookie cluster active."),
+    ("status", "status:status", "Show where a switch stands."),
+    ("unload", "unload:unload", "Unload topics that still write elsewhere."),
+    ("rollback", "switch:rollback", "Return to the bookie cluster before the switch."),
+    ("build", "build:build", "Copy ledgers to the active bookie cluster."),
+    ("promote", "promote:promote", "Have brokers read copies in the active cluster."),
+    ("list-cleanup-targets", "cleanup:list_cleanup_targets", "Count what former bookie clusters need no more."),
+    ("cleanup", "cleanup:cleanup", "Mark what former bookie clusters need no more."),
+    ("drain", "drain:drain", "Empty a former bookie cluster."),
+    ("move", "move:move", "Move all ledgers while brokers are stopped."),
+    ("set-read-mode", "listing:set_read_mode", "Change nothing; say what takes its place."),
+    ("close-client", "listing:close_client", "Change nothing; say what takes its place."),
+)
 
 
 @click.group("bookie-clusters", epilog=_EPILOG)
@@ -37,10 +48,5 @@ def bookie_clusters() -> None:
     """
 
 
-for _command in (
-    *(list_clusters, get_cluster, register, unregister, deprecate, upgrade, set_uri, registry, raise_ids, jar),
-    *(precheck, switch, status, unload, rollback, build, promote, list_cleanup_targets, cleanup, drain, move),
-):
-    bookie_clusters.add_command(_command)
-for _operation in SUPERSEDED:
-    bookie_clusters.add_command(superseded(_operation))
+for _name, _place, _summary in _COMMANDS:
+    bookie_clusters.add_command(LateCommand(_name, f"bookwarden.cli.bookie_clusters.{_place}", _summary))

@@ -17,13 +17,11 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.switching.documents import left_data
-from bookwarden.switching.moving.build import Build
-from bookwarden.switching.moving.draining import Drained, Left
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED
-from bookwarden.switching.moving.scope import scope_of
+from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED, Build
+from bookwarden.switching.moving.draining import DrainResult, Remaining
+from bookwarden.switching.moving.scope import EVERYTHING
 from bookwarden.switching.unregistering import UnregistrationPlan
-from bookwarden.wiring.former_clusters import FormerClustersContext
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.wiring.moving import MoveContext
 
 # For brokers, and until a switch is long enough ago.
 _WAIT_S = 60.0
@@ -64,27 +62,26 @@ def drain(
     brokers read elsewhere; what the sweep has not deleted yet, or must wait, the next run goes on with. Once nothing
     is left the cluster is unregistered.
     """
-    with FormerClustersContext(invocation.settings, looks_only=dry_run) as context:
+    with MoveContext(invocation.settings, looks_only=dry_run) as context:
         left = context.draining.left(source)
         if dry_run:
             invocation.write(Document(left_data(left), (*_parts(left), Note(_verdict(left)))))
             return
         if not left.total:
-            _leave(invocation, source, yes=yes)
+            _leave(invocation, context, source, yes=yes)
             return
         require_spark()
         from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 
         limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
-        request = BuildRequest(
-            source=source, scope=scope_of(every_kind=True, tenants=(), namespaces=(), topics=()), limits=limits
-        )
+        request = BuildRequest(source=source, scope=EVERYTHING, limits=limits)
         confirm(_question(left), yes=yes, look="--dry-run")
 
         def build() -> Build:
-            with show_build(invocation) as (listed, told):
-                settings = invocation.settings
-                return run_build(settings, request, progress=listed, told=told, say=invocation.say, local=True).build
+            with show_build(invocation) as (listed, updated):
+                return run_build(
+                    context, request, progress=listed, on_update=updated, say=invocation.say, local=True
+                ).build
 
         done = context.draining.carry_out(source, build, per_second=per_second, force=force, say=invocation.say)
         notes = [*_notes(done), _verdict(done.left)]
@@ -93,31 +90,30 @@ def drain(
         click.get_current_context().exit(SOME_FAILED if done.failed else MORE_LATER)
 
 
-def _leave(invocation: Invocation, name: str, *, yes: bool) -> None:
+def _leave(invocation: Invocation, context: MoveContext, name: str, *, yes: bool) -> None:
     """Unregister a cluster in which nothing of ours is left, as is proven once more."""
-    with SwitchingContext(invocation.settings) as context:
 
-        def ask(plan: UnregistrationPlan) -> None:
-            others = f" {of_others(plan)}" if plan.foreign else ""
-            confirm(f"Nothing of ours is left in {name}.{others} Unregister it?", yes=yes)
+    def ask(plan: UnregistrationPlan) -> None:
+        others = f" {of_others(plan)}" if plan.foreign else ""
+        confirm(f"Nothing of ours is left in {name}.{others} Unregister it?", yes=yes)
 
-        plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask, say=invocation.say)
-        done = of_others(plan) if plan.foreign else "Its bookies can be stopped."
-        notes = [
-            f"Nothing of ours is left in {name}, and it is unregistered. {done}",
-            "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
-            "do nothing otherwise.",
-            *note_of_ids(plan, context),
-        ]
-        invocation.write(describe_registry(context, plan.after, *notes))
+    plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask, say=invocation.say)
+    done = of_others(plan) if plan.foreign else "Its bookies can be stopped."
+    notes = [
+        f"Nothing of ours is left in {name}, and it is unregistered. {done}",
+        "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
+        "do nothing otherwise.",
+        *note_of_ids(plan, context),
+    ]
+    invocation.write(describe_registry(context, plan.after, *notes))
 
 
-def _question(left: Left) -> str:
+def _question(left: Remaining) -> str:
     topics = f" Unload topics that write or read there ({len(left.topics):,} write)?" if left.topics else ""
     return f"Move {counted(left.total, 'ledger')} from {left.cluster} to {left.active}?{topics}"
 
 
-def _parts(left: Left) -> tuple[Part, ...]:
+def _parts(left: Remaining) -> tuple[Part, ...]:
     kinds = tuple((kind, f"{left.ledgers[kind]:,}") for kind in sorted(left.ledgers))
     why = tuple((f"{number:,}", reason) for reason, number in sorted(left.stays.items()))
     facts = (
@@ -135,7 +131,7 @@ def _parts(left: Left) -> tuple[Part, ...]:
     )
 
 
-def _to_copy(left: Left) -> str:
+def _to_copy(left: Remaining) -> str:
     text = f"{counted(left.to_copy, 'closed ledger')}, {size_text(left.to_copy_size)}"
     if not left.to_copy or left.copying_s is None:
         return text
@@ -148,11 +144,11 @@ def _about(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _notes(done: Drained) -> list[str]:
+def _notes(done: DrainResult) -> list[str]:
     notes = []
-    failed = [one for one in done.unloaded if one.trouble and not one.is_absent]
+    failed = [one for one in done.unloaded if one.failed]
     if failed:
-        notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].trouble}")
+        notes.append(f"{counted(len(failed), 'topic')} not unloaded, such as {failed[0].topic}: {failed[0].error}")
     if done.failed:
         notes.append(f"{counted(done.failed, 'ledger')} not copied: `bookie-clusters build --all` lists them.")
     if done.marked is not None:
@@ -163,7 +159,7 @@ def _notes(done: Drained) -> list[str]:
     return notes
 
 
-def _verdict(left: Left) -> str:
+def _verdict(left: Remaining) -> str:
     if not left.total:
         return f"Nothing of ours is left in {left.cluster}: drain unregisters it."
     if left.window_left_s:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY
+from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import NotFoundError
-from bookwarden.switching.offline.comparing import Standing
-from bookwarden.switching.offline.documents import (
+from bookwarden.switching.documents import (
     broker_lines,
     moved_data,
     plan_data,
@@ -22,10 +21,12 @@ from bookwarden.switching.offline.documents import (
     restoration_data,
     settings_lines,
 )
-from bookwarden.switching.offline.move import Moved, MovePlan
+from bookwarden.switching.offline.checking import TargetUri
+from bookwarden.switching.offline.ledgers import CopyStatus
+from bookwarden.switching.offline.move import MovePlan, MoveResult
 from bookwarden.switching.offline.record import MovePhase, MoveRecord
-from bookwarden.switching.offline.saved_nodes import Restoration
-from bookwarden.wiring.moving import MoveContext, target_of_uri
+from bookwarden.switching.offline.saved_nodes import NodeDifferences
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 Examples:
@@ -103,24 +104,24 @@ def move(
         if saved is not None:
             _restore(invocation, context, saved, restores=execute and not dry_run, yes=yes)
         elif status:
-            found = context.move.node.read()
+            found = context.offline.node.read()
             if found is None:
                 raise NotFoundError("nothing was moved yet")
             invocation.write(Document(record_data(found.record), tuple(_record_parts(found.record))))
         elif abandon:
             _abandon(invocation, context, dry_run=dry_run, yes=yes)
         elif target_uri is not None and folder is not None:
-            plan = context.move.plan(target_of_uri(target_uri), folder.absolute(), may_miss=may_miss)
+            plan = context.offline.plan(TargetUri.parse(target_uri), folder.absolute(), may_miss=may_miss)
             _carry_out(invocation, context, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
 
 
 def _abandon(invocation: Invocation, context: MoveContext, *, dry_run: bool, yes: bool) -> None:
     if dry_run:
-        record = context.move.under_way()
+        record = context.offline.under_way()
         invocation.write(Document(record_data(record), (*_record_parts(record), Note("Would be abandoned."))))
         return
     confirm("Abandon the move? What was copied stays on the target.", yes=yes)
-    record = context.move.abandon()
+    record = context.offline.abandon()
     invocation.write(Document(record_data(record), (Note("Abandoned. Brokers go on with the source."),)))
 
 
@@ -143,7 +144,7 @@ def _carry_out(
     asked = "Copy ahead what is closed" if ahead else "Copy, wait until all brokers are stopped, and copy the rest"
     confirm(f"{asked}, to {plan.record.uri}?", yes=yes)
     with node_progress(invocation, f"copying to {plan.record.uri}", "copied", "ledgers") as tell:
-        moved = context.move.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
+        moved = context.offline.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
     invocation.write(_describe_moved(moved))
 
 
@@ -153,13 +154,13 @@ def _describe_plan(plan: MovePlan) -> Document:
         *_sides(plan.record),
         ("brokers that live", ", ".join(plan.brokers) or "none"),
         ("ledgers that are named", f"{plan.tally.total:,}"),
-        ("to be copied", f"{counts[Standing.TO_COPY]:,}"),
-        ("open", f"{counts[Standing.OPEN]:,}"),
-        ("there already", f"{counts[Standing.SAME]:,}"),
+        ("to be copied", f"{counts[CopyStatus.TO_COPY]:,}"),
+        ("open", f"{counts[CopyStatus.OPEN]:,}"),
+        ("there already", f"{counts[CopyStatus.SAME]:,}"),
         ("next ledger id of the target", f"{plan.next_id}; it must be above {plan.free_id - 1}"),
     )
     note = (
-        f"{counted(len(plan.failing), 'line')} in the way: nothing is done."
+        f"{counted(len(plan.failing), 'check')} blocking: nothing is done."
         if plan.failing
         else "What happens: nodes are saved, ids of the target raised, closed ledgers copied. Then all brokers have to "
         "be stopped, by you. What is open is recovered, the rest copied, everything compared. Copies have two entries "
@@ -170,19 +171,19 @@ def _describe_plan(plan: MovePlan) -> Document:
     )
 
 
-def _describe_moved(moved: Moved) -> Document:
+def _describe_moved(moved: MoveResult) -> Document:
     record = moved.record
     pairs = (
         *_sides(record),
         ("phase", record.phase.value),
         ("copied by this command", f"{moved.copied:,}"),
         ("recovered", f"{moved.recovered:,}"),
-        ("the same on both", f"{moved.tally.counts[Standing.SAME]:,} of {moved.tally.total:,}"),
+        ("the same on both", f"{moved.tally.counts[CopyStatus.SAME]:,} of {moved.tally.total:,}"),
         ("next ledger id of the target", str(moved.next_id)),
         ("saved nodes", record.saved),
     )
     parts: list[Part] = [Facts(pairs), *_missing(moved.tally.missing)]
-    parts += [Note(f"Not copied: {trouble}") for trouble in moved.troubles]
+    parts += [Note(f"Not copied: {error}") for error in moved.errors]
     if record.phase is MovePhase.DONE:
         parts += _lines(record)
     else:
@@ -236,7 +237,7 @@ def _restore(invocation: Invocation, context: MoveContext, file: Path, *, restor
     invocation.write(_describe_restoration(found, done.written, note))
 
 
-def _describe_restoration(found: Restoration, written: int | None, note: str) -> Document:
+def _describe_restoration(found: NodeDifferences, written: int | None, note: str) -> Document:
     pairs = (
         ("nodes in the file", f"{found.nodes:,}"),
         ("that differ", f"{found.changed:,}"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import click
 
+from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
-from bookwarden.switching.documents import cluster_data, registry_data
-from bookwarden.switching.registry import Registry
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.cli.shell.questions import confirm
+from bookwarden.switching.registry import Registry, cluster_data, registry_data
+from bookwarden.wiring.switching import RegistryContext
 
 #: Of commands that wait for brokers.
 wait_option: Final = click.option(
@@ -32,7 +35,17 @@ _COLUMNS = (
 )
 
 
-def describe_registry(context: SwitchingContext, registry: Registry | None, *notes: str) -> Document:
+@contextmanager
+def confirmed(
+    invocation: Invocation, question: str, what: str, done: str, unit: str, *, yes: bool
+) -> Iterator[Callable[[int], object]]:
+    """Ask before the block, and show its progress; the others are as for `node_progress`."""
+    confirm(question, yes=yes)
+    with node_progress(invocation, what, done, unit) as progress:
+        yield progress
+
+
+def describe_registry(context: RegistryContext, registry: Registry | None, *notes: str) -> Document:
     """Describe all bookie clusters, and the newest order to switch."""
     data = registry_data(context.pulsar_url, registry)
     if registry is None:
@@ -54,17 +67,18 @@ def describe_registry(context: SwitchingContext, registry: Registry | None, *not
         ("ledger ids from", registry.id_root),
         ("owner", registry.owner),
     ]
-    directive = registry.directive
-    if directive is not None:
-        pairs.append(
-            (
-                "switch target",
-                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
-                f"{moment(directive.time_ms)})",
-            )
-        )
+    pairs += directive_facts(registry)
     parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *notes_of(context, notes)]
     return Document(data, tuple(parts))
+
+
+def directive_facts(registry: Registry) -> list[tuple[str, str]]:
+    """Describe the newest order to switch that the registry names."""
+    if registry.directive is None:
+        return []
+    one = registry.directive
+    given = f"from {one.source}, epoch {one.epoch}, by {one.origin} at {moment(one.time_ms)}"
+    return [("switch target", f"{one.target} ({given})")]
 
 
 def describe_cluster(registry: Registry, name: str) -> Document:
@@ -80,7 +94,7 @@ def describe_cluster(registry: Registry, name: str) -> Document:
     return Document(data, (Facts(pairs),))
 
 
-def notes_of(context: SwitchingContext, notes: Sequence[str]) -> list[Note]:
+def notes_of(context: RegistryContext, notes: Sequence[str]) -> list[Note]:
     """Return these notes, and what there is to say of further metadata roots in the settings."""
     others = context.settings.metadata_store.urls[1:]
     more = (

@@ -10,10 +10,9 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, cou
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
 from bookwarden.switching.documents import promoted_data
-from bookwarden.switching.inventory import Unloaded
-from bookwarden.switching.moving.promotion import Promoted, PromotionPlan
-from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY
-from bookwarden.wiring.former_clusters import FormerClustersContext
+from bookwarden.switching.inventory import UnloadResult
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, PromotionPass, PromotionPlan
+from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b
 What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
@@ -29,11 +28,11 @@ What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."
 def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: bool, yes: bool) -> None:
     """Have brokers read copies in the active cluster.
 
-    What they open anew they read there at once. For what they have open, topics are unloaded that are loaded and have
-    a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
+    What they open from now on they read there at once. For what they have open, topics are unloaded that are loaded and
+    have a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
-    with FormerClustersContext(invocation.settings) as context:
+    with MoveContext(invocation.settings) as context:
 
         def ask(plan: PromotionPlan) -> None:
             if plan.topics or stamp:
@@ -66,7 +65,7 @@ def _would_be(plan: PromotionPlan) -> str:
     return f"{counted(total, 'ledger')} would be promoted, and {_topics(plan)} unloaded." if total else _nothing(plan)
 
 
-def _was(plan: PromotionPlan, done: Promoted) -> str:
+def _was(plan: PromotionPlan, done: PromotionPass) -> str:
     if done.failed:
         return f"Promoted, but for what {counted(len(done.failed), 'topic')} not unloaded may read: run it again."
     unloaded = counted(len(done.unloaded), "topic")
@@ -81,8 +80,8 @@ def _nothing(plan: PromotionPlan) -> str:
     return f"Nothing to do: {counted(plan.promoted, 'ledger')} promoted before."
 
 
-def _tell(invocation: Invocation, one: Unloaded) -> None:
-    invocation.say(f"{one.topic}: {one.trouble or 'unloaded'}")
+def _tell(invocation: Invocation, one: UnloadResult) -> None:
+    invocation.say(f"{one.topic}: {one.error or 'unloaded'}")
 
 
 def _tables(plan: PromotionPlan) -> tuple[Part, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import notes_of, wait_option
-from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.cli.bookie_clusters.output import confirmed, notes_of, wait_option
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
-from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cli.shell.questions import yes_option
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.switching.documents import registration_data
-from bookwarden.switching.registering import RegistrationPlan, RegistrationResult, Wanted
+from bookwarden.switching.registering import ClusterSpec, RegistrationPlan, RegistrationResult
 from bookwarden.switching.registry import Status
-from bookwarden.wiring.switching import SwitchingContext, place_of_uri
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Examples:
@@ -75,23 +75,19 @@ def register(
     """
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
-    with SwitchingContext(invocation.settings) as context:
-        wanted = Wanted(name, uri, place_of_uri(uri), bootstrap, shared, owners, unmarked_below)
+    with RegistryContext(invocation.settings) as context:
+        wanted = ClusterSpec(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
 
-        @contextmanager
-        def confirm_raise(plan: RegistrationPlan) -> Iterator[Callable[[int], object]]:
-            confirm(f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?", yes=yes)
+        def ask(plan: RegistrationPlan) -> AbstractContextManager[Callable[[int], object]]:
+            question = f"Raise the next ledger id from {plan.next_id} to {plan.free_id}, and register {name}?"
             what = f"raising the next ledger id below {plan.after.id_root} by {plan.behind:,}"
-            with node_progress(invocation, what, "passed", "ids") as progress:
-                yield progress
+            return confirmed(invocation, question, what, "passed", "ids", yes=yes)
 
-        result = context.registration.register(
-            wanted, wait_s=wait_s, dry_run=dry_run, confirm=confirm_raise, say=invocation.say
-        )
+        result = context.registration.register(wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
         invocation.write(_describe(context, result))
 
 
-def _describe(context: SwitchingContext, result: RegistrationResult) -> Document:
+def _describe(context: RegistryContext, result: RegistrationResult) -> Document:
     plan, raised, dry_run = result
     cluster, after = plan.cluster, plan.after
     data = registration_data(context.pulsar_url, result)

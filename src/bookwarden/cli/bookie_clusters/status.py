@@ -8,17 +8,23 @@ from typing import Final
 import click
 
 from bookwarden.cli.bookie_clusters.build import build_facts
-from bookwarden.cli.bookie_clusters.ledgers import inventory_data, inventory_parts
+from bookwarden.cli.bookie_clusters.output import directive_facts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
-from bookwarden.cli.bookie_clusters.unload import per_second_option, unload_elsewhere, unloaded_data
+from bookwarden.cli.bookie_clusters.unload import (
+    inventory_data,
+    inventory_parts,
+    per_second_option,
+    unload_elsewhere,
+    unloaded_data,
+)
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.documents import state_data
+from bookwarden.switching.documents import Overview, read_overview, state_data
+from bookwarden.switching.inventory import take_inventory
 from bookwarden.switching.offline.record import MoveRecord
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.overview import Overview
 from bookwarden.switching.promoted import Promotion
 from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
@@ -57,10 +63,10 @@ def status(
     if ((roll or holders) and not ledgers) or (watch and ledgers):
         raise click.UsageError("--holders goes with --ledgers, and --watch without")
     with SwitchContext(invocation.settings) as context:
-        overview = context.overview()
+        overview = read_overview(context.switch)
         state = overview.state
         if ledgers and state.registry is not None:
-            found = context.inventory(state.registry, by_holder=holders)
+            found = take_inventory(state.registry, store_of=context.registry.store_of, by_holder=holders)
             document = _describe(context.pulsar_url, overview)
             data = {**state_data(context.pulsar_url, overview), **inventory_data(found, holders=holders)}
             parts = (*document.parts, *inventory_parts(found, state.registry, holders=holders))
@@ -75,7 +81,7 @@ def status(
         invocation.write(shown)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
-            overview = context.overview()
+            overview = read_overview(context.switch)
             state = overview.state
             now = _describe(context.pulsar_url, overview)
             if now.data != shown.data:
@@ -102,7 +108,7 @@ def _describe(url: str, overview: Overview) -> Document:
         Column("active"),
         Column("jar"),
         Column("cannot read"),
-        Column("trouble", whole=False),
+        Column("error", whole=False),
     )
     parts.append(Table(columns, tuple(map(_row, state.brokers)), empty="No broker is registered."))
     without = [broker.name for broker in state.brokers if broker.follower is None]
@@ -134,19 +140,14 @@ def _counted_elsewhere(registry: Registry) -> str | None:
 def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
     registry, found = state.registry, state.order
     pairs = [("phase", state.phase.value), ("registry", url if registry is None else f"{url}, epoch {registry.epoch}")]
-    directive = None if registry is None else registry.directive
-    if directive is not None:
-        pairs.append(
-            (
-                "switch target",
-                f"{directive.target} (from {directive.source}, epoch {directive.epoch}, by {directive.origin} at "
-                f"{moment(directive.time_ms)})",
-            )
-        )
+    if registry is not None:
+        pairs += directive_facts(registry)
     if found is not None and found.order.is_under_way:
-        pairs.append(("carried out by", "nobody: `bookie-clusters switch --resume`" if found.is_free else found.holder))
-    if found is not None and found.order.troubles:
-        pairs.append(("troubles", "; ".join(found.order.troubles)))
+        pairs.append(
+            ("carried out by", "no process: `bookie-clusters switch --resume`" if found.is_free else found.holder)
+        )
+    if found is not None and found.order.errors:
+        pairs.append(("errors", "; ".join(found.order.errors)))
     if promotion is not None:
         failed = f", but for {counted(len(promotion.failed), 'topic')} that failed" if promotion.failed else ""
         pairs.append(("promoted", f"what was in {promotion.target} before {moment(promotion.through_ms)}{failed}"))
@@ -162,5 +163,5 @@ def _move_facts(move: MoveRecord | None) -> list[tuple[str, str]]:
 def _row(broker: Broker) -> tuple[str, ...]:
     one = broker.follower
     if one is None:
-        return broker.name, "", "", "", "", broker.trouble or "without the jar"
+        return broker.name, "", "", "", "", broker.error or "without the jar"
     return broker.name, str(one.epoch), one.active, one.jar, ", ".join(sorted(one.unreachable)), ""

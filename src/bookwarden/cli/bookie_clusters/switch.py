@@ -1,4 +1,4 @@
-"""`bookwarden bookie-clusters switch` and `rollback`: the precheck, the question, the order, the wait for brokers."""
+"""`bookwarden bookie-clusters precheck`, `switch` and `rollback`: checks, question, order, and the wait for brokers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,69 @@ from typing import Any, Final
 import click
 
 from bookwarden.cli.bookie_clusters.output import wait_option
-from bookwarden.cli.bookie_clusters.precheck import NOT_READY, describe_precheck, no_trial_option
+from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.findings import Verdict
+from bookwarden.switching.checks.observing import run_precheck
 from bookwarden.switching.checks.precheck import Precheck
 from bookwarden.switching.documents import switch_data
-from bookwarden.switching.operation import Followed, Planned, Switched, SwitchOptions
+from bookwarden.switching.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.wiring.switch import SwitchContext
+
+#: The exit code of every command that is refused by the precheck.
+NOT_READY: Final = 23
+
+#: Of every command that runs the precheck.
+no_trial_option = click.option("--no-trial", is_flag=True, help="Write no trial ledger to the target's bookies.")
+
+_EPILOG = """\b
+Examples:
+  bookwarden bookie-clusters precheck --name bookies-b
+  bookwarden bookie-clusters precheck --name bookies-b -o json
+
+\b
+Exit codes: 0 no check blocks it; 23 one does.
+What to do about each line: docs/bookie-clusters.md."""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--name", "target", required=True, metavar="TARGET", help="The bookie cluster to switch to.")
+@no_trial_option
+@output_option
+@pass_invocation
+def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
+    """Check whether brokers can be switched.
+
+    Looks at the registry, every live broker and its settings, the metadata and the bookies of all registered clusters,
+    and what namespaces ask of bookies. If no check blocks it, it writes a trial ledger to all bookies of the
+    target, reads it and deletes it; else it changes nothing.
+    """
+    with SwitchContext(invocation.settings) as context:
+        result = run_precheck(context.observer, target, with_trial=not no_trial)
+        invocation.write(describe_precheck(result))
+    click.get_current_context().exit(NOT_READY if result.failing else 0)
+
+
+def describe_precheck(result: Precheck) -> Document:
+    """Describe all lines, in the best order to deal with them."""
+    registry = result.seen.registry
+    bad, warnings = len(result.failing), sum(one.verdict is Verdict.WARNING for one in result.findings)
+    note = (
+        f"{counted(bad, 'check')} block{'s' if bad == 1 else ''} it, {counted(warnings, 'warning')}. "
+        "What to do about each: docs/bookie-clusters.md."
+        if bad
+        else f"No check blocks it; {counted(warnings, 'warning')}."
+    )
+    pairs = (("source", registry.active), ("target", result.seen.target), ("epoch", str(registry.epoch)))
+    return Document(result.as_json(), (Facts(pairs), findings_table(result.findings), Note(note)))
+
 
 #: The registry is changed, and not all brokers follow.
 DONE_WITH_FAILURES: Final = 27
 
-_EPILOG = """\b
+_SWITCH_EPILOG = """\b
 Exit codes: 0 all live brokers follow; 23 the precheck blocks it, nothing was switched;
 27 it is switched, but not all brokers followed in time; 5 it was not confirmed, or another process works at it.
 
@@ -44,7 +94,7 @@ def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_SWITCH_EPILOG)
 @click.option("--target", metavar="NAME", help="The bookie cluster that new ledgers are to go to.")
 @click.option("--resume", is_flag=True, help="Carry on a switch, or rollback, whose process ended.")
 @_order_options
@@ -72,7 +122,7 @@ def switch(
     click.get_current_context().exit(code)
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_SWITCH_EPILOG)
 @_order_options
 def rollback(
     invocation: Invocation, dry_run: bool, no_trial: bool, skip_precheck: bool, wait_s: float, yes: bool
@@ -106,11 +156,11 @@ def _carry_out(
         verb = "Roll back" if order.is_rollback else "Switch"
         confirm(f"{verb} new ledgers from {order.source} to {order.target}?", yes=yes)
 
-    def tell(one: Followed) -> None:
+    def tell(one: SwitchedBroker) -> None:
         invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
 
-    result = context.switch.run(planned, options, context.precheck, confirm=ask, say=invocation.say, tell=tell)
-    data = switch_data(result, context.pulsar_url, context.overview)
+    result = context.switch.run(planned, options, context.observer, confirm=ask, say=invocation.say, tell=tell)
+    data = switch_data(result, context.switch)
     if result.switched is not None:
         invocation.write(Document(data, _parts(result.switched)))
         return DONE_WITH_FAILURES if result.switched.behind else 0
@@ -133,7 +183,7 @@ def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
     )
 
 
-def _parts(switched: Switched) -> tuple[Part, ...]:
+def _parts(switched: SwitchOutcome) -> tuple[Part, ...]:
     order = switched.order
     pairs = (("phase", order.phase.value), ("active", order.target), ("epoch", str(switched.epoch)))
     rows = tuple((one.broker, f"{one.seconds:.3f}") for one in switched.followed)

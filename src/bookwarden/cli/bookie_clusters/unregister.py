@@ -12,9 +12,8 @@ from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
 from bookwarden.switching.documents import lost_data, unregistration_data
-from bookwarden.switching.lost_clusters import LostPlan
-from bookwarden.switching.unregistering import UnregistrationPlan
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
+from bookwarden.wiring.switching import RegistryContext
 
 _EPILOG = """\b
 Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""
@@ -40,11 +39,11 @@ def unregister(
     """
     if confirmed is not None and not lost:
         raise click.UsageError("--confirm is for --lost")
-    with SwitchingContext(invocation.settings) as context:
+    with RegistryContext(invocation.settings) as context:
         if lost:
-            lost_plan = context.lost_clusters.plan(name)
-            if not dry_run:
-                context.lost_clusters.carry_out(lost_plan, confirmed or _typed(lost_plan))
+            lost_plan = context.lost_clusters.unregister(
+                name, dry_run=dry_run, confirm=lambda plan: confirmed or _typed(plan)
+            )
             invocation.write(_describe_lost(context.pulsar_url, lost_plan, dry_run=dry_run))
             return
 
@@ -112,7 +111,7 @@ def _describe_lost(url: str, plan: LostPlan, *, dry_run: bool) -> Document:
     return Document(lost_data(url, plan, dry_run=dry_run), (table, *map(Note, notes)))
 
 
-def note_of_ids(plan: UnregistrationPlan, context: SwitchingContext) -> list[str]:
+def note_of_ids(plan: UnregistrationPlan, context: RegistryContext) -> list[str]:
     """Return what to know of a cluster that leaves: its counter of ledger ids stays, if all clusters share it."""
     notes = []
     if plan.cluster.deprecated:
@@ -137,9 +136,6 @@ def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> N
 
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
-    with SwitchingContext(invocation.settings) as context:
-        if dry_run:
-            wanted = context.registry.require_cluster(name).with_deprecated(name, not undo)
-            invocation.write(describe_registry(context, wanted, "Nothing was changed."))
-            return
-        invocation.write(describe_registry(context, context.registry.deprecate(name, not undo)))
+    with RegistryContext(invocation.settings) as context:
+        registry = context.registry.deprecate(name, not undo, dry_run=dry_run)
+        invocation.write(describe_registry(context, registry, *(["Nothing was changed."] if dry_run else [])))

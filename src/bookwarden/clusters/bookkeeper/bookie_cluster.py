@@ -6,7 +6,8 @@ Format: discover.ZKRegistrationManager and PulsarRegistrationManager: ``INSTANCE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -14,6 +15,7 @@ from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
 from bookwarden.clusters.bookkeeper.ledger_paths import parse_layout
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading, LiveBookie
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
@@ -109,3 +111,33 @@ def _layout_problem(raw: bytes) -> str:
         return str(error)
     lines = raw.strip().split(b"\n")
     return "" if lines[-1].rpartition(b":")[0] == _READ_BY_BROKERS else f"its LAYOUT is {layout.value}, {raw[:80]!r}"
+
+
+class ClusterStores:
+    """Opens stores with ``open_store``, the same one for the same ensemble and chroot; closes them all."""
+
+    def __init__(self, open_store: Callable[[str], MetadataStore]) -> None:
+        self._open_store = open_store
+        self._stores: dict[tuple[str, str], MetadataStore] = {}
+        self._opened = ExitStack()
+
+    def at(self, url: str) -> MetadataStore:
+        """Return the store of this URL; it connects at its first call."""
+        key = split_chroot(url)
+        store = self._stores.get(key)
+        if store is None:
+            store = self._stores[key] = self._open_store(url)
+            self._opened.callback(store.close)
+        return store
+
+    def cluster_at(self, place: LedgersRoot) -> BookieClusterMetadata:
+        """Return the bookie cluster at this place."""
+        return BookieClusterMetadata(self.at(place.url), place.url, place.ledgers_root)
+
+    def ids_at(self, place: LedgersRoot) -> LedgerIds:
+        """Return the generator of ledger ids below this place's root."""
+        return LedgerIds(self.at(place.url), place.ledgers_root)
+
+    def close(self) -> None:
+        """Close all that were opened, the last one first; the second time does nothing."""
+        self._opened.close()

@@ -39,14 +39,14 @@ _CLIENT_PARAMETERS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class BookKeeperPlace:
+class LedgersRoot:
     """The URL of the store that BookKeeper's metadata is in, and the ledgers root there."""
 
     url: str
     ledgers_root: str
 
 
-def place_for_brokers(uri: str) -> BookKeeperPlace:
+def place_for_brokers(uri: str) -> LedgersRoot:
     """Parse the metadataServiceUri of a bookie cluster whose ledgers Pulsar's own ledger manager finds.
 
     ConfigError if it is none, such as the URL of a store; RefusedError where that manager has other paths.
@@ -64,21 +64,21 @@ def place_for_brokers(uri: str) -> BookKeeperPlace:
     return place
 
 
-def authority_of(place: BookKeeperPlace) -> str:
+def authority_of(place: LedgersRoot) -> str:
     """Return HOST:PORT/ROOT of the place, as a metadataServiceUri has it after its scheme."""
     ensemble, chroot = split_chroot(place.url)
     hosts = ensemble.partition(":")[2].removeprefix("//").partition("/")[0]
     return f"{hosts.replace(',', ';')}{chroot}{place.ledgers_root}"
 
 
-def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPlace:
+def bookkeeper_place(text: str, ledgers_root: str | None = None) -> LedgersRoot:
     """Parse a metadataServiceUri, or a store's URL, to which ``ledgers_root`` (default ``/ledgers``) belongs.
 
     Raises ConfigError for other text, and where a metadataServiceUri names another ledgers root.
     """
     text = text.strip()
     if text.startswith(_PULSAR_DRIVER):
-        place = BookKeeperPlace(_store_url(text), DEFAULT_LEDGERS_ROOT)
+        place = LedgersRoot(_store_url(text), DEFAULT_LEDGERS_ROOT)
     elif text.lower().startswith(("zk://", "zk+")):
         place = _place_of_zookeeper(text)
     else:
@@ -87,7 +87,7 @@ def bookkeeper_place(text: str, ledgers_root: str | None = None) -> BookKeeperPl
             raise ConfigError(f"bookkeeper_url {text}: there is no store for {scheme.partition('+')[0]}")
         # Raises for a URL that is no store's.
         split_chroot(text)
-        return BookKeeperPlace(text, DEFAULT_LEDGERS_ROOT if ledgers_root is None else ledgers_root.rstrip("/"))
+        return LedgersRoot(text, DEFAULT_LEDGERS_ROOT if ledgers_root is None else ledgers_root.rstrip("/"))
     if ledgers_root is not None and ledgers_root.rstrip("/") != place.ledgers_root:
         raise ConfigError(
             f"metadata_store.ledgers_root is {ledgers_root}, and bookkeeper_url {text} means {place.ledgers_root}: "
@@ -110,7 +110,7 @@ def _store_url(text: str) -> str:
     return url
 
 
-def _place_of_zookeeper(text: str) -> BookKeeperPlace:
+def _place_of_zookeeper(text: str) -> LedgersRoot:
     service, separator, _ = text.partition("://")
     scheme, _, manager = service.lower().partition("+")
     if not separator:
@@ -130,4 +130,4 @@ def _place_of_zookeeper(text: str) -> BookKeeperPlace:
         split_chroot(url)
     except (FormatError, ConfigError) as error:
         raise ConfigError(f"bookkeeper_url {text}: {error}") from error
-    return BookKeeperPlace(url, root)
+    return LedgersRoot(url, root)

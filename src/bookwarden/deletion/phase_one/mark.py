@@ -4,42 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from bookwarden.deletion.ports import MarkSender
 from bookwarden.errors import MalformedMarkError
-from bookwarden.ledgers.pending_deletion import PendingDeletion
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedLedger:
-    """One pending deletion and the result of its send: confirmed, or failed for a reason."""
-
-    mark: PendingDeletion
-    failure: str | None = None
-
-    @property
-    def sent(self) -> bool:
-        """Whether the broker confirmed it."""
-        return self.failure is None
-
-
-@dataclass(frozen=True, slots=True)
-class MarkReport:
-    """The pending deletions in the order given, each with the result of its send."""
-
-    ledgers: tuple[MarkedLedger, ...] = ()
-
-    @property
-    def failed(self) -> tuple[MarkedLedger, ...]:
-        """Those that were not confirmed."""
-        return tuple(ledger for ledger in self.ledgers if not ledger.sent)
-
-    def confirmed_ids(self) -> frozenset[int]:
-        """The ledgers that may leave the metadata: every mark of theirs is confirmed."""
-        return frozenset(ledger.mark.ledger_id for ledger in self.ledgers) - {
-            ledger.mark.ledger_id for ledger in self.failed
-        }
+from bookwarden.ledgers.pending_deletion import MarkedLedger, MarkReport, PendingDeletion
 
 
 class Marker:

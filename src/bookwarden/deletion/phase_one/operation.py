@@ -6,11 +6,11 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from bookwarden.deletion.phase_one.mark import Marker, MarkReport
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion
 from bookwarden.metastore.following.all_stores import Migrations
 
 

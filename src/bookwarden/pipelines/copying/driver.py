@@ -14,16 +14,17 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import Settings
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.copying.stages import (
     BYTES,
     COPYING_STAGE,
     LEDGERS,
     LISTING_STAGE,
-    CopiedLedgers,
-    Copying,
-    ProvenLedgers,
-    Watch,
+    CopyJob,
+    CopyProgress,
+    CopyStages,
+    VerifyJob,
     counts_of,
     first_staying,
     planned_counts_of,
@@ -33,13 +34,10 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import running_session
-from bookwarden.switching.moving.build import Build, BuildLease, find_build
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pacer
-from bookwarden.switching.moving.report import BuildReport
+from bookwarden.switching.moving.build import Build, BuildLease, BuildReport, CopyCounts, Pacer, find_build
 from bookwarden.switching.moving.scope import Route, Scope, route_of
 from bookwarden.switching.registry import Registry
-from bookwarden.wiring.switching import SwitchingContext
+from bookwarden.wiring.switching import RegistryContext
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
 _RESULT: Final = "result.json"
@@ -78,35 +76,35 @@ class _Header:
 
 
 def run_build(
-    settings: Settings,
+    context: RegistryContext,
     request: BuildRequest,
     *,
     progress: Progress = lambda *_: None,
-    told: Callable[[Build], None] = lambda _: None,
+    on_update: Callable[[Build], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     local: bool = False,
 ) -> BuildReport:
     """Copy ledgers on Spark, or say what would be copied; with `local` on a Spark that is started here.
 
-    ``progress`` is told of the listing, ``told`` how far the copying is. Raises ScanPaused at SIGINT and SIGTERM,
-    RefusedError where nothing may be copied or another process builds, NotFoundError where there is nothing to go on
-    with, StoreError and SparkError.
+    ``progress`` is called for the listing, ``on_update`` with how far the copying is. Raises ScanPaused at SIGINT and
+    SIGTERM, RefusedError where nothing may be copied or another process builds, NotFoundError where there is nothing to
+    go on with, StoreError and SparkError.
     """
     begin = time.monotonic()
-    with SwitchingContext(settings) as context, _folder_for(request, context) as location:
+    with _folder_for(request, context.registry.store) as location:
         registry = context.registry.require().registry
         folder = ScanFolder(location)
         try:
             header = _resumed(folder, request, registry) if request.resume else _begun(folder, request, registry)
             cluster = registry.cluster(header.source)
             run = _Run(
-                settings,
+                context.settings,
                 request,
                 folder,
                 Build(header.source, header.target, Scope.of_json(header.scope), _name(folder), header.started_ms),
-                LedgerListing(context.store_of(cluster), cluster.ledgers_root),
+                LedgerListing(context.registry.store_of(cluster), cluster.ledgers_root),
                 progress,
-                told,
+                on_update,
                 say,
                 local,
             )
@@ -114,7 +112,7 @@ def run_build(
                 with alone(folder.folder):
                     folder.begin(asdict(header))
                     return run.verify(begin) if request.verify else run.look(begin)
-            with BuildLease(context.pulsar_store) as lease:
+            with BuildLease(context.registry.store) as lease:
                 run.take(lease)
                 with alone(folder.folder):
                     if not request.resume:
@@ -125,7 +123,7 @@ def run_build(
 
 
 @contextmanager
-def _folder_for(request: BuildRequest, context: SwitchingContext) -> Iterator[str]:
+def _folder_for(request: BuildRequest, pulsar: MetadataStore) -> Iterator[str]:
     """Return the folder of the build: the one asked for, the one of the stopped build, or a new one."""
     if request.location is not None:
         yield request.location
@@ -133,7 +131,7 @@ def _folder_for(request: BuildRequest, context: SwitchingContext) -> Iterator[st
         with tempfile.TemporaryDirectory(prefix="bookwarden-build-") as folder:
             yield folder
     elif request.resume:
-        found = find_build(context.pulsar_store)
+        found = find_build(pulsar)
         if found is None or found.newest.is_through:
             raise NotFoundError("no build was stopped: there is nothing to go on with")
         yield found.newest.folder
@@ -182,7 +180,7 @@ def _resumed(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _
             raise RefusedError(f"the build in {location} has {name} {begun}, not {given}")
     instances = tuple(registry.cluster(name).instance for name in (header.source, header.target))
     if instances != (header.source_instance, header.target_instance):
-        raise RefusedError(f"{header.source} or {header.target} was registered anew since this build: begin another")
+        raise RefusedError(f"{header.source} or {header.target} was registered again since this build: begin another")
     return header
 
 
@@ -192,34 +190,25 @@ def _name(folder: ScanFolder) -> str:
     return folder.folder.location if local is None else str(local)
 
 
+@dataclass
 class _Run:
     """One process at work on a build."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        request: BuildRequest,
-        folder: ScanFolder,
-        build: Build,
-        listing: LedgerListing,
-        progress: Progress,
-        told: Callable[[Build], None],
-        say: Callable[[str], None],
-        local: bool,
-    ) -> None:
-        self._settings = settings
-        self._request = request
-        self._folder = folder
-        self._build = build
-        self._listing = listing
-        self._progress = progress
-        self._told = told
-        self._say = say
-        self._local = local
-        self._watch = Watch(folder)
-        self._pacer = Pacer()
-        self._look_at = 0.0
-        self._complete = CopyCounts()
+    _settings: Settings  #: Of stores, bookies and Spark.
+    _request: BuildRequest  #: As the operator gave it.
+    _folder: ScanFolder  #: Of the build's files.
+    _build: Build  #: As it is now.
+    _listing: LedgerListing  #: Of the source.
+    _progress: Progress  #: Is called for the listing.
+    _on_update: Callable[[Build], None]  #: Is called with how far the copying is.
+    _say: Callable[[str], None]  #: Is called with each step.
+    _local: bool  #: On a Spark that is started here.
+    _pacer: Pacer = field(default_factory=Pacer)  #: Of this process.
+    _look_at: float = 0.0  #: When the folder may be read again, by the steady clock.
+    _complete: CopyCounts = field(default_factory=CopyCounts)  #: Of what was complete before.
+
+    def __post_init__(self) -> None:
+        self._watch = CopyProgress(self._folder)
 
     def look(self, begin: float) -> BuildReport:
         """List the source, and say what would be copied."""
@@ -271,7 +260,7 @@ class _Run:
             counts=counts,
             pace=self._pacer.at(looked_at, size),
         )
-        self._told(build)
+        self._on_update(build)
         staying = first_staying(self._folder, COPYING_STAGE, copied, self._request.keep)
         report = BuildReport(build, tuple(staying), time.monotonic() - begin, is_verification=self._request.verify)
         end(build)
@@ -279,13 +268,13 @@ class _Run:
         return report
 
     @contextmanager
-    def _copying(self, tell: Callable[[Build], None]) -> Iterator[Copying]:
+    def _copying(self, tell: Callable[[Build], None]) -> Iterator[CopyStages]:
         what_next = f"go on with: bookwarden bookie-clusters build --resume --folder {self._build.folder}"
         defaults = OWN_JVM if self._local else {}
         with running_session(self._settings, local=self._local, application=_APPLICATION, defaults=defaults) as spark:
             tasks = spark.sparkContext.defaultParallelism
             reads = self._settings.orphans.max_reads_per_second
-            kind = ProvenLedgers if self._request.verify else CopiedLedgers
+            kind = VerifyJob if self._request.verify else CopyJob
             copied = kind(
                 self._settings,
                 Route(self._build.source, self._build.target),
@@ -299,10 +288,10 @@ class _Run:
                     self._progress(stage, done, total)
                 elif self._looked():
                     tell(self._build)
-                    self._told(self._build)
+                    self._on_update(self._build)
 
             with paused_by_signals(spark, "stopped" if self._request.dry_run or self._request.verify else what_next):
-                yield Copying(Stages(spark, self._folder, progress), copied, tasks)
+                yield CopyStages(Stages(spark, self._folder, progress), copied, tasks)
 
     def _looked(self) -> bool:
         """Look how far the copying is, if it is time to; return whether it was."""

@@ -12,32 +12,108 @@ A killed build goes on with its unfinished pieces; what a killed task had copied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
+from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger, place_in
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.pipelines.copying.tables import listed_in, staying_in, table_of_candidates, table_of_results
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
-from bookwarden.switching.moving.counts import STAYING, CopyCounts
-from bookwarden.switching.moving.report import Staying
-from bookwarden.switching.moving.scope import Route, Scope
+from bookwarden.switching.moving.build import STAYING, CopyCounts, NotCopied
+from bookwarden.switching.moving.copiers import copier_between
+from bookwarden.switching.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-from bookwarden.wiring.copying import CopyContext
 from bookwarden.wiring.metadata import MetadataContext
+
+#: Rows about ledgers; the outcome is null for one that is to be copied.
+_ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("outcome", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("holder", pa.string()),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
+    """Lay out ledgers of the source as rows."""
+    rows = (
+        (
+            one.ledger_id,
+            None if one.outcome is None else one.outcome.value,
+            one.kind,
+            None if one.holder is None else str(one.holder),
+            one.entries,
+            one.size,
+            "",
+        )
+        for one in candidates
+    )
+    return _table(rows)
+
+
+class ListedLedger(NamedTuple):
+    """A ledger to be copied, as it was listed: its holder is known although it may be gone by now."""
+
+    kind: str
+    holder: str | None
+    size: int
+
+
+def listed_in(rows: pa.Table) -> dict[int, ListedLedger]:
+    """Read the ledgers of a part of a listing, by id."""
+    columns = (rows.column(name).to_pylist() for name in ("ledger_id", "kind", "holder", "bytes"))
+    return {ledger_id: ListedLedger(*values) for ledger_id, *values in zip(*columns, strict=True)}
+
+
+def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, ListedLedger]) -> pa.Table:
+    """Lay out what came of listed ledgers as rows."""
+    rows = (
+        (
+            one.ledger_id,
+            one.outcome.value,
+            listed[one.ledger_id].kind,
+            listed[one.ledger_id].holder,
+            one.entries,
+            one.size,
+            one.reason,
+        )
+        for one in results
+    )
+    return _table(rows)
+
+
+def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[NotCopied]:
+    """Yield the rows with this outcome."""
+    for row in rows.to_pylist():
+        if row["outcome"] == outcome.value:
+            yield NotCopied(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
+
+
+def _table(rows: Iterable[tuple[object, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(_ROW_SCHEMA)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _ROW_SCHEMA, strict=True)], schema=_ROW_SCHEMA
+    )
+
 
 LISTING_STAGE: Final = "ledgers"
 COMPLETE_TABLE: Final = "complete"
@@ -55,25 +131,27 @@ _MOST_BYTES: Final = 4 << 30
 _PIECES_PER_TASK: Final = 8
 
 _sources: PerProcess[MetadataContext] = PerProcess()
-_copiers: PerProcess[CopyContext] = PerProcess()
+_copiers: PerProcess[LedgerCopier] = PerProcess()
 
 
-class ProvesLedgers(Protocol):
-    """The proof that a closed ledger is whole."""
+def copier_of(
+    metadata: MetadataContext, route: Route, scope: Scope = EVERYTHING, limits: CopyLimits = NO_LIMITS
+) -> LedgerCopier:
+    """Make the copier over these metadata stores; raises as `copier_between`."""
+    return copier_between(
+        *(metadata.bookie_clusters, route, scope, limits, metadata.bookies, metadata.references),
+        *(metadata.named_holders.holder_of, metadata.store),
+    )
 
-    def problem_of(self, ledger: StoredLedger) -> str | None:
-        """Read every entry from each bookie that should have it; return what is wrong, if anything."""
 
-
-class Copies(Protocol):
-    """The copier of a process."""
-
-    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
-        """Copy these ledgers; yield one result for each, in any order."""
+def _opened(settings: Settings, max_reads_per_second: float | None) -> MetadataContext:
+    """Return the metadata stores of this worker process with this limit; they stay open where a copier is refused."""
+    key = (max_reads_per_second, settings.model_dump_json())
+    return _sources.get(key, lambda: MetadataContext(settings, max_reads_per_second=max_reads_per_second))
 
 
 @dataclass(frozen=True)
-class CopiedLedgers:
+class CopyJob:
     """Ledgers to be copied, and how fast; picklable."""
 
     settings: Settings  #: Of stores, bookies and limits.
@@ -83,23 +161,13 @@ class CopiedLedgers:
     max_reads_per_second: float | None  #: Of the listing, likewise, for each store.
 
     def metadata(self) -> MetadataContext:
-        """Return the metadata stores of this worker process."""
-        key = (self.max_reads_per_second, self.settings.model_dump_json())
-        return _sources.get(key, lambda: MetadataContext(self.settings, max_reads_per_second=self.max_reads_per_second))
+        """Return the metadata stores of this worker process, with the limit of the listing."""
+        return _opened(self.settings, self.max_reads_per_second)
 
-    def copier(self) -> Copies:
-        """Return the copier of this worker process."""
+    def copier(self) -> LedgerCopier:
+        """Return the copier of this worker process, over stores without that limit."""
         key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
-        return _copiers.get(
-            key,
-            lambda: CopyContext(
-                self.settings,
-                self.route.source,
-                self.route.target,
-                wanted=self.scope.wanted,
-                limits=self.limits,
-            ),
-        ).copier
+        return _copiers.get(key, lambda: copier_of(_opened(self.settings, None), self.route, self.scope, self.limits))
 
     def asked_of(self, candidate: Candidate) -> Candidate:
         """Return a ledger of the source with the outcome that it has before anything is done about it."""
@@ -111,7 +179,7 @@ class CopiedLedgers:
 
 
 @dataclass(frozen=True)
-class ProvenLedgers(CopiedLedgers):
+class VerifyJob(CopyJob):
     """Ledgers of which the target has a whole copy by its metadata, to be proven by its bookies; picklable."""
 
     def asked_of(self, candidate: Candidate) -> Candidate:
@@ -126,13 +194,13 @@ class ProvenLedgers(CopiedLedgers):
         for reading in context.catalog.read_many(list(ledger_ids)):
             yield _proven(reading, self.route, proof)
 
-    def proof(self) -> ProvesLedgers:
+    def proof(self) -> WholeLedgers:
         """Return the proof of cleanup."""
         context = self.metadata()
         return WholeLedgers(lambda: context.bookies)
 
 
-def _proven(reading: LedgerReading, route: Route, proof: ProvesLedgers) -> CopyResult:
+def _proven(reading: LedgerReading, route: Route, proof: WholeLedgers) -> CopyResult:
     if isinstance(reading, UnreadableLedger):
         return CopyResult(reading.ledger_id, CopyOutcome.FAILED, None, reason=reading.reason)
     former, kept = place_in(reading, route.source), place_in(reading, route.target)
@@ -152,7 +220,7 @@ def _proven(reading: LedgerReading, route: Route, proof: ProvesLedgers) -> CopyR
 class ListLedgers:
     """Sorts the ledgers of a piece of the source's listing."""
 
-    copied: CopiedLedgers
+    copied: CopyJob
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         context = self.copied.metadata()
@@ -185,7 +253,7 @@ class ListLedgers:
 
     def _sorted(self, context: MetadataContext, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
         context.bookie_clusters.look_again()
-        placed = context.bookie_clusters.placed()
+        placed = context.bookie_clusters.registered()
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")
         registry, route = placed.registry, self.copied.route
@@ -211,14 +279,14 @@ class ListLedgers:
 class CopyLedgers:
     """Copies the ledgers of a piece: rows of a piece of the listing."""
 
-    copied: CopiedLedgers
+    copied: CopyJob
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         listed = listed_in(folder.read(LISTING_STAGE, piece["piece"]).slice(piece["begin"], piece["rows"]))
         results = list(self.copied.settle(listed))
         if sorted(result.ledger_id for result in results) != sorted(listed):
             raise FormatError(
-                f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and others were told of"
+                f"{len(listed)} ledgers were to be copied, such as {min(listed)}, and the copier returned others"
             )
         counts = CopyCounts()
         for result in results:
@@ -233,10 +301,10 @@ class CopyLedgers:
         )
 
 
-class Copying:
+class CopyStages:
     """The stages of one build in a folder, also a resumed one."""
 
-    def __init__(self, stages: Stages, copied: CopiedLedgers, tasks: int) -> None:
+    def __init__(self, stages: Stages, copied: CopyJob, tasks: int) -> None:
         self._stages = stages
         self._folder = stages.folder
         self._copied = copied
@@ -256,7 +324,7 @@ class Copying:
         return self._stages.run(COPYING_STAGE, partial(self._pieces, listed), CopyLedgers(self._copied))
 
     def _pieces(self, listed: Sequence[Seal]) -> list[dict[str, int]]:
-        """Part the ledgers into pieces of so many, or of so many bytes; there are some for each task."""
+        """Divide the ledgers into pieces with a maximum of ledgers and of bytes; there are some for each task."""
         ledgers, size = (sum(seal.notes[name] for seal in listed) for name in (LEDGERS, BYTES))
         share = _PIECES_PER_TASK * self._tasks
         most, most_bytes = (
@@ -276,7 +344,7 @@ class Copying:
         return pieces
 
 
-class Watch:
+class CopyProgress:
     """Tells how far the copying is, by the pieces that are finished in its folder, wherever the tasks run."""
 
     def __init__(self, folder: ScanFolder) -> None:
@@ -314,12 +382,12 @@ def planned_counts_of(listed: Iterable[Seal]) -> CopyCounts:
     return counts
 
 
-def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[Staying]:
+def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[NotCopied]:
     """Return the first ledgers that stay where they are, ``keep`` of each outcome, the worst outcome first."""
     before = _PLANNED if stage == LISTING_STAGE else ""
-    found: list[Staying] = []
+    found: list[NotCopied] = []
     for outcome in STAYING:
-        some: list[Staying] = []
+        some: list[NotCopied] = []
         for seal in seals:
             if len(some) >= keep:
                 break

@@ -6,9 +6,9 @@ from prometheus_client import Counter, Gauge
 
 from bookwarden.deletion.dropped.drops import DropCause
 from bookwarden.deletion.dropped.following import Tally
-from bookwarden.deletion.phase_one.mark import MarkReport
 from bookwarden.ledgers.kinds import KINDS, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
+from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.pipelines.metrics import MarkMetrics, QueryMetrics
 
 _PLACES = tuple(dict.fromkeys(place for kind in KINDS for place in kind.places if place is not PlaceKind.COMPACTED_NOW))

@@ -21,8 +21,8 @@ from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import read_ledgers
-from bookwarden.switching.bookie_clusters import Place, Placed
-from bookwarden.switching.owners import can_have_others, is_ours, unknown_owner
+from bookwarden.switching.bookie_clusters import ClusterSet, RegisteredCluster
+from bookwarden.switching.registry import can_have_others, is_ours, unknown_owner
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.scan import ScanContext
 
@@ -116,8 +116,8 @@ class _Judged:
         return True, f"it has {mark} in bookie cluster {cluster.name}, and ours is {registry.owner}"
 
 
-def _placed(context: ScanContext) -> Placed:
-    placed = context.metadata.bookie_clusters.placed()
+def _placed(context: ScanContext) -> ClusterSet:
+    placed = context.metadata.bookie_clusters.registered()
     if placed is None:
         raise StoreError("no bookie cluster is registered any more: begin a new scan")
     return placed
@@ -137,7 +137,7 @@ def _representative(reading: LedgerReading) -> StoredLedger | None:
     return next(originals, reading)
 
 
-def _is_listed_in(place: Place, representative: StoredLedger | None, reading: LedgerReading) -> bool:
+def _is_listed_in(place: RegisteredCluster, representative: StoredLedger | None, reading: LedgerReading) -> bool:
     # What cannot be understood stays, and is nobody's candidate.
     return not isinstance(reading, AbsentLedger) and (
         representative is None or representative.bookie_cluster == place.name

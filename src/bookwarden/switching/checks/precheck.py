@@ -8,14 +8,114 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bookwarden.disk_space import summed
+from bookwarden.disk_space import DiskSpace, summed
 from bookwarden.findings import Finding, Found, Verdict, failing, fails, ok, some, warns
 from bookwarden.switching.brokers import Broker
-from bookwarden.switching.checks.observations import Observations, Quorums
 from bookwarden.switching.registry import BookieCluster, Registry, Status
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCluster:
+    """A registered bookie cluster; where its metadata does not answer all but ``error`` is empty."""
+
+    error: str = ""  #: Why it did not answer; "" if it did.
+    instance: str = ""  #: What its INSTANCEID node says; "" if there is none.
+    writable: frozenset[str] = frozenset()  #: Ids of the bookies that take new ledgers now.
+    read_only: frozenset[str] = frozenset()  #: Ids of the registered bookies that do not.
+    known: frozenset[str] = frozenset()  #: Ids of the bookies that have a cookie, whether or not they run.
+    own_next_id: int | None = None  #: That its own counter gives next; None where none was given yet.
+    #: The largest id with metadata, where it is not shared of a ledger of ours or below the next id; None if none has.
+    largest_ledger: int | None = None
+    #: The largest id, from the next one of all clusters on, if that ledger is not ours; always None for a shared one.
+    largest_of_others: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings that a broker runs with; None where it did not report them, for the reason in ``error``.
+
+    ``other_configuration`` is the URL of its configuration store if that is another one than its metadata store.
+    """
+
+    name: str
+    settings: Mapping[str, str] | None = None
+    error: str | None = None
+    other_configuration: str | None = None
+
+    @property
+    def quorums(self) -> Quorums | None:
+        """The quorums of ledgers for which nothing else is demanded; None if it did not report them."""
+        given = self.settings or {}
+        sizes = [given.get(f"managedLedgerDefault{name}", "") for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")]
+        return Quorums(*map(int, sizes)) if all(value.isdigit() for value in sizes) else None
+
+    @property
+    def digest(self) -> str:
+        """The digest of its ledgers, by Pulsar's name; "" if it did not report it."""
+        return (self.settings or {}).get("managedLedgerDigestType", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Quorums:
+    """On how many bookies a ledger is written."""
+
+    ensemble: int
+    write: int
+    acknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePlacement:
+    """The demands of a namespace on the bookies of its ledgers; ``quorums`` is None where it takes the brokers'."""
+
+    name: str
+    quorums: Quorums | None = None
+    groups: frozenset[str] = frozenset()  #: Bookie groups that its ledgers go to.
+    spare_groups: frozenset[str] = frozenset()  #: Groups that are taken where those have not enough bookies.
+
+
+@dataclass(frozen=True, slots=True)
+class BookieMap:
+    """Pulsar's own map of bookies: the groups by name, and the racks by bookie."""
+
+    groups: Mapping[str, frozenset[str]]
+    racks: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """A ledger that was written on the target, read back and removed."""
+
+    ledger_id: int | None = None  #: None where none was made.
+    bookies: int = 0  #: How many got an entry, or should have got one.
+    failed: Mapping[str, str] = field(default_factory=dict)  #: Why bookies took or gave back none, by id.
+    denied: frozenset[str] = frozenset()  #: Those of them that ask for credentials.
+    error: str = ""  #: Why it could not be made, filled or closed.
+    left: str = ""  #: Why it, or one of an earlier precheck, is still there.
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Everything that is judged before a switch."""
+
+    registry: Registry  #: As it is before the switch.
+    target: str  #: Name of the bookie cluster to be made active.
+    brokers: tuple[Broker, ...]  #: All live ones.
+    settings: tuple[BrokerSettings, ...]  #: Of the live brokers.
+    next_ledger_id: int | None  #: That the one generator gives next; None if it has not given any.
+    clusters: Mapping[str, ObservedCluster]  #: By name, all that are registered.
+    #: None where the metadata store has no policies of namespaces.
+    namespaces: tuple[NamespacePlacement, ...] | None
+    places: BookieMap  #: By Pulsar's own map.
+    disks: Mapping[str, DiskSpace]  #: By id of the target's writable bookies.
+    topics: tuple[tuple[str, Quorums], ...] = ()  #: Single topics that ask for quorums.
+    unread_topics: tuple[str, ...] = ()  #: Why that is not known of the topics of a namespace.
+    trial: TrialResult | None = None  #: None where none was made.
+    is_rollback: bool = False  #: The target is the cluster that was active before.
+
 
 _DEFAULT_RACK: Final = "/default-rack"
 _SKIPS: Final = "autoSkipNonRecoverableData"
@@ -30,7 +130,7 @@ class Precheck:
 
     @property
     def failing(self) -> list[Finding]:
-        """The lines that stand in the way."""
+        """The checks that block the switch."""
         return failing(self.findings)
 
     def as_json(self) -> dict[str, Any]:
@@ -48,11 +148,16 @@ class Precheck:
             "epoch": registry.epoch,
             "nextLedgerId": next_id,
             "largestLedgerIds": {name: each.largest_ledger for name, each in sorted(self.seen.clusters.items())},
-            "checks": [
-                {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
-                for one in self.findings
-            ],
+            "checks": findings_data(self.findings),
         }
+
+
+def findings_data(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return the results of checks as values of JSON."""
+    return [
+        {"name": one.check, "severity": one.verdict.value, "evidence": one.seen, "whatToDo": one.advice}
+        for one in findings
+    ]
 
 
 def judge(seen: Observations) -> Precheck:
@@ -99,15 +204,15 @@ def _following(brokers: tuple[Broker, ...], registry: Registry, passed: tuple[Bo
             "let the first of metadata_store.urls be the brokers' metadataStoreUrl; start the brokers",
         )
         return
-    without = [one.name for one in brokers if one.follower is None and not one.trouble]
+    without = [one.name for one in brokers if one.follower is None and not one.error]
     if without:
         yield fails(
             f"{some(without)} does not follow the registry: it has no jar, and would write to one cluster only",
             "install the jar and its lines on that broker and restart it, or stop it: `bookie-clusters jar`",
         )
-    troubled = [f"{one.name}: {one.trouble}" for one in brokers if one.trouble]
-    if troubled:
-        yield fails(some(troubled), "use the jar of this bookwarden on all brokers")
+    faulty = [f"{one.name}: {one.error}" for one in brokers if one.error]
+    if faulty:
+        yield fails(some(faulty), "use the jar of this bookwarden on all brokers")
     late = [one for one in brokers if one.follower and not one.follows(registry.epoch)]
     known = [one for one in late if passed and all(map(one.knows, passed))]
     behind = [one.described() for one in late if one not in known]
@@ -128,7 +233,7 @@ def _following(brokers: tuple[Broker, ...], registry: Registry, passed: tuple[Bo
             f"{some(foreign)} follows the registry of another Pulsar cluster, not that of owner {registry.owner}",
             "set bookkeeper_bookwardenRegistry of all brokers to one registry",
         )
-    if not (without or troubled or late or foreign):
+    if not (without or faulty or late or foreign):
         jars = sorted({one.follower.jar for one in brokers if one.follower})
         yield ok(f"{len(brokers)} live, all follow epoch {registry.epoch} with the jar {', '.join(jars)}")
 
@@ -164,12 +269,12 @@ def _views(brokers: tuple[Broker, ...], registry: Registry, target: str) -> Iter
 def _metadata(seen: Observations) -> Iterator[Found]:
     for name, each in sorted(seen.clusters.items()):
         instance = seen.registry.cluster(name).instance
-        if each.trouble:
-            told = f"{name}: {each.trouble}"
+        if each.error:
+            seen_there = f"{name}: {each.error}"
             if name == seen.target:
-                yield fails(told, "start its metadata service, or repair the way to it")
+                yield fails(seen_there, "start its metadata service, or repair the way to it")
             else:
-                yield warns(told, "what is only there cannot be read; copies and deletions wait for it")
+                yield warns(seen_there, "what is only there cannot be read; copies and deletions wait for it")
         elif each.instance != instance:
             yield fails(
                 f"INSTANCEID of {name} says {each.instance or 'nothing'}, and it was registered as {instance}",
@@ -185,16 +290,16 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     ahead = {name: ledger_id for name, ledger_id in sorted(largest.items()) if ledger_id >= next_id}
     own = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if not seen.registry.cluster(name).shared]
     root = f"{seen.registry.id_root}/idgen"
-    told = "no id was given yet" if seen.next_ledger_id is None else f"the next id is {next_id}"
+    next_one = "no id was given yet" if seen.next_ledger_id is None else f"the next id is {next_id}"
     if own:
         yield fails(
-            f"{told} (by {root}), and {some(own)}: topics sort ledgers by id, and would lose what came before",
+            f"{next_one} (by {root}), and {some(own)}: topics sort ledgers by id, and would lose what came before",
             "find and stop what gives ids there by another counter; then raise this one: `bookie-clusters raise-ids`",
         )
     foreign = [f"{name} has {ledger_id}" for name, ledger_id in ahead.items() if seen.registry.cluster(name).shared]
     if foreign:
         yield warns(
-            f"{told}, and {some(foreign)}, of another Pulsar cluster that writes there too",
+            f"{next_one}, and {some(foreign)}, of another Pulsar cluster that writes there too",
             "nothing: ours come from one counter, and an id that is taken is passed over",
         )
     others = [
@@ -204,10 +309,10 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     ]
     if others:
         yield warns(
-            f"{told}, and {some(others)}, which is not ours: another client makes ledgers there with ids of its own",
+            f"{next_one}, and {some(others)}, which is not ours: another client makes ledgers there by its own ids",
             "nothing if it is known, as Functions are: brokers pass these ledgers over, and ids that they take",
         )
-    unknown = sorted(name for name, each in seen.clusters.items() if each.trouble)
+    unknown = sorted(name for name, each in seen.clusters.items() if each.error)
     if unknown:
         yield warns(
             f"the ids of {some(unknown)} cannot be read", "nothing if its ledgers came from the brokers' one counter"
@@ -216,7 +321,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     behind = [
         f"{name} gives {each.own_next_id or 0} next, and ledgers without an owner mark are ours below {below[name]}"
         for name, each in sorted(seen.clusters.items())
-        if not each.trouble and (each.own_next_id or 0) < below[name]
+        if not each.error and (each.own_next_id or 0) < below[name]
     ]
     if behind:
         yield warns(
@@ -233,17 +338,19 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
         )
     if not own:
         counted = some([f"{name}: {ledger_id}" for name, ledger_id in sorted(largest.items())]) or "no ledgers"
-        yield ok(f"{told}, above every id of all that were read ({counted}); it serves all clusters, so back as well")
+        yield ok(
+            f"{next_one}, above every id of all that were read ({counted}); it serves all clusters, so back as well"
+        )
 
 
 def _bookies(seen: Observations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
-    if target.trouble:
+    if target.error:
         return
     needed = _needed(seen)
     writable = len(target.writable)
     if not needed:
-        yield warns("no broker told its quorums", "see that the target has as many bookies as ensembles have")
+        yield warns("no broker reported its quorums", "see that the target has as many bookies as ensembles have")
     for quorums, who in sorted(needed.items(), key=lambda each: each[0].ensemble):
         wanted = f"an ensemble of {quorums.ensemble} ({some(who)})"
         if quorums.ensemble > writable:
@@ -287,7 +394,7 @@ def _needed(seen: Observations) -> dict[Quorums, list[str]]:
 
 def _groups(seen: Observations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
-    if target.trouble:
+    if target.error:
         return
     default = max((broker.quorums.ensemble for broker in seen.settings if broker.quorums), default=1)
     asked = [
@@ -296,10 +403,10 @@ def _groups(seen: Observations) -> Iterator[Found]:
         if one.groups
     ]
     for broker in seen.settings:
-        told = broker.settings or {}
-        groups = _names(told.get("bookkeeperClientIsolationGroups", ""))
+        settings = broker.settings or {}
+        groups = _names(settings.get("bookkeeperClientIsolationGroups", ""))
         if groups:
-            spare = _names(told.get("bookkeeperClientSecondaryIsolationGroups", ""))
+            spare = _names(settings.get("bookkeeperClientSecondaryIsolationGroups", ""))
             asked.append((broker.name, groups, spare, default))
     faults = False
     for who, groups, spare_groups, ensemble in asked:
@@ -339,15 +446,15 @@ def _names(text: str) -> frozenset[str]:
 
 def _racks(seen: Observations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
-    if target.trouble:
+    if target.error:
         return
     racks = {bookie: rack for bookie, rack in seen.places.racks.items() if rack != _DEFAULT_RACK}
     without = sorted(target.writable - racks.keys())
     there = {racks[bookie] for bookie in target.writable if bookie in racks} | ({_DEFAULT_RACK} if without else set())
     for broker in seen.settings:
-        told = broker.settings or {}
-        least = told.get("bookkeeperClientMinNumRacksPerWriteQuorum", "")
-        is_enforced = told.get("bookkeeperClientEnforceMinNumRacksPerWriteQuorum", "").lower() == "true"
+        settings = broker.settings or {}
+        least = settings.get("bookkeeperClientMinNumRacksPerWriteQuorum", "")
+        is_enforced = settings.get("bookkeeperClientEnforceMinNumRacksPerWriteQuorum", "").lower() == "true"
         if is_enforced and least.isdigit() and len(there) < int(least):
             yield fails(
                 f"{broker.name} demands {least} racks for each write quorum, and the bookies of {seen.target} are in "
@@ -365,25 +472,25 @@ def _racks(seen: Observations) -> Iterator[Found]:
 
 
 def _broker_settings(seen: Observations) -> Iterator[Found]:
-    silent = [f"{broker.name}: {broker.trouble}" for broker in seen.settings if broker.settings is None]
+    silent = [f"{broker.name}: {broker.error}" for broker in seen.settings if broker.settings is None]
     if silent:
-        yield warns(f"not told by {some(silent)}", "check autoSkipNonRecoverableData and the quorums there")
-    told = [broker for broker in seen.settings if broker.settings is not None]
-    skipping = sorted(each.name for each in told if (each.settings or {}).get(_SKIPS, "").lower() == "true")
+        yield warns(f"not reported by {some(silent)}", "check autoSkipNonRecoverableData and the quorums there")
+    answering = [broker for broker in seen.settings if broker.settings is not None]
+    skipping = sorted(each.name for each in answering if (each.settings or {}).get(_SKIPS, "").lower() == "true")
     if skipping:
         yield fails(
             f"{some(skipping)} has {_SKIPS}=true: a ledger that cannot be found for a moment is "
             "acknowledged for ever, unread",
             "set it to false; it is a dynamic setting",
         )
-    digests = {each.digest for each in told} - {""}
+    digests = {each.digest for each in answering} - {""}
     if len(digests) > 1:
         yield warns(f"the brokers write different digests: {', '.join(sorted(digests))}", "set one on all of them")
     elsewhere = sorted({broker.other_configuration for broker in seen.settings if broker.other_configuration})
     if elsewhere:
         yield warns(f"the brokers' configuration store is {some(elsewhere)}", _ELSEWHERE)
-    if told and not skipping and len(digests) <= 1:
-        yield ok(f"{_SKIPS} is false, the digest is {', '.join(digests) or 'not told'}")
+    if answering and not skipping and len(digests) <= 1:
+        yield ok(f"{_SKIPS} is false, the digest is {', '.join(digests) or 'not reported'}")
 
 
 def _disks(seen: Observations) -> Iterator[Found]:
@@ -402,9 +509,9 @@ def _trial(seen: Observations) -> Iterator[Found]:
         return
     named = f"ledger {trial.ledger_id}"
     failed = [why for bookie, why in sorted(trial.failed.items()) if bookie not in trial.denied]
-    if trial.trouble:
+    if trial.error:
         yield fails(
-            f"no ledger could be made and closed in {seen.target}: {trial.trouble}",
+            f"no ledger could be made and closed in {seen.target}: {trial.error}",
             "put that right: brokers would fail too",
         )
     if failed:
@@ -423,7 +530,7 @@ def _trial(seen: Observations) -> Iterator[Found]:
         )
     if trial.left:
         yield warns(f"left there: {trial.left}", "nothing: the next precheck removes it")
-    if not (trial.trouble or failed or trial.denied):
+    if not (trial.error or failed or trial.denied):
         end = "closed" if trial.left else "closed and deleted"
         yield ok(
             f"{named} was written to {trial.bookies} bookies of {seen.target} from this machine, read back and "

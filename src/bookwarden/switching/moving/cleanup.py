@@ -11,46 +11,18 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import ActiveCluster
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
-from bookwarden.switching.moving.former import FormerPlaces, Stays, Superseded, Unfinished, in_parts
-from bookwarden.switching.operation import State
+from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion, Waiver, mark_of_holder
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger, SupersededLedger, UnfinishedCopy, in_parts
+from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
-from bookwarden.switching.ports import Confirm, unasked
-from bookwarden.switching.promoted import Promotion, why_not_promoted
-
-
-class Failed(Protocol):
-    """A mark that was not confirmed."""
-
-    @property
-    def mark(self) -> PendingDeletion:
-        """The mark."""
-
-    @property
-    def failure(self) -> str | None:
-        """The reason."""
-
-
-class Report(Protocol):
-    """The result of marking."""
-
-    @property
-    def failed(self) -> Sequence[Failed]:
-        """Those that were not confirmed."""
-
-
-class SendsMarks(Protocol):
-    """Phase one's way to the deletion topic."""
-
-    enabled: bool  #: Whether anything may be marked.
-
-    def mark(self, marks: Sequence[PendingDeletion]) -> Report:
-        """Send all and wait until each is confirmed or has failed; PulsarError where nothing could be sent."""
+from bookwarden.switching.promoted import Promotion, read_promotion, why_not_promoted
+from bookwarden.switching.registering import Confirm, unasked
 
 
 class Target(NamedTuple):
@@ -76,11 +48,11 @@ class Targets:
     """Counts of what may go, by cluster and kind, and of what stays, by cluster and reason."""
 
     active: str  #: Name of the active cluster.
-    window_left_s: float  #: For so long the newest switch can still be rolled back; 0 once that is over.
+    window_left_s: float  #: Seconds in which the newest switch can still be rolled back; 0 once that is over.
     ledgers: Counter[tuple[str, str]]  #: What may go.
     sizes: Counter[tuple[str, str]]  #: Likewise, in bytes, of one copy of each entry.
     kept: Counter[tuple[str, str]]  #: What stays.
-    to_copy: Counter[str]  #: So many of these are closed, and a build would copy them; by cluster.
+    to_copy: Counter[str]  #: How many of these are closed, and would be copied by a build; by cluster.
     to_copy_sizes: Counter[str]  #: Likewise, in bytes.
 
     @property
@@ -89,7 +61,7 @@ class Targets:
         return self.ledgers.total()
 
 
-class CleanedUp(NamedTuple):
+class SentMarks(NamedTuple):
     """The marks that were sent, and why others were not."""
 
     sent: int
@@ -101,7 +73,7 @@ class CleanupResult(NamedTuple):
 
     targets: Targets
     total: int  #: How many were to be marked; of a dry run: would be.
-    done: CleanedUp | None  #: None where nothing may go, and after a dry run.
+    done: SentMarks | None  #: None where nothing may go, and after a dry run.
     dry_run: bool
 
 
@@ -109,11 +81,12 @@ class CleanupResult(NamedTuple):
 class Cleanup:
     """Finds and marks what former clusters still have."""
 
-    places: FormerPlaces  #: Finds what former clusters have.
-    promotion: Callable[[], Promotion | None]  #: Returns the newest one.
-    marker: SendsMarks  #: Sends to the deletion topic.
-    state: Callable[[], State]  #: Says where the newest switch stands.
-    window_s: float  #: For so long a switch may be rolled back.
+    former: FormerClusters  #: Finds what former clusters have.
+    store: MetadataStore  #: Pulsar's own.
+    switch: Switch  #: Says where the newest switch stands.
+    send: Callable[[Sequence[PendingDeletion]], MarkReport]  #: Sends marks to the deletion topic, as phase one.
+    enabled: bool  #: Whether anything may be marked.
+    window_s: float  #: Seconds in which a switch may be rolled back.
     clock: Callable[[], float]  #: Tells seconds since the epoch, as the store does.
 
     def targets(self, source: str | None = None) -> Targets:
@@ -138,9 +111,9 @@ class Cleanup:
     def require(self, source: str | None = None, *, force: bool = False) -> ActiveCluster:
         """Return the active cluster; RefusedError, as `mark`, where nothing may be marked now."""
         active, left = self._active(source)
-        if not self.marker.enabled:
+        if not self.enabled:
             raise _refused("deletion.topic_two_phase_deletion_enabled is false")
-        phase = self.state().phase
+        phase = self.switch.state().phase
         # As long as nothing was switched no broker reads elsewhere.
         if phase is not Phase.DONE and (phase is not Phase.REGISTERED or active.since_ms is not None):
             raise _refused(
@@ -184,8 +157,10 @@ class Cleanup:
         at_most: int = 0,
         force: bool = False,
         progress: Callable[[int], object] = lambda _: None,
-    ) -> CleanedUp:
-        """Mark what may go; ``at_most`` so many, all for 0; ``progress`` is called with how many were sent.
+    ) -> SentMarks:
+        """Mark what may go; ``progress`` is called with the number of marks that were sent.
+
+        ``at_most`` is the maximum number of ledgers, 0 for all.
 
         Raises RefusedError as `targets` does, while a switch is under way, and, unless ``force`` is given, within the
         rollback window. May be interrupted and repeated: a ledger that is marked twice goes once.
@@ -195,32 +170,32 @@ class Cleanup:
         wanted = (one for one in self._found(active, source) if isinstance(one, Target))
         sent, failed = 0, list[tuple[int, str]]()
         for part in in_parts(itertools.islice(wanted, at_most or None)):
-            report = self.marker.mark([one.mark(active.name, waives) for one in part])
+            report = self.send([one.mark(active.name, waives) for one in part])
             failed += [(one.mark.ledger_id, one.failure or "") for one in report.failed]
             sent += len(part) - len(report.failed)
             progress(sent)
-        return CleanedUp(sent, tuple(failed))
+        return SentMarks(sent, tuple(failed))
 
     def _active(self, source: str | None) -> tuple[ActiveCluster, float]:
         """Return the active cluster, and for how many seconds the switch to it can be rolled back."""
-        active = self.places.active(source)
+        active = self.former.active(source)
         return active, active.window_left(self.window_s, self.clock() * 1000) or 0.0
 
-    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | Stays]:
+    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | KeptLedger]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
-        promotion = self.promotion()
-        for one in self.places.found(active, source):
-            if isinstance(one, Unfinished):
+        promotion = read_promotion(self.store)
+        for one in self.former.found(active, source):
+            if isinstance(one, UnfinishedCopy):
                 yield Target(one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True)
             else:
-                yield one if isinstance(one, Stays) else _judged(one, promotion, active)
+                yield one if isinstance(one, KeptLedger) else _judged(one, promotion, active)
 
 
-def _judged(found: Superseded, promotion: Promotion | None, active: ActiveCluster) -> Target | Stays:
+def _judged(found: SupersededLedger, promotion: Promotion | None, active: ActiveCluster) -> Target | KeptLedger:
     former, holder = found.former, found.holder
     reason = why_not_promoted(found.kept, holder, promotion, active)
     if reason is not None:
-        return Stays(former.bookie_cluster, reason)
+        return KeptLedger(former.bookie_cluster, reason)
     return Target(former.bookie_cluster, former.ledger_id, holder, former.metadata.length)
 
 

@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, Unloaded, roll
-from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.cleanup import CleanedUp, Cleanup
-from bookwarden.switching.moving.promotion import Promoted, Promoting
-from bookwarden.switching.registry import Registry
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.inventory import NOT_OURS, Inventory, OpenLedger, UnloadResult, roll, take_inventory
+from bookwarden.switching.moving.build import Build, find_build
+from bookwarden.switching.moving.cleanup import Cleanup, SentMarks
+from bookwarden.switching.moving.promotion import Promoter, PromotionPass
+from bookwarden.switching.registry_node import ClusterRegistry
 
 # What was closed by the first is copied by the second; what is opened meanwhile is in the active cluster.
 _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """The ledgers that a former cluster has."""
 
     cluster: str  #: Its name.
@@ -35,9 +34,9 @@ class Left:
     open: tuple[OpenLedger, ...]  #: Those that are written still.
     may_go: int  #: Those that brokers read from the active cluster.
     stays: Counter[str]  #: All others, by the reason.
-    to_copy: int  #: So many of them are closed, and not in the active cluster yet.
+    to_copy: int  #: How many of them are closed, and not in the active cluster yet.
     to_copy_size: int  #: Their bytes, as above.
-    copying_s: float | None  #: Copying these takes so long, at the pace of the newest build; None without one.
+    copying_s: float | None  #: Seconds to copy these, at the pace of the newest build; None without one.
     window_left_s: float  #: Until then nothing may go; 0 once it may.
 
     @property
@@ -52,40 +51,30 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """The result of one pass."""
 
-    left: Left  #: What was left when the sweep had not deleted anything yet that this pass marked.
+    left: Remaining  #: What was left when the sweep had not deleted anything yet that this pass marked.
     builds: tuple[Build, ...]  #: What was copied.
-    unloaded: tuple[Unloaded, ...]  #: Topics, so that what was open is closed.
-    promoted: Promoted | None  #: None where nothing was to be promoted.
-    marked: CleanedUp | None  #: None where nothing may go yet.
+    unloaded: tuple[UnloadResult, ...]  #: Topics, so that what was open is closed.
+    promoted: PromotionPass | None  #: None where nothing was to be promoted.
+    marked: SentMarks | None  #: None where nothing may go yet.
 
     @property
     def failed(self) -> int:
-        """How many ledgers could not be copied, so that somebody has to look."""
+        """How many ledgers could not be copied, which an operator has to look at."""
         return self.builds[-1].counts.of(CopyOutcome.FAILED) if self.builds else 0
 
 
-class CountsLedgers(Protocol):
-    """The listing of clusters' ledgers."""
-
-    def __call__(self, registry: Registry, *, only: str) -> Inventory:
-        """Count the ledgers of this cluster, by the metadata of each."""
-
-
 @dataclass(frozen=True)
-class Draining:
+class Drainer:
     """Drains former clusters."""
 
-    registry: RegistryNode  #: Of this Pulsar cluster.
-    inventory: CountsLedgers  #: Counts the ledgers of a cluster.
+    registry: ClusterRegistry  #: Of this Pulsar cluster.
     cleanup: Cleanup  #: Marks what may go.
-    promoting: Promoting  #: Has brokers read copies.
-    unload: Callable[[str], None]  #: Unloads a topic.
-    newest_build: Callable[[], FoundBuild | None]  #: Reads the record of builds.
+    promoting: Promoter  #: Has brokers read copies.
 
-    def left(self, name: str) -> Left:
+    def left(self, name: str) -> Remaining:
         """Count what the cluster has; changes nothing.
 
         Raises RefusedError where it is active or not registered.
@@ -94,7 +83,7 @@ class Draining:
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
         to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
-        return Left(
+        return Remaining(
             name,
             targets.active,
             Counter({count.kind: count.open + count.closed for count in found.counts}),
@@ -116,15 +105,15 @@ class Draining:
         per_second: float,
         force: bool = False,
         say: Callable[[str], object] = lambda _: None,
-    ) -> Drained:
-        """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is told of each step.
+    ) -> DrainResult:
+        """Do all that can be done now; ``build`` copies everything that is closed, ``say`` is called with each step.
 
         Topics are unloaded not more than ``per_second``; ``force`` waives the rollback window. Raises RefusedError as
         `left`, while a switch is under way, and where nothing may be marked.
         """
         self._require(name)
         builds: list[Build] = []
-        unloaded: list[Unloaded] = []
+        unloaded: list[UnloadResult] = []
         for _ in range(_ROUNDS):
             say("copying what is closed")
             builds.append(build())
@@ -132,20 +121,20 @@ class Draining:
             if not topics:
                 break
             say(f"unloading {len(topics):,} topics that still write there")
-            unloaded += roll(topics, self.unload, per_second, lambda _: None)
+            unloaded += roll(topics, self.promoting.topics.unload, per_second, lambda _: None)
         promoted = self._promote(per_second, say)
         left = self.left(name)
         marked = None
         if left.may_go and (force or not left.window_left_s):
             say(f"marking {left.may_go:,} ledgers for deletion")
             marked = self.cleanup.mark(name, force=force)
-        return Drained(left, tuple(builds), tuple(unloaded), promoted, marked)
+        return DrainResult(left, tuple(builds), tuple(unloaded), promoted, marked)
 
     def _inventory(self, name: str) -> Inventory:
-        return self.inventory(self.registry.require().registry, only=name)
+        return take_inventory(self.registry.require().registry, store_of=self.registry.store_of, only=name)
 
     def _seconds_for(self, ledgers: int, size: int) -> float | None:
-        build = self.newest_build()
+        build = find_build(self.registry.store)
         pace = None if build is None else build.pace
         return None if pace is None else pace.seconds_for(ledgers, size)
 
@@ -158,11 +147,11 @@ class Draining:
             raise RefusedError(f"bookie cluster {name!r} is not drained: {error}") from error
 
     def _require_former(self, name: str) -> None:
-        if self.cleanup.places.active(name).name == name:
+        if self.cleanup.former.active(name).name == name:
             raise RefusedError(f"bookie cluster {name!r} is not drained: it is active, and brokers write there")
 
-    def _promote(self, per_second: float, say: Callable[[str], object]) -> Promoted | None:
-        if self.cleanup.places.active().since_ms is None:
+    def _promote(self, per_second: float, say: Callable[[str], object]) -> PromotionPass | None:
+        if self.cleanup.former.active().since_ms is None:
             return None
         plan = self.promoting.plan()
         if not plan.ledgers.total():

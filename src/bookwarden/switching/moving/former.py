@@ -1,12 +1,13 @@
-"""The walk over former bookie clusters: their ledgers, beside what the active one has of them."""
+"""The walk over former bookie clusters: their ledgers, compared with what the active one has of them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
+from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -22,33 +23,14 @@ from bookwarden.ledgers.metadata import (
     place_in,
 )
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.switching.bookie_clusters import BookieClusters, MultiClusterCatalog
 
 AT_ONCE = 500
 _NOBODYS = "nothing tells whose it is: the orphan scan's business"
 _T = TypeVar("_T")
 
 
-class ReadsLedgers(Protocol):
-    """The catalog of ledgers over all registered bookie clusters."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-
-class FormerClusters(Protocol):
-    """The registered bookie clusters."""
-
-    def look_again(self) -> None:
-        """Have the registry read anew by whoever asks next."""
-
-    def active(self) -> ActiveCluster | None:
-        """Return the active one; None where none is registered."""
-
-    def roots_by_name(self) -> dict[str, tuple[MetadataStore, str]]:
-        """Return store and ledgers root of each registered cluster."""
-
-
-class Superseded(NamedTuple):
+class SupersededLedger(NamedTuple):
     """A ledger of a former cluster that the active one has, closed, with the same end."""
 
     former: StoredLedger
@@ -56,7 +38,7 @@ class Superseded(NamedTuple):
     holder: Holder
 
 
-class Unfinished(NamedTuple):
+class UnfinishedCopy(NamedTuple):
     """An unfinished copy of a ledger that no cluster has, and that nothing needs."""
 
     copy: StoredLedger
@@ -64,7 +46,7 @@ class Unfinished(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Stays:
+class KeptLedger:
     """A ledger that has to stay in its former cluster."""
 
     cluster: str
@@ -74,13 +56,11 @@ class Stays:
 
 
 @dataclass(frozen=True)
-class FormerPlaces:
+class FormerClusters:
     """Finds what former clusters have."""
 
-    clusters: FormerClusters  #: The registered ones.
-    catalog: ReadsLedgers  #: Over all of them.
-    #: Yields every ledger below a root, with None for metadata that cannot be understood.
-    read_every: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]]
+    clusters: BookieClusters  #: The registered ones.
+    catalog: MultiClusterCatalog  #: Over all of them.
     #: Says whose a ledger is that does not say it; None where nothing tells.
     holder_of: Callable[[int], Holder | None] = lambda _: None
     #: Reads what holders name, just now.
@@ -106,7 +86,9 @@ class FormerPlaces:
         """Return the store that has the metadata of the active cluster."""
         return self.clusters.roots_by_name()[active.name][0]
 
-    def found(self, active: ActiveCluster, source: str | None = None) -> Iterator[Superseded | Unfinished | Stays]:
+    def found(
+        self, active: ActiveCluster, source: str | None = None
+    ) -> Iterator[SupersededLedger | UnfinishedCopy | KeptLedger]:
         """Yield what may go from former clusters, or from this one alone, and all else with the reason that it stays.
 
         From the active one, if it is named, unfinished copies alone. Reads the metadata of every ledger there.
@@ -114,7 +96,7 @@ class FormerPlaces:
         for name, (store, root) in self.clusters.roots_by_name().items():
             if name != (source or name) or (source is None and name == active.name):
                 continue
-            for ids in in_parts(ledger_id for ledger_id, _ in self.read_every(store, root)):
+            for ids in in_parts(ledger_id for ledger_id, _ in read_every_ledger(store, root)):
                 left: list[StoredLedger] = []
                 for reading in self.catalog.read_many(ids):
                     if isinstance(reading, AbsentLedger):
@@ -127,32 +109,32 @@ class FormerPlaces:
                         yield one
                 yield from self._unfinished(left, name)
 
-    def _unfinished(self, copies: Sequence[StoredLedger], name: str) -> Iterator[Unfinished | Stays]:
+    def _unfinished(self, copies: Sequence[StoredLedger], name: str) -> Iterator[UnfinishedCopy | KeptLedger]:
         """Sort unfinished copies of ledgers that are in no cluster: what is named may have its only bytes there."""
         holders = [self._holder_in(copy) for copy in copies]
         known = list(dict.fromkeys(holder for holder in holders if holder is not None))
         found = self.read_references(known) if known else {}
         for copy, holder in zip(copies, holders, strict=True):
             if holder is None:
-                yield Stays(name, _NOBODYS)
+                yield KeptLedger(name, _NOBODYS)
                 continue
             references = found[holder]
             if not isinstance(references, LiveReferences):
-                yield Stays(name, "an unfinished copy, and whether its ledger is named is not known now")
+                yield KeptLedger(name, "an unfinished copy, and whether its ledger is named is not known now")
             elif references.needs(copy.ledger_id, copy.metadata):
-                yield Stays(
+                yield KeptLedger(
                     name, "named and gone: no bookie cluster has it whole, and this unfinished copy may have the rest"
                 )
             else:
-                yield Unfinished(copy, holder)
+                yield UnfinishedCopy(copy, holder)
 
     def _holder_in(self, ledger: StoredLedger) -> Holder | None:
         custom = ledger.metadata.custom
         return self.holder_of(ledger.ledger_id) if names_nobody(custom) else identify_holder(custom)
 
-    def _looked_at(self, reading: LedgerReading, name: str, active: str) -> Superseded | Stays | None:
+    def _looked_at(self, reading: LedgerReading, name: str, active: str) -> SupersededLedger | KeptLedger | None:
         if isinstance(reading, UnreadableLedger):
-            return Stays(name, "its metadata cannot be understood, or differs between clusters")
+            return KeptLedger(name, "its metadata cannot be understood, or differs between clusters")
         former = place_in(reading, name)
         if former is None:
             # Deleted meanwhile, or, in a shared cluster, another Pulsar cluster's.
@@ -160,11 +142,11 @@ class FormerPlaces:
         kept = place_in(reading, active)
         reason = why_not_superseded(former, kept, active)
         if reason is not None or kept is None:
-            return Stays(name, reason or "", _to_copy(former.metadata, kept))
+            return KeptLedger(name, reason or "", _to_copy(former.metadata, kept))
         holder = self._holder_in(former)
         if holder is None:
-            return Stays(name, _NOBODYS)
-        return Superseded(former, kept, holder)
+            return KeptLedger(name, _NOBODYS)
+        return SupersededLedger(former, kept, holder)
 
 
 def in_parts(items: Iterable[_T]) -> Iterator[list[_T]]:

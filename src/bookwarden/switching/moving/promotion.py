@@ -1,24 +1,36 @@
 """Promotion: the topics whose ledgers have a copy in the active bookie cluster are unloaded, so that all read it there.
 
 Nothing but the place changes that entries are read from: no node of a topic, subscription or schema is written by us.
+
+A stamp is the key by which PIP-477 attributes a cursor's ledger, a hint for the plug-in of that proposal. Nothing of
+ours reads it: a ledger is where its metadata is. Only the broker that has a topic loaded may write to its cursors.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from bookwarden.errors import LostRaceError, RefusedError
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.metadata.ownership import read_all_started
+from bookwarden.clusters.pulsar.references.shadows import read_shadows
+from bookwarden.clusters.pulsar.rest.registered_brokers import read_loaded_topics
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.errors import BookwardenError, LostRaceError, NotFoundError, RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent
-from bookwarden.ledgers.metadata import ActiveCluster
-from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.managed_ledger import CursorInfo
+from bookwarden.ledgers.metadata import ActiveCluster, StoredLedger
+from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.switching.inventory import Unloaded, roll
-from bookwarden.switching.moving.former import FormerPlaces, Stays, Unfinished
-from bookwarden.switching.moving.stamps import Stamped, Stamping
-from bookwarden.switching.operation import State
+from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.switching.bookie_clusters import MultiClusterCatalog
+from bookwarden.switching.inventory import UnloadResult, roll
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger, UnfinishedCopy
+from bookwarden.switching.operation import Switch
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
     Promotion,
@@ -29,20 +41,121 @@ from bookwarden.switching.promoted import (
     why_not_promoted,
 )
 
+#: The proposal's key, in the properties of a cursor.
+ATTRIBUTION_KEY: Final = "_pulsar.bookieClusterName"
+# ManagedCursorImpl of Pulsar 4.0 keeps properties of this prefix by itself, and refuses them from others.
+_INTERNAL: Final = "#pulsar.internal."
+
+
+class BrokerTopics:
+    """The topics that brokers have loaded, by Pulsar's own store and each broker's REST."""
+
+    def __init__(self, store: MetadataStore, connection: PulsarConnection, topics: Topics) -> None:
+        self._store = store
+        self._connection = connection
+        self.unload = topics.unload
+        self.set_subscription_properties = topics.set_subscription_properties
+
+    def loaded(self) -> frozenset[str]:
+        """Ask all brokers for the topics that they have loaded; loads none. Raises PulsarError."""
+        return read_loaded_topics(self._store, self._connection)
+
+    def started_ms(self) -> int:
+        """Return when the first of the live brokers was started, or before (ms since the epoch); 0 if unknown."""
+        return read_all_started(self._store)
+
+
+class StampFailure(NamedTuple):
+    """A subscription that was not stamped, and why; of a whole topic its name is empty."""
+
+    topic: str
+    subscription: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StampResult:
+    """The result for all subscriptions of loaded topics."""
+
+    written: int  #: How many were stamped.
+    right: int  #: How many were before.
+    failed: tuple[StampFailure, ...]
+
+
+@dataclass(frozen=True)
+class Stamper:
+    """Stamps the subscriptions of loaded topics."""
+
+    nodes: ManagedLedgers
+    topics: BrokerTopics
+    catalog: MultiClusterCatalog  #: Over all registered bookie clusters.
+
+    def stamp(self, active: str, per_second: float, *, sleep: Callable[[float], None] = time.sleep) -> StampResult:
+        """Stamp them with the cluster that has the cursor's ledger, or the active one where a cursor has none.
+
+        At most ``per_second`` topics are processed in a second. A failure ends nothing. Properties that others write in
+        the same moment can be lost, as with any two who replace them.
+        """
+        written, right = 0, 0
+        failed: list[StampFailure] = []
+        for number, topic in enumerate(sorted(self.topics.loaded())):
+            if number:
+                sleep(1 / per_second)
+            try:
+                name = TopicName.parse(topic).managed_ledger
+                cursors = self.nodes.cursors(name)
+            except BookwardenError as error:
+                failed.append(StampFailure(topic, "", str(error)))
+                continue
+            for encoded, cursor in cursors.items():
+                subscription = decode_local_name(encoded)
+                try:
+                    done = self._stamp(topic, name, encoded, cursor.info, active)
+                except NotFoundError:
+                    # A cursor of the broker's own, as for replication, or deleted meanwhile.
+                    continue
+                except BookwardenError as error:
+                    failed.append(StampFailure(topic, subscription, str(error)))
+                    continue
+                if isinstance(done, str):
+                    failed.append(StampFailure(topic, subscription, done))
+                elif done:
+                    written += 1
+                else:
+                    right += 1
+        return StampResult(written, right, tuple(failed))
+
+    def _stamp(self, topic: str, name: str, encoded: str, info: CursorInfo, active: str) -> bool | str:
+        """Return whether it was stamped, which is not needed if it is right; else why not."""
+        cluster = self._cluster_of(info, active)
+        if cluster is None:
+            return f"its ledger {info.cursors_ledger_id} is in no bookie cluster that is known"
+        if info.cursor_properties.get(ATTRIBUTION_KEY) == cluster:
+            return False
+        if info.delayed_bucket_ids:
+            return "it has buckets of delayed messages, which its broker notes in the same place"
+        wanted = {**_of_users(info), ATTRIBUTION_KEY: cluster}
+        self.topics.set_subscription_properties(topic, decode_local_name(encoded), wanted)
+        now = self.nodes.cursors(name).get(encoded)
+        if now is None or _of_users(now.info) != wanted:
+            return "its properties are others than were written: somebody changed them in the same moment, look at them"
+        return True
+
+    def _cluster_of(self, info: CursorInfo, active: str) -> str | None:
+        if info.cursors_ledger_id is None:
+            return active
+        (reading,) = self.catalog.read_many([info.cursors_ledger_id])
+        return reading.bookie_cluster if isinstance(reading, StoredLedger) else None
+
+
+def _of_users(info: CursorInfo) -> dict[str, str]:
+    return {key: value for key, value in info.cursor_properties.items() if not key.startswith(_INTERNAL)}
+
+
 #: Where more topics than these were not unloaded, nothing counts as promoted.
 MOST_FAILED: Final = 1000
 # MLPendingAckStore of Pulsar 4.0: TOPIC-SUBSCRIPTION and this; a topic opens it for each of its subscriptions.
 _PENDING_ACK: Final = "__transaction_pending_ack"
-
-
-class KnowsReaders(Protocol):
-    """All managed ledgers that list ledgers, by one look at the metadata."""
-
-    def readers_of(self, managed_ledger: str, ledger_id: int) -> Set[str]:
-        """Return the managed ledgers that read this ledger of that one: itself, shadow topics and others that list it.
-
-        Those of which that is not known are among them.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,64 +167,60 @@ class PromotionPlan:
     through_ms: int  #: What was closed in the active cluster before will be promoted.
     ledgers: Counter[tuple[str, str]]  #: What is to be promoted, by former cluster and kind.
     promoted: int  #: How many are already.
-    stays: Counter[Stays]  #: What is not, by former cluster and reason.
+    stays: Counter[KeptLedger]  #: What is not, by former cluster and reason.
     readers: Mapping[str, Set[str]]  #: For each managed ledger, those that have its ledgers open if they are loaded.
     topics: tuple[str, ...]  #: Those that are loaded, and so have to be unloaded.
     started_ms: int  #: Since when all brokers run; 0 where that is not known.
 
 
 @dataclass(frozen=True, slots=True)
-class Promoted:
+class PromotionPass:
     """The result of a pass."""
 
     promotion: Promotion
-    unloaded: tuple[Unloaded, ...]
+    unloaded: tuple[UnloadResult, ...]
 
     @property
-    def failed(self) -> list[Unloaded]:
+    def failed(self) -> list[UnloadResult]:
         """The topics that were not unloaded."""
-        return [one for one in self.unloaded if one.trouble and not one.is_absent]
+        return [one for one in self.unloaded if one.failed]
 
 
 class PromotionResult(NamedTuple):
     """The result of an order to promote."""
 
     plan: PromotionPlan
-    done: Promoted | None  #: None where nothing was to be promoted, and after a dry run.
-    stamped: Stamped | None  #: None unless it was asked for, and after a dry run.
+    done: PromotionPass | None  #: None where nothing was to be promoted, and after a dry run.
+    stamped: StampResult | None  #: None unless it was asked for, and after a dry run.
     dry_run: bool
 
     @property
     def failures(self) -> list[str]:
         """What was not done, and why."""
-        failures = [f"{one.topic} was not unloaded: {one.trouble}" for one in (self.done.failed if self.done else ())]
+        failures = [f"{one.topic} was not unloaded: {one.error}" for one in (self.done.failed if self.done else ())]
         stamps = self.stamped.failed if self.stamped else ()
         return failures + [f"{one.topic} {one.subscription}: {one.reason}" for one in stamps]
 
 
 @dataclass(frozen=True)
-class Promoting:
+class Promoter:
     """Plans and carries out promotions."""
 
-    places: FormerPlaces  #: Finds what former clusters have.
+    former: FormerClusters  #: Finds what former clusters have.
     store: MetadataStore  #: Pulsar's own.
-    state: Callable[[], State]  #: Says where the newest switch stands.
-    clock_of: Callable[[MetadataStore], Callable[[], float]]  #: Makes a clock of a store: seconds since the epoch.
-    readers: Callable[[], KnowsReaders]  #: Looks who reads ledgers.
-    loaded: Callable[[], Iterable[str]]  #: Asks all brokers for the topics that they have loaded, and loads none.
-    unload: Callable[[str], None]  #: Unloads a topic.
-    #: Returns when the first of the live brokers was started, or before (ms since the epoch); 0 if that is not known.
-    started: Callable[[], int]
+    switch: Switch  #: Says where the newest switch stands.
+    topics: BrokerTopics  #: Unloads topics.
+    clock_of: Callable[[MetadataStore], Callable[[], float]] = StoreClock  #: Seconds since the epoch, by a store.
 
     def plan(self) -> PromotionPlan:
         """Find what is to be promoted; changes nothing, and reads the metadata of every ledger of former clusters.
 
         Raises RefusedError where there is no former cluster, or a switch is under way.
         """
-        active = self.places.active()
+        active = self.former.active()
         if active.since_ms is None:
             raise RefusedError("nothing is promoted: nothing was switched yet, so that brokers read nothing elsewhere")
-        phase = self.state().phase
+        phase = self.switch.state().phase
         if phase is not Phase.DONE:
             raise RefusedError(
                 f"nothing is promoted: the newest switch is in the phase {phase.value}, so that brokers may read by "
@@ -119,23 +228,23 @@ class Promoting:
             )
         promotion, version = find_promotion(self.store)
         # Before anything is listed, so that a copy that is closed meanwhile is younger.
-        target = self.places.active_store(active)
+        target = self.former.active_store(active)
         through_ms = int(self.clock_of(target)() * 1000)
-        started_ms = self.started()
+        started_ms = self.topics.started_ms()
         if target is not self.store:
             # Brokers' starts go by Pulsar's own store, copies by the target's: where that one's clock is behind, a copy
             # seems closed before a start that it was closed after.
             behind_ms = int(self.clock_of(self.store)() * 1000) - through_ms
             started_ms = max(0, started_ms - max(0, behind_ms))
-        known = self.readers()
-        ledgers, stays = Counter[tuple[str, str]](), Counter[Stays]()
+        known = read_shadows(self.store)
+        ledgers, stays = Counter[tuple[str, str]](), Counter[KeptLedger]()
         readers: dict[str, set[str]] = {}
         promoted = 0
-        for one in self.places.found(active):
-            if isinstance(one, Stays):
+        for one in self.former.found(active):
+            if isinstance(one, KeptLedger):
                 stays[one] += 1
                 continue
-            if isinstance(one, Unfinished):
+            if isinstance(one, UnfinishedCopy):
                 # No broker reads it.
                 continue
             cluster, holder = one.former.bookie_cluster, one.holder
@@ -146,16 +255,16 @@ class Promoting:
                 if is_opened_since(one.kept, active, started_ms):
                     ledgers[cluster, holder.ledgers_label] += 1
                 else:
-                    stays[Stays(cluster, kept_open)] += 1
+                    stays[KeptLedger(cluster, kept_open)] += 1
             elif not 0 < one.kept.modified_ms < through_ms:
-                stays[Stays(cluster, "its copy was closed while this was looked at: promote once more")] += 1
+                stays[KeptLedger(cluster, "its copy was closed while this was looked at: promote once more")] += 1
             else:
                 ledgers[cluster, holder.ledgers_label] += 1
                 if holder.component is not LedgerComponent.SCHEMA_STORAGE:
                     names = known.readers_of(holder.topic, one.former.ledger_id)
                     readers.setdefault(holder.topic, set()).update(names)
         # Last, so that what is loaded later is loaded after the copies were closed.
-        topics = _of_loaded(readers, _by_managed_ledger(self.loaded()))
+        topics = _of_loaded(readers, _by_managed_ledger(self.topics.loaded()))
         return PromotionPlan(
             active, version, through_ms, ledgers, promoted, stays, readers, tuple(sorted(topics)), started_ms
         )
@@ -164,10 +273,10 @@ class Promoting:
         self,
         per_second: float,
         *,
-        stamping: Stamping | None = None,
+        stamping: Stamper | None = None,
         dry_run: bool = False,
         confirm: Callable[[PromotionPlan], object] = lambda _: None,
-        tell: Callable[[Unloaded], object] = lambda _: None,
+        tell: Callable[[UnloadResult], object] = lambda _: None,
     ) -> PromotionResult:
         """Promote what can be, and stamp subscriptions where ``stamping`` is given; or look only.
 
@@ -184,25 +293,25 @@ class Promoting:
         return PromotionResult(plan, done, stamped, dry_run)
 
     def carry_out(
-        self, plan: PromotionPlan, per_second: float, tell: Callable[[Unloaded], object] = lambda _: None
-    ) -> Promoted:
-        """Unload the topics, so many in a second, and keep what is promoted; ``tell`` is called with each topic.
+        self, plan: PromotionPlan, per_second: float, tell: Callable[[UnloadResult], object] = lambda _: None
+    ) -> PromotionPass:
+        """Unload at most ``per_second`` topics in a second, and record what is promoted; ``tell`` gets each topic.
 
         Interrupted or killed, it has promoted nothing, and may be repeated. Raises RefusedError where brokers were
         switched meanwhile, another process promoted, or too many topics were not unloaded.
         """
-        done = roll(plan.topics, self.unload, per_second, tell)
-        # A topic that was being loaded when brokers were asked, and so not told, may have opened ledgers before.
-        late = _of_loaded(plan.readers, _by_managed_ledger(self.loaded())) - set(plan.topics)
-        done += roll(sorted(late), self.unload, per_second, tell)
-        troubled = _by_managed_ledger(one.topic for one in done if one.trouble and not one.is_absent)
-        failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, troubled))
+        done = roll(plan.topics, self.topics.unload, per_second, tell)
+        # A topic that was being loaded when brokers were asked is in no answer, and may have opened ledgers before.
+        late = _of_loaded(plan.readers, _by_managed_ledger(self.topics.loaded())) - set(plan.topics)
+        done += roll(sorted(late), self.topics.unload, per_second, tell)
+        not_unloaded = _by_managed_ledger(one.topic for one in done if one.failed)
+        failed = frozenset(name for name, readers in plan.readers.items() if _among(readers, not_unloaded))
         if len(failed) > MOST_FAILED:
             raise RefusedError(
-                f"{len(troubled)} topics were not unloaded, too many to remember: nothing counts as promoted, run it "
+                f"{len(not_unloaded)} topics were not unloaded, too many to record: nothing counts as promoted, run it "
                 "again when brokers answer"
             )
-        active = self.places.active()
+        active = self.former.active()
         promotion = Promotion(plan.active.name, plan.active.epoch, plan.through_ms, failed, plan.started_ms)
         if not promotion.counts_for(active.name, active.epoch):
             raise RefusedError("nothing is promoted: brokers were switched meanwhile")
@@ -210,7 +319,7 @@ class Promoting:
             keep_promotion(self.store, promotion, plan.version)
         except LostRaceError as error:
             raise RefusedError(f"another process has just promoted: {error}") from error
-        return Promoted(promotion, tuple(done))
+        return PromotionPass(promotion, tuple(done))
 
 
 def _by_managed_ledger(topics: Iterable[str]) -> dict[str, str]:

@@ -1,15 +1,19 @@
-"""The scope of a build: the ledgers of these holders, from one bookie cluster to another."""
+"""The scope of a build, and the ledgers of the source by it: to be copied, copied already, or to stay."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from bookwarden.errors import FormatError, RefusedError
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent, SchemaHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, place_in
 from bookwarden.ledgers.names import TopicName
-from bookwarden.switching.registry import Registry, Status
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.switching.inventory import NOT_OURS, OTHER, UNREADABLE
+from bookwarden.switching.registry import Registry, Status, is_ours
 
 #: The kinds that PIP-477 moves: small, and in use for as long as their topic is.
 LONG_LIVED: Final = frozenset({LedgerComponent.SCHEMA_STORAGE, LedgerComponent.MANAGED_CURSOR})
@@ -115,3 +119,58 @@ def _source_for(registry: Registry, target: str) -> str:
     if registry.directive is not None and registry.directive.source in others:
         return registry.directive.source
     raise RefusedError(f"nothing is copied: say which of {', '.join(others)} is the source, with --src-cluster")
+
+
+#: Of a drain.
+EVERYTHING: Final = Scope(ALL_KINDS)
+
+
+class Candidate(NamedTuple):
+    """A ledger of the source; without an outcome it is to be copied."""
+
+    ledger_id: int  #: Of its metadata on the source.
+    kind: str  #: For people.
+    holder: Holder | None  #: None where nothing tells it.
+    size: int  #: In bytes, of one copy of each entry; 0 while it is open.
+    entries: int = 0  #: Of it; 0 while it is open.
+    outcome: CopyOutcome | None = None  #: COMPLETE or LEFT_OUT; OPEN and FAILED for one that is to be looked at again.
+
+
+def candidate_of(
+    ledger_id: int,
+    metadata: LedgerMetadata | None,
+    registry: Registry,
+    source: str,
+    *,
+    wanted: Callable[[Holder], bool],
+    holder_of: Callable[[int], Holder | None] = lambda _: None,
+) -> Candidate | None:
+    """Sort a ledger by its metadata on the source, None for what is not understood.
+
+    None if it is another Pulsar cluster's in a shared source; elsewhere each ledger is sorted, and one of Pulsar's that
+    is not ours FAILED, since the registry may be wrong. ``holder_of`` says whose a ledger is that does not say it.
+    """
+    shared = registry.cluster(source).shared
+    if metadata is None:
+        # Whatever client made it: the report says that it cannot be copied.
+        return None if shared else Candidate(ledger_id, UNREADABLE, None, 0)
+    ours = is_ours(registry, registry.cluster(source), ledger_id, metadata.custom)
+    if shared and not ours:
+        return None
+    holder = holder_of(ledger_id) if names_nobody(metadata.custom) else identify_holder(metadata.custom)
+    size, entries = metadata.length, 1 + (-1 if metadata.last_entry_id is None else metadata.last_entry_id)
+    kind = NOT_OURS if not ours else OTHER if holder is None else holder.ledgers_label
+    if holder is None or is_unfinished(metadata) or not wanted(holder):
+        return Candidate(ledger_id, kind, holder, size, entries, CopyOutcome.LEFT_OUT)
+    if not ours:
+        return Candidate(ledger_id, kind, holder, size, entries, CopyOutcome.FAILED)
+    outcome = None if metadata.state is LedgerState.CLOSED else CopyOutcome.OPEN
+    return Candidate(ledger_id, kind, holder, size, entries, outcome)
+
+
+def with_target(candidate: Candidate, reading: LedgerReading, route: Route) -> Candidate:
+    """Return a closed one as complete, if the target is read to have it whole: no bookie needs to be asked then."""
+    former, kept = place_in(reading, route.source), place_in(reading, route.target)
+    if former is None or kept is None or why_not_superseded(former, kept, route.target) is not None:
+        return candidate
+    return candidate._replace(outcome=CopyOutcome.COMPLETE)

@@ -1,6 +1,6 @@
 """The move of all ledgers to another bookie cluster for brokers without the jar, which have to be stopped for it.
 
-Each step may be repeated, and what is left to do is told by both clusters and by who lives, not by the record: so the
+Each step may be repeated, and both clusters and the live brokers show what is left to do, not the record: so the
 same command carries on wherever it was killed. Until it is DONE nothing that brokers use is changed: they may be
 started on the source again at any moment.
 """
@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.errors import BookieError, FormatError, NotFoundError, StoreError
 from bookwarden.findings import Finding, failing, fails, some, warns
-from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.switching.brokers import read_brokers
+from bookwarden.switching.moving.copiers import OfflineCopiers
 from bookwarden.switching.moving.former import in_parts
-from bookwarden.switching.offline.checking import MoveChecks
-from bookwarden.switching.offline.comparing import Compared, Standing, compare
-from bookwarden.switching.offline.named import NamedLedgers, ReadsAllReferences, read_named
+from bookwarden.switching.offline.checking import MoveChecks, Sides, TargetUri, find_sides, refused, require_no_foreign
+from bookwarden.switching.offline.ledgers import (
+    CopyStatus,
+    LedgerComparison,
+    NamedLedgers,
+    compare,
+    read_named,
+)
 from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord, next_record
 from bookwarden.switching.offline.saved_nodes import changed_since, save_nodes
-from bookwarden.switching.offline.sides import Sides, TargetUri, find_sides, refused, require_no_foreign
-from bookwarden.switching.ports import IdGenerator, OpensCluster, Place
+from bookwarden.switching.registry_node import ClusterRegistry
 
 #: So far beyond the source's next id the target's is raised while brokers still take some.
 IDS_AHEAD: Final = 1_000
@@ -40,34 +45,11 @@ _LOOK_EVERY_S: Final = 1.0
 _SHOWN: Final = 20
 
 
-class CopiesLedgers(Protocol):
-    """The copier between the two clusters."""
-
-    def copy(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
-        """Copy these; one result for each, in any order."""
-
-
-class RecoversLedgers(Protocol):
-    """The recovery of ledgers that nobody writes any more."""
-
-    def recover(self, ledger_id: int) -> object:
-        """Close it at its true end; BookieError, FormatError or NotFoundError if that is not known for sure."""
-
-
-class OpensCopier(Protocol):
-    """Makes a copier."""
-
-    def __call__(
-        self, source: Place, target: Place, owner: str, named: frozenset[int] | None
-    ) -> AbstractContextManager[CopiesLedgers]:
-        """Make it for copies with this owner's mark; ``named`` are the ledgers in use where no broker can be asked."""
-
-
 class Tally(NamedTuple):
     """The ledgers that are named, by how far they are."""
 
-    counts: Counter[Standing]
-    different: tuple[Compared, ...]  #: The first few.
+    counts: Counter[CopyStatus]
+    different: tuple[LedgerComparison, ...]  #: The first few.
     missing: tuple[int, ...]  #: The first few that brokers want to find, and that neither cluster has.
     missed: int = 0  #: How many these are.
     bookies: frozenset[str] = frozenset()  #: Those that have what is the same already, by the target's metadata.
@@ -89,24 +71,24 @@ class MovePlan:
     tally: Tally  #: Of what is named.
     next_id: int  #: Of the target.
     free_id: int  #: Above every id of the source.
-    may_miss: int = 0  #: So many ledgers may be in neither cluster.
+    may_miss: int = 0  #: Maximum number of ledgers that neither cluster has.
 
     @property
     def failing(self) -> list[Finding]:
-        """What stands in the way."""
+        """The checks that block the move."""
         return failing(self.findings)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """The result of a command."""
 
     record: MoveRecord  #: As it is now.
     copied: int  #: Ledgers, by this command.
-    recovered: int  #: Likewise, that nobody had closed.
+    recovered: int  #: Likewise, that were open.
     tally: Tally  #: Of what is named.
     next_id: int  #: Of the target.
-    troubles: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
+    errors: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
 
 
 @dataclass
@@ -118,7 +100,7 @@ class _Work:
     progress: Callable[[int], object]  #: Is called with the ledgers copied so far.
     copied: int = 0  #: Ledgers.
     recovered: int = 0  #: Likewise.
-    troubles: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
+    errors: dict[int, str] = field(default_factory=dict)  #: Why ledgers were not copied.
 
 
 class _Rest(NamedTuple):
@@ -134,45 +116,45 @@ class _Rest(NamedTuple):
 class OfflineMove:
     """Moves everything that metadata names from the source, which the settings name, to a target."""
 
-    pulsar: MetadataStore  #: Pulsar's own store.
-    pulsar_url: str  #: Its URL.
-    source: Place  #: By the settings.
-    open_cluster: OpensCluster  #: Opens a place.
-    generator_at: Callable[[Place], IdGenerator]  #: Of ids below the ledgers root of a place.
-    read_references: ReadsAllReferences  #: Of all metadata.
-    open_copier: OpensCopier  #: Between two places.
-    open_recovery: Callable[[Place], AbstractContextManager[RecoversLedgers]]  #: Of the cluster at a place.
+    source: LedgersRoot  #: By the settings.
+    references: ReferencePieces  #: Reads all metadata that names ledgers.
+    copiers: OfflineCopiers  #: Copies and recovers ledgers.
     checks: MoveChecks  #: Before anything is done.
     ids_ahead: int = IDS_AHEAD  #: So far beyond the source's the target's next id is raised at first.
     sleep: Callable[[float], object] = time.sleep  #: Waits for some seconds.
 
     @property
+    def registry(self) -> ClusterRegistry:
+        """The registry, which there must not be, with Pulsar's own store and those of both clusters."""
+        return self.checks.observer.registry
+
+    @property
     def node(self) -> MoveNode:
         """The record's node."""
-        return MoveNode(self.pulsar)
+        return MoveNode(self.registry.store)
 
     def plan(self, target: TargetUri, folder: Path, *, may_miss: int = 0) -> MovePlan:
         """Look at everything, change nothing; RefusedError, with all reasons, where it is no move that can be made.
 
-        ``may_miss``: so many ledgers that brokers want to find may be in neither cluster.
+        ``may_miss`` is the maximum number of ledgers that brokers want to find, and that neither cluster has.
         """
         self.checks.require_no_registry()
-        sides = find_sides(self.open_cluster, self.pulsar_url, self.source, target)
+        sides = find_sides(self.registry, self.source, target)
         record = next_record(self.node.read(), sides, str(folder))
         if sides.target.instance not in record.former:
             require_no_foreign(sides.target, record.owner)
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         tally = self._tally(sides, record.owner, named)
         if tally.different:
             raise _different(tally, {})
         findings = (*judge_ledgers(tally, sides, may_miss), *self.checks.judge(sides, named.in_logs))
         free = self._free_id(sides, named)
-        next_id = self.generator_at(sides.target.place).next_id()
+        next_id = self.registry.stores.ids_at(sides.target.place).next_id()
         return MovePlan(sides, record, tuple(self.live_brokers()), findings, tally, next_id, free, may_miss)
 
     def live_brokers(self) -> list[str]:
         """List the brokers that live, by name."""
-        return [broker.name for broker in read_brokers(self.pulsar)]
+        return [broker.name for broker in read_brokers(self.registry.store)]
 
     def carry_out(
         self,
@@ -182,7 +164,7 @@ class OfflineMove:
         wait_s: float | None = None,
         say: Callable[[str], object] = lambda _: None,
         progress: Callable[[int], object] = lambda _: None,
-    ) -> Moved:
+    ) -> MoveResult:
         """Carry the move out from wherever it is; wait up to ``wait_s`` seconds for brokers to be stopped.
 
         ``say`` is called with each step, ``progress`` with the ledgers copied so far. Raises RefusedError where
@@ -210,59 +192,59 @@ class OfflineMove:
             self.node.write(given_up)
         return given_up
 
-    def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> Moved:
+    def _carried_out(self, work: _Work, *, ahead_only: bool, wait_s: float | None) -> MoveResult:
         sides = work.plan.sides
         if not work.plan.record.saved:
-            saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "before")
+            saved = save_nodes(self.registry.store, self.registry.url, Path(work.plan.record.folder), "before")
             work.say(f"Saved the nodes of all topics, cursors and schemas in {saved}")
             self._advance(work, MovePhase.AHEAD, str(saved))
         self._raise_ids(work, self.ids_ahead)
         if ahead_only or self.live_brokers():
             self._copy_ahead(work)
         if ahead_only:
-            return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.read_references)))
+            return self._moved(work, self._tally(sides, work.plan.record.owner, read_named(self.references)))
         self._wait_for_stop(work, wait_s)
         for left in reversed(range(_RESTS)):
             rest = self._move_rest(work)
             self._require_no_broker()
             if rest.changed is None:
                 break
-            told = f"{rest.changed} changed since brokers were stopped: a broker was started meanwhile, and is gone"
+            changed = f"{rest.changed} changed since brokers were stopped: a broker was started meanwhile, and is gone"
             if not left:
                 raise refused(
-                    f"{told}. Nothing that brokers use was changed. See that nothing starts a broker, and that no "
+                    f"{changed}. Nothing that brokers use was changed. See that nothing starts a broker, and that no "
                     "other process writes there; then repeat the command"
                 )
-            work.say(f"{told}. The rest begins again")
-        _require_same(rest.tally, work.troubles, work.plan.may_miss)
+            work.say(f"{changed}. The rest begins again")
+        _require_same(rest.tally, work.errors, work.plan.may_miss)
         self._advance(work, MovePhase.DONE, str(rest.saved))
         return replace(self._moved(work, rest.tally), next_id=rest.next_id)
 
     def _move_rest(self, work: _Work) -> _Rest:
         """Recover and copy what is left, and compare all of it, and what names it, with what it was at the stop."""
         sides = work.plan.sides
-        saved = save_nodes(self.pulsar, self.pulsar_url, Path(work.plan.record.folder), "stopped")
-        source_id = self.generator_at(sides.source.place).next_id()
+        saved = save_nodes(self.registry.store, self.registry.url, Path(work.plan.record.folder), "stopped")
+        source_id = self.registry.stores.ids_at(sides.source.place).next_id()
         named = self._recover_open(work)
         work.say(f"Copying what is left of {len(named.all):,} ledgers")
         self._copy(work, named, guarded=True)
         next_id = self._raise_ids(work, 0)
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         named.require_whole()
         tally = self._tally(sides, work.plan.record.owner, named)
-        changed = changed_since(self.pulsar, saved, self.pulsar_url)
+        changed = changed_since(self.registry.store, saved, self.registry.url)
         # Last of all: a broker that loads a topic takes an id, whatever it writes.
-        now_id = self.generator_at(sides.source.place).next_id()
+        now_id = self.registry.stores.ids_at(sides.source.place).next_id()
         if changed is None and now_id != source_id:
             changed = f"the next ledger id below {sides.source.place.ledgers_root} ({source_id}, now {now_id})"
         return _Rest(saved, tally, next_id, changed)
 
-    def _moved(self, work: _Work, tally: Tally) -> Moved:
+    def _moved(self, work: _Work, tally: Tally) -> MoveResult:
         found = self.node.read()
         record = work.plan.record if found is None else found.record
-        next_id = self.generator_at(work.plan.sides.target.place).next_id()
-        troubles = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.troubles.items())[:_SHOWN])
-        return Moved(record, work.copied, work.recovered, tally, next_id, troubles)
+        next_id = self.registry.stores.ids_at(work.plan.sides.target.place).next_id()
+        errors = tuple(f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(work.errors.items())[:_SHOWN])
+        return MoveResult(record, work.copied, work.recovered, tally, next_id, errors)
 
     def _advance(self, work: _Work, phase: MovePhase, saved: str = "") -> None:
         found = self.node.read()
@@ -272,7 +254,7 @@ class OfflineMove:
     def _copy_ahead(self, work: _Work) -> None:
         self._advance(work, MovePhase.AHEAD)
         for number in range(1, _ROUNDS + 1):
-            named = read_named(self.read_references)
+            named = read_named(self.references)
             if number == 1 and named.doubts:
                 work.say(f"Not read, and tried again when brokers are stopped: {some(list(named.doubts))}")
             work.say(f"Copying ahead what is closed of {len(named.all):,} ledgers, round {number}")
@@ -284,12 +266,12 @@ class OfflineMove:
     def _wait_for_stop(self, work: _Work, wait_s: float | None) -> None:
         """Wait until no broker lives; RefusedError when the time is over."""
         self._advance(work, MovePhase.STOPPING)
-        told: list[str] = []
+        shown: list[str] = []
         waited = 0.0
         while live := self.live_brokers():
-            if live != told:
+            if live != shown:
                 work.say(f"Stop all brokers now; still there: {some(live)}")
-                told = live
+                shown = live
             if wait_s is not None and waited >= wait_s:
                 raise refused(f"brokers live, such as {live[0]}: stop all of them, then repeat the command")
             self.sleep(_LOOK_EVERY_S)
@@ -306,13 +288,13 @@ class OfflineMove:
             )
 
     def _recover_open(self, work: _Work) -> NamedLedgers:
-        """Have every ledger closed that nobody closed; return all that are named, by what is readable only then."""
-        named = read_named(self.read_references)
+        """Recover every ledger that is open; return all that are named, by what is readable only then."""
+        named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
-        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is Standing.OPEN]
+        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is CopyStatus.OPEN]
         if left:
             work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
-        with self.open_recovery(sides.source.place) as recovery:
+        with self.copiers.recovery(sides.source.place) as recovery:
             for ledger_id in left:
                 # Recovery fences: a broker that lives would lose the ledger under its hands.
                 self._require_no_broker()
@@ -322,7 +304,7 @@ class OfflineMove:
                     raise refused(f"ledger {ledger_id} of the source could not be closed: {error}") from error
                 work.recovered += 1
         # What a cursor's ledger says last can be read once it is closed.
-        named = read_named(self.read_references)
+        named = read_named(self.references)
         named.require_whole()
         return named
 
@@ -340,25 +322,25 @@ class OfflineMove:
         def wanted() -> Iterator[int]:
             for one in self._compared(sides, owner, named):
                 guard()
-                if one.standing is Standing.DIFFERENT:
+                if one.standing is CopyStatus.DIFFERENT:
                     raise _different(Tally(Counter({one.standing: 1}), (one,), ()), {})
-                if one.standing is Standing.TO_COPY:
+                if one.standing is CopyStatus.TO_COPY:
                     yield one.ledger_id
 
         if guarded:
             self._require_no_broker()
         in_use = frozenset(named.all) if guarded else None
-        with self.open_copier(sides.source.place, sides.target.place, owner, in_use) as copier:
+        with self.copiers.copier(sides.source.place, sides.target.place, owner, in_use) as copier:
             for result in copier.copy(wanted()):
                 guard()
-                work.troubles.pop(result.ledger_id, None)
+                work.errors.pop(result.ledger_id, None)
                 if result.outcome in (CopyOutcome.COPIED, CopyOutcome.COMPLETE):
                     work.copied += result.outcome is CopyOutcome.COPIED
                     work.progress(work.copied)
                 elif result.outcome not in (CopyOutcome.GONE, CopyOutcome.OPEN):
-                    work.troubles[result.ledger_id] = result.reason or result.outcome.value
+                    work.errors[result.ledger_id] = result.reason or result.outcome.value
 
-    def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[Compared]:
+    def _compared(self, sides: Sides, owner: str, named: NamedLedgers) -> Iterator[LedgerComparison]:
         """Compare everything that is named, as it is now."""
         for ids in in_parts(named.all):
             here, there = sides.source.metadata.read_many(ids), sides.target.metadata.read_many(ids)
@@ -366,17 +348,17 @@ class OfflineMove:
                 yield compare(source, target, owner)
 
     def _tally(self, sides: Sides, owner: str, named: NamedLedgers) -> Tally:
-        counts = Counter[Standing]()
-        different: list[Compared] = []
+        counts = Counter[CopyStatus]()
+        different: list[LedgerComparison] = []
         missing: list[int] = []
         missed = 0
         bookies = set[str]()
         for one in self._compared(sides, owner, named):
             counts[one.standing] += 1
             bookies |= one.bookies
-            if one.standing is Standing.DIFFERENT and len(different) < _SHOWN:
+            if one.standing is CopyStatus.DIFFERENT and len(different) < _SHOWN:
                 different.append(one)
-            if one.standing is Standing.MISSING and one.ledger_id in named.needed:
+            if one.standing is CopyStatus.MISSING and one.ledger_id in named.needed:
                 missed += 1
                 if len(missing) < _SHOWN:
                     missing.append(one.ledger_id)
@@ -386,10 +368,10 @@ class OfflineMove:
         return max(sides.source.metadata.first_free_id(), max(named.all, default=-1) + 1)
 
     def _raise_ids(self, work: _Work, ahead: int) -> int:
-        """Raise the target's next id above all of the source, by so many more; return it."""
+        """Raise the target's next id above all of the source, by ``ahead`` more; return it."""
         sides = work.plan.sides
-        generator = self.generator_at(sides.target.place)
-        free = self._free_id(sides, read_named(self.read_references))
+        generator = self.registry.stores.ids_at(sides.target.place)
+        free = self._free_id(sides, read_named(self.references))
         if generator.next_id() < free + ahead // 2 or generator.next_id() < free:
             work.say(f"Raising the next ledger id of the target from {generator.next_id()} beyond {free + ahead}")
             generator.raise_to(free + ahead)
@@ -424,18 +406,18 @@ def _missed(tally: Tally) -> str:
     return f"{tally.missed:,} ledgers that brokers want to find, such as {tally.missing[0]}, are"
 
 
-def _require_same(tally: Tally, troubles: dict[int, str], may_miss: int) -> None:
-    """Raise RefusedError unless both clusters have the same, apart from so many that neither has."""
+def _require_same(tally: Tally, errors: dict[int, str], may_miss: int) -> None:
+    """Raise RefusedError unless both clusters have the same, apart from ``may_miss`` that neither has."""
     if tally.missed > may_miss:
         raise refused(f"{_missed(tally)} in neither cluster, and {may_miss:,} may be: nothing was changed for brokers")
-    if tally.total != tally.counts[Standing.SAME] + tally.counts[Standing.MISSING]:
-        raise _different(tally, troubles)
+    if tally.total != tally.counts[CopyStatus.SAME] + tally.counts[CopyStatus.MISSING]:
+        raise _different(tally, errors)
 
 
-def _different(tally: Tally, troubles: dict[int, str]) -> Exception:
+def _different(tally: Tally, errors: dict[int, str]) -> Exception:
     shown = [f"ledger {one.ledger_id}: {one.reason}" for one in tally.different]
-    shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(troubles.items())]
-    count = tally.total - tally.counts[Standing.SAME] - tally.counts[Standing.MISSING]
+    shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(errors.items())]
+    count = tally.total - tally.counts[CopyStatus.SAME] - tally.counts[CopyStatus.MISSING]
     return refused(
         f"{count:,} of {tally.total:,} ledgers that are named are not the same on the target: "
         f"{some(shown) or 'they are not there, or not closed'}. Start no broker there; on the source nothing was "

@@ -1,7 +1,7 @@
 """The record of a move without the jar: a node in Pulsar's own store, and who works at it.
 
-It says which clusters, by which owner mark copies are known, and how far the move is. What was copied is told by the
-clusters themselves, so that the same command carries on wherever it was killed.
+It says which clusters, by which owner mark copies are known, and how far the move is. What was copied is
+read from the clusters themselves, so that the same command carries on wherever it was killed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, StoreError
 from bookwarden.leases import describe_holder, holder_here
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.processes import has_certainly_ended
-from bookwarden.switching.offline.sides import Sides, refused
-from bookwarden.switching.ports import Place
+from bookwarden.switching.offline.checking import Sides, refused
 
 MOVE_PATH: Final = "/bookwarden/bookie-clusters-move"
 _FORMAT: Final = 1
@@ -42,9 +42,9 @@ class MoveRecord:
     """A move."""
 
     owner: str  #: In the custom metadata of each copy, eight hexadecimal digits; the same for all moves.
-    source: Place  #: Where ledgers are copied from.
+    source: LedgersRoot  #: Where ledgers are copied from.
     source_instance: str  #: Its INSTANCEID.
-    target: Place  #: Where they are copied to.
+    target: LedgersRoot  #: Where they are copied to.
     target_instance: str  #: Its INSTANCEID.
     uri: str  #: The target's metadataServiceUri for brokers.
     folder: str  #: Where nodes are saved.
@@ -179,7 +179,7 @@ def _serialize(record: MoveRecord) -> bytes:
     return json.dumps(fields, indent=1).encode()
 
 
-def _side(place: Place, instance: str) -> dict[str, str]:
+def _side(place: LedgersRoot, instance: str) -> dict[str, str]:
     return {"storeUrl": place.url, "ledgersRoot": place.ledgers_root, "instance": instance}
 
 
@@ -191,9 +191,9 @@ def _parse(value: bytes) -> MoveRecord:
         source, target = fields["source"], fields["target"]
         return MoveRecord(
             fields["owner"],
-            Place(source["storeUrl"], source["ledgersRoot"]),
+            LedgersRoot(source["storeUrl"], source["ledgersRoot"]),
             source["instance"],
-            Place(target["storeUrl"], target["ledgersRoot"]),
+            LedgersRoot(target["storeUrl"], target["ledgersRoot"]),
             target["instance"],
             target["metadataServiceUri"],
             fields["folder"],

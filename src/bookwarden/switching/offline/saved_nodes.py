@@ -1,4 +1,4 @@
-"""The nodes of topics, cursors and schemas in a file, and back from it into the store.
+"""The nodes of topics, cursors and schemas saved in a file, and put back from it into the store.
 
 Format: gzip of JSON lines: a head with the format, the store's URL and the time; a line for each node with its path,
 its version and its value in base64; a tail with the number of nodes and the sha256 of all lines before.
@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.durable import sync
 from bookwarden.errors import ConfigError, FormatError, LostRaceError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.switching.brokers import read_brokers
 from bookwarden.switching.moving.former import in_parts
 
 #: Everything below these names ledgers of brokers.
@@ -114,7 +115,7 @@ def read_saved(file: Path, url: str) -> Iterator[SavedNode]:
 
 
 @dataclass(frozen=True, slots=True)
-class Restoration:
+class NodeDifferences:
     """The differences of the store from a file."""
 
     nodes: int  #: In the file.
@@ -128,7 +129,7 @@ class Restoration:
         return self.changed + self.gone
 
 
-def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
+def compare_saved(store: MetadataStore, file: Path, url: str) -> NodeDifferences:
     """Compare the store with a file; changes nothing."""
     store.sync()
     nodes = changed = gone = 0
@@ -139,7 +140,7 @@ def compare_saved(store: MetadataStore, file: Path, url: str) -> Restoration:
             changed, gone = (changed, gone + 1) if now is None else (changed + 1, gone)
             if len(shown) < _SHOWN:
                 shown.append(saved.path)
-    return Restoration(nodes, changed, gone, tuple(shown))
+    return NodeDifferences(nodes, changed, gone, tuple(shown))
 
 
 def changed_since(store: MetadataStore, file: Path, url: str) -> str | None:
@@ -194,3 +195,36 @@ def _line(raw: bytes) -> dict[str, Any]:
         if isinstance(fields, dict):
             return fields
     raise FormatError("a line is no JSON object")
+
+
+class RestoreResult(NamedTuple):
+    """The result of putting nodes back."""
+
+    written: int
+    before: Path  #: The file with all nodes as they were before.
+
+
+@dataclass(frozen=True)
+class NodeRestorer:
+    """Puts saved nodes back into Pulsar's own store."""
+
+    store: MetadataStore
+    url: str
+
+    def plan(self, file: Path) -> NodeDifferences:
+        """Compare the store with the file; change nothing."""
+        return compare_saved(self.store, file, self.url)
+
+    def require_no_broker(self) -> None:
+        """Raise RefusedError while a broker lives: it has what it read in memory, and writes it again."""
+        live = read_brokers(self.store)
+        if live:
+            raise RefusedError(
+                f"no node is put back while brokers live, such as {live[0].name}: stop all of them first"
+            )
+
+    def carry_out(self, file: Path) -> RestoreResult:
+        """Save what is there next to the file, then put the saved values back; RefusedError while a broker lives."""
+        self.require_no_broker()
+        before = save_nodes(self.store, self.url, file.parent, "before-restoring")
+        return RestoreResult(restore_nodes(self.store, file, self.url, self.require_no_broker), before)

@@ -12,9 +12,7 @@ from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.build import BUILD_PATH, Build, BuildLease, FoundBuild, find_build
-from bookwarden.switching.moving.counts import CopyCounts
-from bookwarden.switching.moving.pace import Pace
+from bookwarden.switching.moving.build import BUILD_PATH, Build, BuildLease, CopyCounts, FoundBuild, Pace, find_build
 from bookwarden.switching.moving.scope import Scope
 from servers.waiting import eventually
 from unit.switching.mortal import Killed

@@ -7,10 +7,17 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import Build
-from bookwarden.switching.moving.counts import DONE, CopyCounts
-from bookwarden.switching.moving.pace import Pace, Pacer
-from bookwarden.switching.moving.report import MORE_LATER, SOME_FAILED, BuildReport, Staying
+from bookwarden.switching.moving.build import (
+    DONE,
+    MORE_LATER,
+    SOME_FAILED,
+    Build,
+    BuildReport,
+    CopyCounts,
+    NotCopied,
+    Pace,
+    Pacer,
+)
 from bookwarden.switching.moving.scope import Scope
 
 BUILD = Build("a", "b", Scope(), "/builds/one", 1)
@@ -51,7 +58,7 @@ def test_counts_pass_through_the_seals_of_files_and_through_json() -> None:
 
 
 def test_a_report_names_what_stays() -> None:
-    stays = Staying(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
+    stays = NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
     found = BuildReport(BUILD, (stays,), 2.5).as_json()
     assert found["staying"] == [
         {

@@ -11,8 +11,7 @@ from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.candidates import Candidate, candidate_of, with_target
-from bookwarden.switching.moving.scope import Route, Scope
+from bookwarden.switching.moving.scope import Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.switching.registry import BookieCluster, Registry
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 

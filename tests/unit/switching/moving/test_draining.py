@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.references.shadows import read_shadows
-from bookwarden.deletion.phase_one.mark import MarkedLedger, MarkReport
 from bookwarden.errors import PulsarUnavailableError, RefusedError
+from bookwarden.leases import holder_here
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import MarkedLedger, MarkReport, PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.inventory import NOT_OURS, take_inventory
-from bookwarden.switching.moving.build import Build, FoundBuild
+from bookwarden.switching.inventory import NOT_OURS
+from bookwarden.switching.moving.build import BUILD_PATH, Build, Pace
 from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.draining import Drained, Draining
-from bookwarden.switching.moving.former import FormerPlaces
-from bookwarden.switching.moving.pace import Pace
-from bookwarden.switching.moving.promotion import Promoting
+from bookwarden.switching.moving.draining import Drainer, DrainResult
+from bookwarden.switching.moving.former import FormerClusters
+from bookwarden.switching.moving.promotion import Promoter
 from bookwarden.switching.moving.scope import scope_of
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import read_promotion
 from bookwarden.switching.registry import Directive
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry_node import ClusterRegistry
 from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters
 
 WINDOW_S = 3600.0
@@ -57,28 +55,35 @@ class Site(TwoBookieClusters):
         self.damaged: set[int] = set()
         self.marked: list[int] = []
         self.waived = set[Waiver]()
-        self.built: FoundBuild | None = None
         self.references = LiveReferences(frozenset(), True)
         super().__init__(MemoryStore(lambda: self.time))
         self.registry = replace(self.registry, directive=Directive("a", "b", "test", 3, 0))
         self.register()
         self.store.create("/managed-ledgers", b"")
-        places = FormerPlaces(
-            *(self.clusters, self.catalog, read_every_ledger),
+        former = FormerClusters(
+            self.clusters,
+            self.catalog,
             read_references=lambda holders: dict.fromkeys(holders, self.references),
         )
-        state = lambda: State(self.phase, self.registry, None, ())  # noqa: E731
-        self.draining = Draining(
-            RegistryNode(self.store, "memory:"),
-            partial(take_inventory, store_of=lambda cluster: self.stores[cluster.name], read=read_every_ledger),
-            Cleanup(places, lambda: read_promotion(self.store), self, state, WINDOW_S, lambda: self.time),
-            Promoting(
-                *(places, self.store, state, self.clock_of, lambda: read_shadows(self.store)),
-                *(self.loaded, self.unload, lambda: 0),
-            ),
-            self.unload,
-            lambda: self.built,
+        self.draining = Drainer(
+            ClusterRegistry(ClusterStores(lambda _: self.store), "memory:"),
+            Cleanup(former, self.store, self, self.mark, self.enabled, WINDOW_S, lambda: self.time),
+            Promoter(former, self.store, self, self, self.clock_of),
         )
+
+    def state(self) -> State:
+        return State(self.phase, self.registry, None, ())
+
+    def started_ms(self) -> int:
+        return 0
+
+    def built(self, newest: Build, last: Build | None = None) -> None:
+        """Write the record of builds."""
+        node = self.store.get(BUILD_PATH)
+        if node is not None:
+            self.store.delete_many([(BUILD_PATH, node.version)])
+        fields = {"build": newest.as_json(), "last": last and last.as_json(), "holder": holder_here(), "isHeld": False}
+        self.store.create(BUILD_PATH, json.dumps(fields).encode(), make_parents=True)
 
     def clock_of(self, _: MetadataStore) -> Callable[[], float]:
         # Each look is a moment later, so that copies are older than a promotion.
@@ -122,7 +127,7 @@ class Site(TwoBookieClusters):
         self.waived = {waiver for mark in marks for waiver in mark.waives}
         return MarkReport(tuple(MarkedLedger(mark, None) for mark in marks))
 
-    def drain(self, *, force: bool = False) -> Drained:
+    def drain(self, *, force: bool = False) -> DrainResult:
         self.steps.clear()
         return self.draining.carry_out("a", self.build, per_second=1e9, force=force)
 
@@ -161,13 +166,14 @@ def test_how_long_copying_takes_is_told_by_what_was_measured(site: Site) -> None
     assert length > 0
     # The open one is not copied yet, and of an unfinished copy all is left to do.
     assert told() == (2, length, None)
-    site.built = FoundBuild(Build("a", "b", ALL, "folder", 0), None, 1, "somebody", False)
+    newest = Build("a", "b", ALL, "folder", 0)
+    site.built(newest)
     assert told() == (2, length, None)
     through = Build("a", "b", ALL, "folder", 0, 0, pace=Pace(0.5, length / 4))
-    site.built = replace(site.built, last_through=through)
+    site.built(newest, through)
     assert told() == (2, length, pytest.approx(4.0))
     # The build under way goes before.
-    site.built = replace(site.built, newest=replace(site.built.newest, pace=Pace(1.0, length / 2)))
+    site.built(replace(newest, pace=Pace(1.0, length / 2)), through)
     assert told() == (2, length, pytest.approx(2.0))
     site.build()
     assert told() == (0, 0, 0.0)
@@ -192,7 +198,7 @@ def test_what_is_written_still_stays_and_the_rest_goes(site: Site) -> None:
     assert [one.ledger_id for one in done.left.open] == [3]
     # The topic that reads them could not be unloaded either.
     assert (site.marked, done.left.may_go) == ([], 0)
-    assert {one.trouble for one in done.unloaded} == {"no answer"}
+    assert {one.error for one in done.unloaded} == {"no answer"}
     site.is_stubborn = False
     site.drain()
     assert sorted(site.marked) == [1, 2, 3]

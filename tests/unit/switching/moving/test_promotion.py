@@ -8,18 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.moving import promotion
-from bookwarden.switching.moving.former import FormerPlaces, Stays
-from bookwarden.switching.moving.promotion import Promoted, Promoting
-from bookwarden.switching.moving.stamps import Stamped, Stamping
+from bookwarden.switching.moving.former import FormerClusters, KeptLedger
+from bookwarden.switching.moving.promotion import Promoter, PromotionPass, Stamper, StampResult
 from bookwarden.switching.operation import State
 from bookwarden.switching.order import Phase
 from bookwarden.switching.promoted import (
@@ -46,7 +43,7 @@ class Site(TwoBookieClusters):
         self.behind = 0.0  #: The clock of the store of b, where that is another one.
         self.phase = Phase.DONE
         self.started = 0
-        self.loaded = {ORDERS, OTHER}
+        self.topics = {ORDERS, OTHER}
         self.loading: set[str] = set()
         self.failing: dict[str, Exception] = {}
         self.unloaded: list[str] = []
@@ -58,16 +55,13 @@ class Site(TwoBookieClusters):
         for ledger_id in (1, 2, 3):
             self.both(ledger_id)
         self.time = NOW
-        self.promoting = Promoting(
-            FormerPlaces(self.clusters, self.catalog, read_every_ledger),
-            self.store,
-            lambda: State(self.phase, self.registry, None, ()),
-            self.clock_of,
-            lambda: read_shadows(self.store),
-            self.ask,
-            self.unload,
-            lambda: self.started,
-        )
+        self.promoting = Promoter(FormerClusters(self.clusters, self.catalog), self.store, self, self, self.clock_of)
+
+    def state(self) -> State:
+        return State(self.phase, self.registry, None, ())
+
+    def started_ms(self) -> int:
+        return self.started
 
     def clock_of(self, store: MetadataStore) -> Callable[[], float]:
         return lambda: self.time - (self.behind if store is self.stores["b"] and store is not self.store else 0)
@@ -78,8 +72,8 @@ class Site(TwoBookieClusters):
         self.ledger("a", ledger_id, holder=holder)
         self.ledger("b", ledger_id, holder=holder, **COPY)
 
-    def ask(self) -> Iterable[str]:
-        told, self.loaded = frozenset(self.loaded), self.loaded | self.loading
+    def loaded(self) -> Iterable[str]:
+        told, self.topics = frozenset(self.topics), self.topics | self.loading
         return told
 
     def unload(self, topic: str) -> None:
@@ -88,7 +82,7 @@ class Site(TwoBookieClusters):
         if topic in self.failing:
             raise self.failing[topic]
 
-    def promote(self) -> Promoted:
+    def promote(self) -> PromotionPass:
         return self.promoting.carry_out(self.promoting.plan(), 1e9)
 
     def record(self) -> Promotion | None:
@@ -112,7 +106,7 @@ def test_the_topics_of_whole_copies_are_unloaded_and_then_they_are_promoted(site
     site.ledger("a", 10)
     plan = site.promoting.plan()
     assert (plan.ledgers, plan.topics, plan.promoted) == (Counter({("a", "data"): 3}), (ORDERS,), 0)
-    assert plan.stays == Counter({Stays("a", "bookie cluster b, which is active, does not have it"): 1})
+    assert plan.stays == Counter({KeptLedger("a", "bookie cluster b, which is active, does not have it"): 1})
     assert (site.record(), site.unloaded) == (None, [])
     done = site.promote()
     assert (site.unloaded, done.failed) == ([ORDERS], [])
@@ -135,8 +129,9 @@ def test_an_order_that_finds_nothing_leaves_the_newest_promotion(site: Site) -> 
     assert (nothing.done, nothing.dry_run, asked) == (None, False, [3])
     # Nor does one that only stamps, here no topic.
     nowhere = ManagedLedgers(site.store)
-    stamped = site.promoting.promote(1e9, stamping=Stamping(nowhere, site, site.catalog, lambda: ()))
-    assert (stamped.done, stamped.stamped, stamped.failures) == (None, Stamped(0, 0, ()), [])
+    site.topics = set()
+    stamped = site.promoting.promote(1e9, stamping=Stamper(nowhere, site, site.catalog))
+    assert (stamped.done, stamped.stamped, stamped.failures) == (None, StampResult(0, 0, ()), [])
     assert find_promotion(site.store)[1] == version
 
 
@@ -145,14 +140,14 @@ def refuse(_: object) -> None:
 
 
 def test_a_topic_that_no_broker_has_loaded_is_left_alone(site: Site) -> None:
-    site.loaded = {OTHER}
+    site.topics = {OTHER}
     site.promote()
     assert site.unloaded == []
     assert site.promoting.plan().promoted == 3
 
 
 def test_a_topic_that_was_being_loaded_when_brokers_were_asked_is_unloaded_too(site: Site) -> None:
-    site.loaded, site.loading = set(), {ORDERS, OTHER}
+    site.topics, site.loading = set(), {ORDERS, OTHER}
     site.promote()
     assert site.unloaded == [ORDERS]
 
@@ -162,7 +157,7 @@ def test_what_failed_to_unload_is_not_promoted(site: Site) -> None:
     site.time = NOW + 1
     site.failing = {ORDERS: PulsarUnavailableError("no answer")}
     done = site.promote()
-    assert [(one.topic, one.trouble) for one in done.failed] == [(ORDERS, "no answer")]
+    assert [(one.topic, one.error) for one in done.failed] == [(ORDERS, "no answer")]
     assert done.promotion.failed == {DATA.topic}
     plan = site.promoting.plan()
     assert (plan.promoted, plan.ledgers, plan.topics) == (1, Counter({("a", "data"): 3}), (ORDERS,))
@@ -194,13 +189,15 @@ def test_what_is_copied_while_it_runs_waits_for_the_next_time(site: Site) -> Non
 def test_a_copy_of_the_same_moment_is_not_promoted(site: Site) -> None:
     site.both(5)
     plan = site.promoting.plan()
-    assert plan.stays == Counter({Stays("a", "its copy was closed while this was looked at: promote once more"): 1})
+    assert plan.stays == Counter(
+        {KeptLedger("a", "its copy was closed while this was looked at: promote once more"): 1}
+    )
 
 
 def test_shadow_topics_and_topics_that_took_ledgers_over_are_unloaded_too(site: Site) -> None:
     site.managed_ledger("t/ns/persistent/shadow", shadow_of=ORDERS)
     site.managed_ledger("t/ns/persistent/rescue", 2)
-    site.loaded = {f"persistent://t/ns/{name}" for name in ("shadow", "rescue", "other")}
+    site.topics = {f"persistent://t/ns/{name}" for name in ("shadow", "rescue", "other")}
     site.failing = {"persistent://t/ns/shadow": PulsarUnavailableError("no answer")}
     assert site.promote().promotion.failed == {DATA.topic}
     assert site.unloaded == ["persistent://t/ns/rescue", "persistent://t/ns/shadow"]
@@ -208,7 +205,7 @@ def test_shadow_topics_and_topics_that_took_ledgers_over_are_unloaded_too(site: 
 
 def test_a_topic_of_unknown_ledgers_is_unloaded_with_any(site: Site) -> None:
     site.store.create("/managed-ledgers/t/ns/persistent/broken", b"\xff", make_parents=True)
-    site.loaded = {"persistent://t/ns/broken", OTHER}
+    site.topics = {"persistent://t/ns/broken", OTHER}
     site.promote()
     assert site.unloaded == ["persistent://t/ns/broken"]
 
@@ -220,7 +217,7 @@ def test_pending_acknowledgements_are_closed_by_their_topic(site: Site) -> None:
     site.both(7, ManagedLedgerHolder(name))
     site.both(8, CursorHolder(name, "__pending_ack_state"))
     site.time = NOW
-    site.loaded = {"persistent://t/ns/a-b", "persistent://t/ns/b", "persistent://t/ns/a-b-sub-1__transaction"}
+    site.topics = {"persistent://t/ns/a-b", "persistent://t/ns/b", "persistent://t/ns/a-b-sub-1__transaction"}
     assert site.promoting.plan().topics == ("persistent://t/ns/a-b",)
 
 
@@ -228,7 +225,7 @@ def test_a_schemas_ledger_is_open_nowhere(site: Site) -> None:
     site.time = BEFORE
     site.both(7, SchemaHolder("t/ns/orders"))
     site.time = NOW
-    site.loaded = {ORDERS}
+    site.topics = {ORDERS}
     site.failing = {ORDERS: PulsarUnavailableError("no answer")}
     site.promote()
     assert site.promoting.plan().promoted == 1
@@ -336,7 +333,7 @@ def test_an_unfinished_copy_unloads_nothing(site: Site) -> None:
     site.ledger("a", 9, holder=other)
     site.ledger("b", 9, holder=other, state=LedgerState.OPEN, last=None, length=0, **COPY)
     plan = site.promoting.plan()
-    assert plan.stays == Counter({Stays("a", "its copy in bookie cluster b is not finished"): 1})
+    assert plan.stays == Counter({KeptLedger("a", "its copy in bookie cluster b is not finished"): 1})
     assert plan.topics == (ORDERS,)
 
 

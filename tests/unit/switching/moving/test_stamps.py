@@ -11,7 +11,7 @@ from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.stamps import ATTRIBUTION_KEY, NotStamped, Stamped, Stamping
+from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, Stamper, StampFailure, StampResult
 from bookwarden.wire.pb import managed_ledger_pb2 as formats
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 
@@ -25,11 +25,14 @@ class Site(TwoBookieClusters):
     def __init__(self) -> None:
         super().__init__(MemoryStore())
         self.register()
-        self.loaded = [TOPIC]
+        self.topics = [TOPIC]
         self.written: list[tuple[str, str, Mapping[str, str]]] = []
         self.failing: Exception | None = None
         self.meanwhile: Callable[[], object] = lambda: None
-        self.stamping = Stamping(ManagedLedgers(self.store), self, self.catalog, lambda: self.loaded)
+        self.stamping = Stamper(ManagedLedgers(self.store), self, self.catalog)
+
+    def loaded(self) -> list[str]:
+        return self.topics
 
     def cursor(self, name: str, ledger_id: int = -1, topic: str = TOPIC, **properties: str) -> None:
         """Write a cursor's node."""
@@ -65,7 +68,7 @@ class Site(TwoBookieClusters):
     def properties(self, name: str) -> dict[str, str]:
         return dict(ManagedLedgers(self.store).cursors(DATA.topic)[name].info.cursor_properties)
 
-    def stamp(self) -> Stamped:
+    def stamp(self) -> StampResult:
         return self.stamping.stamp("b", 1e9)
 
 
@@ -76,7 +79,7 @@ def site() -> Site:
 
 def test_the_key_is_added_to_the_properties_of_a_subscription(site: Site) -> None:
     site.cursor("a%2Fb", **{"team": "x", "#pulsar.internal.other": "7"})
-    assert site.stamp() == Stamped(1, 0, ())
+    assert site.stamp() == StampResult(1, 0, ())
     assert site.written == [(TOPIC, "a/b", {"team": "x", ATTRIBUTION_KEY: "b"})]
     assert site.properties("a%2Fb") == {"team": "x", "#pulsar.internal.other": "7", ATTRIBUTION_KEY: "b"}
 
@@ -84,7 +87,7 @@ def test_the_key_is_added_to_the_properties_of_a_subscription(site: Site) -> Non
 def test_what_is_right_is_not_written_again_and_what_is_wrong_is(site: Site) -> None:
     site.cursor("right", **{ATTRIBUTION_KEY: "b"})
     site.cursor("wrong", **{ATTRIBUTION_KEY: "a"})
-    assert site.stamp() == Stamped(1, 1, ())
+    assert site.stamp() == StampResult(1, 1, ())
     assert [subscription for _, subscription, _ in site.written] == ["wrong"]
 
 
@@ -109,7 +112,7 @@ def test_a_cursor_whose_ledger_is_nowhere_is_told(site: Site) -> None:
 
 def test_topics_that_nobody_has_loaded_are_left_alone(site: Site) -> None:
     site.cursor("sub", topic="persistent://t/ns/other")
-    assert site.stamp() == Stamped(0, 0, ())
+    assert site.stamp() == StampResult(0, 0, ())
 
 
 def test_subscriptions_with_delayed_buckets_are_left_alone(site: Site) -> None:
@@ -122,11 +125,11 @@ def test_subscriptions_with_delayed_buckets_are_left_alone(site: Site) -> None:
 def test_a_cursor_of_the_brokers_own_is_passed_over(site: Site) -> None:
     site.cursor("pulsar.repl.c2")
     site.failing = NotFoundError("no such subscription")
-    assert site.stamp() == Stamped(0, 0, ())
+    assert site.stamp() == StampResult(0, 0, ())
 
 
 def test_a_failure_is_told_and_ends_nothing(site: Site) -> None:
-    site.loaded = [TOPIC, "persistent://t/ns/broken", "persistent://t/ns/other"]
+    site.topics = [TOPIC, "persistent://t/ns/broken", "persistent://t/ns/other"]
     site.cursor("sub")
     site.store.create("/managed-ledgers/t/ns/persistent/broken/sub", b"\xff", make_parents=True)
     site.cursor("sub", topic="persistent://t/ns/other")
@@ -137,7 +140,7 @@ def test_a_failure_is_told_and_ends_nothing(site: Site) -> None:
         ("orders", "sub"),
         ("other", "sub"),
     ]
-    assert found[1] == NotStamped(TOPIC, "sub", "no answer")
+    assert found[1] == StampFailure(TOPIC, "sub", "no answer")
 
 
 @pytest.mark.parametrize("properties", [{}, {ATTRIBUTION_KEY: "b", "new": "1"}], ids=["the key lost", "another's"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bookwarden.clusters.bookkeeper.bookie_cluster import BookieClusterMetadata
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import read_instance, read_members
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
+from bookwarden.disk_space import DiskSpace
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
@@ -21,19 +25,18 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.checks.observing import Sources
-from bookwarden.switching.offline.checking import MoveChecks
-from bookwarden.switching.offline.move import Moved, MovePlan, OfflineMove
+from bookwarden.switching.checks.observing import Observer
+from bookwarden.switching.offline.checking import MoveChecks, TargetUri
+from bookwarden.switching.offline.move import MovePlan, MoveResult, OfflineMove
 from bookwarden.switching.offline.record import MOVE_PATH, MoveRecord
-from bookwarden.switching.offline.sides import TargetUri
-from bookwarden.switching.ports import Place
-from bookwarden.switching.registry_node import RegistryNode
+from bookwarden.switching.registry import BookieCluster
+from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 
 PULSAR, ELSEWHERE = "zk:pulsar:2181", "zk:elsewhere:2181"
-A, B = Place(PULSAR, "/ledgers"), Place(PULSAR, "/bookies-b")
-TO_A = TargetUri("metadata-store:zk:pulsar:2181", A, "pulsar:2181/ledgers")
-TO_B = TargetUri("zk+hierarchical://pulsar:2181/bookies-b", B, "pulsar:2181/bookies-b")
+A, B = LedgersRoot(PULSAR, "/ledgers"), LedgersRoot(PULSAR, "/bookies-b")
+TO_A = TargetUri("metadata-store:zk:pulsar:2181", A)
+TO_B = TargetUri("zk+hierarchical://pulsar:2181/bookies-b", B)
 STOCK = {
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
@@ -78,7 +81,7 @@ class Ground:
         for path, value in ((TOPIC, b"topic"), (CURSOR, b"cursor"), ("/schemas/t/n/orders", b"schema")):
             self.store.create(path, value, make_parents=True)
 
-    def cluster(self, place: Place, instance: str, bookies: tuple[str, ...]) -> None:
+    def cluster(self, place: LedgersRoot, instance: str, bookies: tuple[str, ...]) -> None:
         store, root = self.at(place.url), place.ledgers_root
         store.create(f"{root}/available/readonly", b"", make_parents=True)
         store.create(f"{root}/cookies", b"")
@@ -92,7 +95,7 @@ class Ground:
 
     def ledger(
         self,
-        place: Place,
+        place: LedgersRoot,
         ledger_id: int,
         *,
         state: LedgerState = LedgerState.CLOSED,
@@ -117,7 +120,7 @@ class Ground:
         if kind is not None:
             self.named[ledger_id] = kind.value
 
-    def close(self, place: Place, ledger_id: int) -> None:
+    def close(self, place: LedgersRoot, ledger_id: int) -> None:
         """Close a ledger at its end."""
         store, path = self.at(place.url), ledger_path(place.ledgers_root, ledger_id)
         node = store.get(path)
@@ -126,13 +129,10 @@ class Ground:
         closed = metadata._replace(state=LedgerState.CLOSED, last_entry_id=4, length=400)
         store.put(path, encode_ledger_metadata(closed), node.version)
 
-    def ids(self, place: Place) -> LedgerIds:
+    def ids(self, place: LedgersRoot) -> LedgerIds:
         return LedgerIds(self.at(place.url), place.ledgers_root)
 
-    def opened(self, place: Place) -> BookieClusterMetadata:
-        return BookieClusterMetadata(self.at(place.url), place.url, place.ledgers_root)
-
-    def metadata(self, place: Place, ledger_id: int) -> LedgerMetadata | None:
+    def metadata(self, place: LedgersRoot, ledger_id: int) -> LedgerMetadata | None:
         (found,) = BookKeeperCatalog(self.at(place.url), place.ledgers_root).read_many([ledger_id])
         return found.metadata if isinstance(found, StoredLedger) else None
 
@@ -151,45 +151,23 @@ class Ground:
 
     @property
     def move(self) -> OfflineMove:
-        sources = Sources(
-            self.store,
-            lambda cluster: self.at(cluster.store_url or PULSAR),
-            read_members,
-            read_instance,
-            lambda *_: None,
-            lambda *_: None,
-            lambda *_: None,
-            lambda: [(name, "4.0.8", self.settings, None, None) for name in self.store.children_of(BROKERS_PATH)],
-            lambda store: [],
-            lambda store: ((), ()),
-            lambda store: ({}, {}),
-            lambda store, root, bookies: dict.fromkeys(bookies, (100, 50, "")),
-        )
-        checks = MoveChecks(sources, RegistryNode(self.store, PULSAR), self.opened, self.parse, 1)
-        return OfflineMove(
-            self.store,
-            PULSAR,
-            self.place,
-            self.opened,
-            self.ids,
-            self.references,
-            self.copier,
-            lambda place: nullcontext(self),
-            checks,
-            ids_ahead=5,
-            sleep=self.pass_time,
-        )
+        return OfflineMove(self.place, self, self, MoveChecks(Brokers(self), 1), ids_ahead=5, sleep=self.pass_time)
 
-    def parse(self, uri: str) -> Place:
-        return {TO_B.uri: B}[uri]
-
-    def references(self) -> Iterator[Part]:
+    def read_all(self) -> Iterator[Part]:
+        """Read the references, as scripted."""
         rows = [ListedReference(ledger_id, kind, "h", "h", TOPIC, PULSAR) for ledger_id, kind in self.named.items()]
         rows += [ListedReference(each, "managed ledger", "h", "h", TOPIC, PULSAR, gone=True) for each in self.offloaded]
         yield Part(rows, self.doubts)
 
     @contextmanager
-    def copier(self, source: Place, target: Place, owner: str, named: Collection[int] | None) -> Iterator[Copier]:
+    def recovery(self, place: LedgersRoot) -> Iterator[Ground]:
+        assert place == self.place
+        yield self
+
+    @contextmanager
+    def copier(
+        self, source: LedgersRoot, target: LedgersRoot, owner: str, named: Collection[int] | None
+    ) -> Iterator[Copier]:
         yield Copier(self, source, target, owner)
 
     def recover(self, ledger_id: int) -> None:
@@ -204,7 +182,7 @@ class Ground:
     def plan(self, target: TargetUri = TO_B, *, may_miss: int = 0) -> MovePlan:
         return self.move.plan(target, self.folder, may_miss=may_miss)
 
-    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False, may_miss: int = 0) -> Moved:
+    def carry_out(self, target: TargetUri = TO_B, *, ahead: bool = False, may_miss: int = 0) -> MoveResult:
         """Run the command to its end; it waits some seconds for brokers."""
         return self.move.carry_out(
             self.plan(target, may_miss=may_miss), ahead_only=ahead, wait_s=5, say=self.said.append
@@ -217,10 +195,29 @@ class Ground:
         return found.record
 
 
+class Brokers(Observer):
+    """Observes the stores; brokers tell scripted settings, and no topic and no disk tells anything."""
+
+    def __init__(self, ground: Ground) -> None:
+        options = BookieOptions()
+        super().__init__(ClusterRegistry(ClusterStores(ground.at), PULSAR), None, None, options)  # type: ignore[arg-type]  # not asked
+        self._ground = ground
+
+    def settings(self) -> list[RegisteredBroker]:
+        names = self._ground.store.children_of(BROKERS_PATH)
+        return [RegisteredBroker(name, "4.0.8", self._ground.settings) for name in names]
+
+    def topic_quorums(self) -> TopicQuorums:
+        return TopicQuorums((), ())
+
+    def disks(self, cluster: BookieCluster, bookies: Sequence[str]) -> Mapping[str, DiskSpace]:
+        return dict.fromkeys(bookies, DiskSpace(100, 50))
+
+
 class Copier:
     """Copies metadata alone, as the copier does: unproven first, closed with its end afterwards."""
 
-    def __init__(self, ground: Ground, source: Place, target: Place, owner: str) -> None:
+    def __init__(self, ground: Ground, source: LedgersRoot, target: LedgersRoot, owner: str) -> None:
         self._ground = ground
         self._source = source
         self._target = target

@@ -17,7 +17,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.switching.offline.comparing import Standing, compare
+from bookwarden.switching.offline.ledgers import CopyStatus, compare
 
 OWNER = "5f2c9a41"
 OURS = {OWNER_KEY: OWNER.encode()}
@@ -25,7 +25,7 @@ TAGS = {"application": b"pulsar"}
 WHOLE = {**TAGS, **OURS, COPY_KEY: b"9:1000"}
 UNPROVEN = {**TAGS, **OURS, COPY_KEY: b"unproven"}
 ABSENT, UNREADABLE = AbsentLedger(5), UnreadableLedger(5, "no protobuf")
-SAME, TO_COPY, DIFFERENT = Standing.SAME, Standing.TO_COPY, Standing.DIFFERENT
+SAME, TO_COPY, DIFFERENT = CopyStatus.SAME, CopyStatus.TO_COPY, CopyStatus.DIFFERENT
 
 
 def ledger(state: LedgerState = LedgerState.CLOSED, **changes: Any) -> StoredLedger:
@@ -49,9 +49,9 @@ OPEN = ledger(LedgerState.OPEN)
         (ledger(), ABSENT, TO_COPY, ""),
         (ledger(), ledger(LedgerState.OPEN, custom=UNPROVEN), TO_COPY, ""),
         (ledger(), ledger(custom=UNPROVEN), TO_COPY, ""),
-        (OPEN, ABSENT, Standing.OPEN, ""),
-        (ledger(LedgerState.IN_RECOVERY), ABSENT, Standing.OPEN, ""),
-        (ABSENT, ABSENT, Standing.MISSING, ""),
+        (OPEN, ABSENT, CopyStatus.OPEN, ""),
+        (ledger(LedgerState.IN_RECOVERY), ABSENT, CopyStatus.OPEN, ""),
+        (ABSENT, ABSENT, CopyStatus.MISSING, ""),
         (ABSENT, ledger(), DIFFERENT, "on the target, and not on the source"),
         (UNREADABLE, ledger(), DIFFERENT, "on the source cannot be understood: no protobuf"),
         (ledger(), UNREADABLE, DIFFERENT, "on the target cannot be understood: no protobuf"),
@@ -71,7 +71,7 @@ OPEN = ledger(LedgerState.OPEN)
         (ledger(custom=UNPROVEN), ABSENT, DIFFERENT, "the source has an unfinished copy"),
     ],
 )
-def test_it_stands_so(source: LedgerReading, target: LedgerReading, standing: Standing, says: str) -> None:
+def test_it_stands_so(source: LedgerReading, target: LedgerReading, standing: CopyStatus, says: str) -> None:
     found = compare(source, target, OWNER)
     assert (found.ledger_id, found.standing) == (5, standing)
     assert re.search(says, found.reason) if says else not found.reason

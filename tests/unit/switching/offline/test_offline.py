@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
-from bookwarden.switching.offline.comparing import Standing
+from bookwarden.switching.offline.checking import TargetUri
+from bookwarden.switching.offline.ledgers import CopyStatus
 from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
 from bookwarden.switching.offline.saved_nodes import read_saved
-from bookwarden.switching.offline.sides import TargetUri
-from bookwarden.switching.ports import Place
 from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of
 from unit.switching.mortal import Killed, Mortal
@@ -64,11 +64,11 @@ def test_what_is_closed_goes_ahead_and_the_rest_when_no_broker_lives(ground: Gro
     plan = ground.plan()
     assert plan.failing == []
     assert plan.brokers == ("br1",)
-    assert dict(plan.tally.counts) == {Standing.TO_COPY: 3, Standing.OPEN: 1}
+    assert dict(plan.tally.counts) == {CopyStatus.TO_COPY: 3, CopyStatus.OPEN: 1}
     assert ground.store.get(MOVE_PATH) is None
 
     moved = ground.carry_out()
-    assert (moved.copied, moved.recovered, moved.tally.counts[Standing.SAME]) == (4, 1, 4)
+    assert (moved.copied, moved.recovered, moved.tally.counts[CopyStatus.SAME]) == (4, 1, 4)
     assert ground.recovered == [9]
     assert ground.metadata(B, 9) is not None
     assert "Stop all brokers now; still there: br1" in ground.said
@@ -79,7 +79,7 @@ def test_what_is_closed_goes_ahead_and_the_rest_when_no_broker_lives(ground: Gro
 def test_ahead_leaves_what_is_open_and_does_not_wait(ground: Ground) -> None:
     moved = ground.carry_out(ahead=True)
     assert (moved.copied, moved.recovered, moved.record.phase) == (3, 0, MovePhase.AHEAD)
-    assert moved.tally.counts[Standing.OPEN] == 1
+    assert moved.tally.counts[CopyStatus.OPEN] == 1
     assert ground.recovered == []
     assert ground.ids(B).next_id() >= 15
     assert ground.carry_out().copied == 1
@@ -182,7 +182,7 @@ def test_what_a_broker_did_during_the_rest_is_moved_too(
 
 
 def test_where_brokers_come_and_go_all_the_time_nothing_is_moved(ground: Ground) -> None:
-    references = ground.references
+    references = ground.read_all
 
     def visited() -> Iterator[Part]:
         Visitor(ground, lambda: write(ground, CURSOR))()
@@ -190,7 +190,7 @@ def test_where_brokers_come_and_go_all_the_time_nothing_is_moved(ground: Ground)
 
     ground.stop_brokers()
     plan = ground.plan()
-    ground.references = visited  # type: ignore[method-assign]
+    ground.read_all = visited  # type: ignore[method-assign]
     with pytest.raises(RefusedError, match=f"{CURSOR} changed since .* See that nothing starts a broker"):
         ground.move.carry_out(plan, wait_s=5, say=ground.said.append)
     assert sum("The rest begins again" in one for one in ground.said) == 2
@@ -245,7 +245,7 @@ def test_a_ledger_that_neither_has_stands_in_the_way_unless_it_was_lost_before(g
 
 def test_what_need_not_be_there_may_be_missing(ground: Ground) -> None:
     ground.offloaded = {6}
-    assert ground.carry_out().tally.counts[Standing.MISSING] == 1
+    assert ground.carry_out().tally.counts[CopyStatus.MISSING] == 1
     require_moved(ground)
 
 
@@ -280,9 +280,9 @@ def registered(ground: Ground) -> None:
 
 
 def another_move(ground: Ground) -> None:
-    ground.cluster(Place(ELSEWHERE, "/c"), "instance-c", ("c1:3181",))
+    ground.cluster(LedgersRoot(ELSEWHERE, "/c"), "instance-c", ("c1:3181",))
     move = ground.move
-    target = TargetUri("zk+hierarchical://elsewhere:2181/c", Place(ELSEWHERE, "/c"), "elsewhere:2181/c")
+    target = TargetUri("zk+hierarchical://elsewhere:2181/c", LedgersRoot(ELSEWHERE, "/c"))
     move.carry_out(move.plan(target, ground.folder), ahead_only=True)
 
 
@@ -295,7 +295,7 @@ def another_move(ground: Ground) -> None:
         (registered, "2 bookie clusters are registered, .* use `bookie-clusters switch`"),
         (another_move, "a move from /ledgers in .* to /c in .* is under way"),
         (lambda ground: setattr(ground, "place", B), "both have the INSTANCEID instance-bookies-b"),
-        (lambda ground: ground.store.create("/bookies-b/cookies/a1:3181", b""), "a1:3181 in both clusters"),
+        (lambda ground: ground.store.create("/bookies-b/cookies/a1:3181", b""), "a1:3181 is in both clusters"),
     ],
 )
 def test_what_is_no_move_that_can_be_made_is_refused(
@@ -325,17 +325,17 @@ def test_what_brokers_tell_stands_in_the_way(ground: Ground, settings: dict[str,
 
 
 def test_roots_that_brokers_confuse_are_refused(ground: Ground) -> None:
-    place = Place(PULSAR, "/ledgers-b")
+    place = LedgersRoot(PULSAR, "/ledgers-b")
     ground.cluster(place, "instance-other", ("c1:3181",))
     with pytest.raises(RefusedError, match="one begins with the other"):
-        ground.plan(TargetUri("zk+hierarchical://pulsar:2181/ledgers-b", place, "pulsar:2181/ledgers-b"))
+        ground.plan(TargetUri("zk+hierarchical://pulsar:2181/ledgers-b", place))
 
 
 def test_a_target_elsewhere_gets_the_form_that_brokers_understand(ground: Ground) -> None:
     """By the other one they would look into their own store, whatever host it names."""
-    place = Place(ELSEWHERE, "/ledgers")
+    place = LedgersRoot(ELSEWHERE, "/ledgers")
     ground.cluster(place, "instance-c", ("c1:3181",))
-    plan = ground.plan(TargetUri("metadata-store:zk:elsewhere:2181", place, "elsewhere:2181/ledgers"))
+    plan = ground.plan(TargetUri("metadata-store:zk:elsewhere:2181", place))
     assert plan.sides.broker_uri == "zk+hierarchical://elsewhere:2181/ledgers"
 
 
@@ -376,7 +376,7 @@ def test_the_way_back_is_the_same_with_both_exchanged(ground: Ground) -> None:
     ground.meanwhile = [ground.stop_brokers]
     plan = ground.plan(TO_A)
     assert plan.failing == []
-    assert dict(plan.tally.counts) == {Standing.SAME: 3, Standing.TO_COPY: 1, Standing.OPEN: 1}
+    assert dict(plan.tally.counts) == {CopyStatus.SAME: 3, CopyStatus.TO_COPY: 1, CopyStatus.OPEN: 1}
     moved = ground.carry_out(TO_A)
     assert (moved.copied, moved.recovered, moved.record.uri) == (2, 1, TO_A.uri)
     assert moved.record.phase is MovePhase.DONE

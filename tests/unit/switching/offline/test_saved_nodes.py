@@ -11,8 +11,8 @@ import pytest
 from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.offline.restoring import NodeRestoring
-from bookwarden.switching.offline.saved_nodes import compare_saved, read_saved, restore_nodes, save_nodes
+from bookwarden.switching.brokers import BROKERS_PATH
+from bookwarden.switching.offline.saved_nodes import NodeRestorer, compare_saved, read_saved, restore_nodes, save_nodes
 from unit.switching.mortal import Killed, Mortal
 
 URL = "zk:pulsar:2181"
@@ -51,12 +51,12 @@ def test_what_was_saved_is_there_again_and_what_is_new_stays(store: MemoryStore,
     assert (found.nodes, found.changed, found.gone, found.total) == (len(saved), 2, 1, 3)
     assert set(found.shown) == {TOPIC.format(1), TOPIC.format(600), f"{TOPIC.format(0)}/sub"}
 
-    live = ["br1"]
-    restoring = NodeRestoring(store, URL, lambda: live)
+    store.create(f"{BROKERS_PATH}/br1", b"{}", make_parents=True)
+    restoring = NodeRestorer(store, URL)
     with pytest.raises(RefusedError, match="while brokers live, such as br1"):
         restoring.carry_out(file)
     assert compare_saved(store, file, URL).total == 3
-    live.clear()
+    store.delete_many([(f"{BROKERS_PATH}/br1", 0)])
     done = restoring.carry_out(file)
     assert done.written == 3
     assert restoring.plan(file).total == 0

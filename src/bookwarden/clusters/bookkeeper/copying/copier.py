@@ -4,7 +4,7 @@ What is killed at any moment leaves at most an unfinished copy, which no broker 
 One whose source is gone may hold the only bytes: it stays, and phase two decides about it (deletion.phase_two.decide).
 
 A copy is made with a mark that no end can equal, and gets the mark of its end when it is closed, after every entry was
-compared. So whoever closes it otherwise, as an auditor does, makes nothing that brokers would read.
+compared. So a client that closes it otherwise, as an auditor does, makes nothing that brokers would read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.copying.entries import CopiedLedger, EntryCopying
+from bookwarden.clusters.bookkeeper.copying.entries import EntryCopying, LedgerCopyTask
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.clusters.bookkeeper.copying.placement import Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import (
     BookieAccessError,
@@ -100,7 +101,7 @@ def is_complete(source: StoredLedger, found: StoredLedger) -> bool:
 _LEDGERS_AT_ONCE: Final = 500
 # A large ledger goes alone, so that its result does not wait for others.
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
-# What the limits let through in so many seconds is closed together: it is lost if the copier is killed before that.
+# What the limits let through in this time is closed together: it is lost if the copier is killed before that.
 _LIMITED_S: Final = 5.0
 _TRIES: Final = 3
 
@@ -112,27 +113,8 @@ NO_LIMITS: Final = CopyLimits()
 WhyNotOurs = Callable[[int, Mapping[str, bytes]], "tuple[CopyOutcome, str] | None"]
 
 
-class ReadsReferences(Protocol):
-    """The references of holders."""
-
-    def read(
-        self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
-    ) -> Mapping[Holder, References]:
-        """Read what each holder names, just now."""
-
-
-class ChoosesBookies(Protocol):
-    """The bookies of the target."""
-
-    def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
-        """Choose the ensemble of a copy; BookieError where there are too few bookies, FormatError in doubt."""
-
-
-class Place(NamedTuple):
-    """The metadata of one bookie cluster."""
-
-    store: MetadataStore
-    root: str  #: Its ledgers root.
+#: Reads what each holder names, just now.
+ReadReferences = Callable[[Sequence[Holder]], Mapping[Holder, References]]
 
 
 class _Candidate(NamedTuple):
@@ -142,9 +124,9 @@ class _Candidate(NamedTuple):
     holder: Holder
     existing: StoredLedger | None
 
-    def trouble(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _Trouble:
+    def not_copied(self, reason: str, outcome: CopyOutcome = CopyOutcome.DEFERRED) -> _NotCopied:
         """Return why it was not copied this time."""
-        return _Trouble(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
+        return _NotCopied(CopyResult(self.source.ledger_id, outcome, self.holder, reason=reason))
 
     def result(self, outcome: CopyOutcome, reason: str = "") -> CopyResult:
         """Return what became of it."""
@@ -154,15 +136,15 @@ class _Candidate(NamedTuple):
         return CopyResult(self.source.ledger_id, outcome, self.holder, entries, size, reason)
 
 
-class _Begun(NamedTuple):
+class _OpenCopy(NamedTuple):
     """A copy whose metadata is written, and whose entries are to come."""
 
     candidate: _Candidate
-    ledger: CopiedLedger
+    ledger: LedgerCopyTask
     raw: bytes  #: The value of its node.
 
 
-class _Trouble(NamedTuple):
+class _NotCopied(NamedTuple):
     """A ledger that was not copied; another try may do it, and this is the result if none does."""
 
     result: CopyResult
@@ -171,19 +153,19 @@ class _Trouble(NamedTuple):
 class LedgerCopier:
     """Copies ledgers, many at once; for one thread.
 
-    ``bookies`` are those of both clusters, and ``placement`` chooses among the target's. ``owner`` is the owner mark of
-    this Pulsar cluster, None where no bookie clusters are registered; ``why_not_ours`` tells of a ledger of the source
-    that is not ours what its outcome is, and why. ``wanted`` says whose ledgers are copied, ``holder_of`` whose a
-    ledger is that does not say it.
+    ``source`` and ``target`` are store and ledgers root of each cluster, ``bookies`` those of both; ``placement``
+    chooses among the target's. ``owner`` is the owner mark of this Pulsar cluster, None where no bookie clusters are
+    registered. ``why_not_ours`` returns, of a ledger of the source that is not ours, its outcome and the reason;
+    ``wanted`` whether a holder's ledgers are copied; ``holder_of`` the holder of a ledger whose metadata names none.
     """
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        source: tuple[MetadataStore, str],
+        target: tuple[MetadataStore, str],
         bookies: Bookies,
-        references: ReadsReferences,
-        placement: ChoosesBookies,
+        read_references: ReadReferences,
+        placement: Placement,
         *,
         limits: CopyLimits = NO_LIMITS,
         owner: str | None = None,
@@ -191,11 +173,11 @@ class LedgerCopier:
         wanted: Callable[[Holder], bool] = lambda _: True,
         holder_of: Callable[[int], Holder | None] = lambda _: None,
     ) -> None:
-        self._sources = BookKeeperCatalog(source.store, source.root)
-        self._targets = BookKeeperCatalog(target.store, target.root)
-        self._target = target
+        self._sources = BookKeeperCatalog(*source)
+        self._targets = BookKeeperCatalog(*target)
+        self._store, self._root = target
         self._bookies = bookies
-        self._references = references
+        self._read_references = read_references
         self._placement = placement
         self._owner = owner
         self._why_not_ours = why_not_ours
@@ -218,7 +200,7 @@ class LedgerCopier:
             for left in reversed(range(_TRIES)):
                 again: list[int] = []
                 for each in self._try(part):
-                    if not isinstance(each, _Trouble):
+                    if not isinstance(each, _NotCopied):
                         yield each
                     elif left:
                         again.append(each.result.ledger_id)
@@ -226,7 +208,7 @@ class LedgerCopier:
                         yield each.result
                 part = again
 
-    def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _Trouble]:
+    def _try(self, ledger_ids: Sequence[int]) -> Iterator[CopyResult | _NotCopied]:
         """Try to copy these ledgers, as everything is now."""
         candidates: list[_Candidate] = []
         left: list[StoredLedger] = []
@@ -248,7 +230,7 @@ class LedgerCopier:
                     yield each
             yield from self._copy(named)
 
-    def _as_now(self, candidates: Sequence[_Candidate]) -> Iterator[_Candidate | CopyResult | _Trouble]:
+    def _as_now(self, candidates: Sequence[_Candidate]) -> Iterator[_Candidate | CopyResult | _NotCopied]:
         """Read again what is about to be copied, and what refers to it: earlier runs may have taken hours."""
         same: list[_Candidate] = []
         sources = self._sources.read_many([each.source.ledger_id for each in candidates])
@@ -256,14 +238,14 @@ class LedgerCopier:
             if isinstance(source, StoredLedger) and _is_same(source, each.source):
                 same.append(each._replace(source=source))
             else:
-                yield each.trouble("its metadata on the source was changed meanwhile, or is gone")
+                yield each.not_copied("its metadata on the source was changed meanwhile, or is gone")
         for each, why in self._why_not_named(same):
             yield each if why is None else self._unnamed(each, each.existing, why)
 
     def _without_source(self, copies: Sequence[StoredLedger]) -> Iterator[CopyResult]:
         """Return the results of unfinished copies without a source: they may have the only bytes of the ledger."""
         holders = {each.ledger_id: self._holder_in(each) for each in copies}
-        found = self._references.read(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
+        found = self._read_references(list(dict.fromkeys(filter(None, holders.values())))) if copies else {}
         for each in copies:
             ledger_id, holder = each.ledger_id, holders[each.ledger_id]
             if holder is None or not self._wanted(holder):
@@ -322,7 +304,7 @@ class LedgerCopier:
     def _why_not_named(self, candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, _Doubt | None]]:
         """Read what refers to each now, and yield with it why it must not be copied; None where something names it."""
         holders = list(dict.fromkeys(each.holder for each in candidates))
-        found = self._references.read(holders) if holders else {}
+        found = self._read_references(holders) if holders else {}
         for each in candidates:
             references = found[each.holder]
             if not isinstance(references, LiveReferences):
@@ -333,7 +315,7 @@ class LedgerCopier:
                 yield each, _Doubt("nothing names it", is_certain=True)
 
     def _unnamed(self, each: _Candidate, ours: StoredLedger | None, doubt: _Doubt) -> CopyResult:
-        """Remove what there is of a copy that nobody will read, unless that is in doubt."""
+        """Remove what there is of a copy that no broker will read, unless that is in doubt."""
         if not doubt.is_certain:
             return each.result(CopyOutcome.DEFERRED, doubt.reason)
         if ours is not None:
@@ -357,16 +339,16 @@ class LedgerCopier:
         if run:
             yield run
 
-    def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _Trouble]:
+    def _copy(self, candidates: Sequence[_Candidate]) -> Iterator[CopyResult | _NotCopied]:
         """Copy these; of each the source is closed, and something names it, as was read just now."""
-        begun: list[_Begun] = []
+        begun: list[_OpenCopy] = []
         for each in self._begin(candidates):
-            if isinstance(each, _Begun):
+            if isinstance(each, _OpenCopy):
                 begun.append(each)
             else:
                 yield each
         self._entries.run([each.ledger for each in begun])
-        whole: list[_Begun] = []
+        whole: list[_OpenCopy] = []
         for one in begun:
             error = one.ledger.error
             if error is None:
@@ -375,10 +357,10 @@ class LedgerCopier:
                 yield one.candidate.result(CopyOutcome.FAILED, str(error))
             else:
                 self._avoided[one.ledger.source.ledger_id].update(dict.fromkeys(one.ledger.suspects, str(error)))
-                yield one.candidate.trouble(str(error), _outcome_of(error))
+                yield one.candidate.not_copied(str(error), _outcome_of(error))
         yield from self._close(whole)
 
-    def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_Begun | CopyResult | _Trouble]:
+    def _begin(self, candidates: Sequence[_Candidate]) -> Iterator[_OpenCopy | CopyResult | _NotCopied]:
         """Choose the bookies of each copy, and write its metadata."""
         chosen: dict[int, tuple[_Candidate, tuple[str, ...]]] = {}
         for each in candidates:
@@ -387,27 +369,27 @@ class LedgerCopier:
                 ensemble = self._bookies_for(each)
             except (BookieError, FormatError) as error:
                 reasons = dict.fromkeys((str(error), *self._avoided[ledger_id].values()))
-                yield each.trouble("; ".join(reasons))
+                yield each.not_copied("; ".join(reasons))
             else:
                 chosen[ledger_id] = each, ensemble
         problems = self._remnants(chosen)
-        begun: list[_Begun] = []
+        begun: list[_OpenCopy] = []
         writes: list[Write] = []
         for ledger_id, (each, ensemble) in chosen.items():
             if ledger_id in problems:
-                yield each.trouble(problems[ledger_id])
+                yield each.not_copied(problems[ledger_id])
                 continue
             opened = opened_copy(each.source.metadata, ensemble, self._owner)
             try:
-                ledger = CopiedLedger(each.source, opened, anew=each.existing is not None)
+                ledger = LedgerCopyTask(each.source, opened, is_retry=each.existing is not None)
             except FormatError as error:
                 yield each.result(CopyOutcome.FAILED, str(error))
                 continue
             raw = encode_ledger_metadata(opened, password=ledger.password)
-            begun.append(_Begun(each, ledger, raw))
+            begun.append(_OpenCopy(each, ledger, raw))
             writes.append(self._write_of(ledger_id, raw, each.existing))
-        for one, trouble in zip(begun, self._target.store.write_many(writes), strict=True):
-            yield one if trouble is None else one.candidate.trouble(str(trouble))
+        for one, failed in zip(begun, self._store.write_many(writes), strict=True):
+            yield one if failed is None else one.candidate.not_copied(str(failed))
 
     def _bookies_for(self, each: _Candidate) -> tuple[str, ...]:
         """Choose the bookies of a copy: those of an unfinished one as long as none of them failed."""
@@ -443,10 +425,10 @@ class LedgerCopier:
 
     def _write_of(self, ledger_id: int, raw: bytes, replaced: StoredLedger | None) -> Write:
         if replaced is None:
-            return Write(ledger_path(self._target.root, ledger_id), raw, None)
+            return Write(ledger_path(self._root, ledger_id), raw, None)
         return Write(replaced.path, raw, replaced.version)
 
-    def _close(self, begun: Sequence[_Begun]) -> Iterator[CopyResult | _Trouble]:
+    def _close(self, begun: Sequence[_OpenCopy]) -> Iterator[CopyResult | _NotCopied]:
         """Close copies whose entries are proven, if everything else is still as it was."""
         ledger_ids = [each.ledger.source.ledger_id for each in begun]
         sources, found = self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids)
@@ -458,19 +440,19 @@ class LedgerCopier:
         for each, source, ours, why in zip(begun, sources, found, named, strict=True):
             candidate = each.candidate
             if not isinstance(ours, StoredLedger) or ours.raw != each.raw:
-                yield candidate.trouble("its copy was changed by somebody else meanwhile")
+                yield candidate.not_copied("its copy was changed by somebody else meanwhile")
             elif why is not None:
                 # Without its source it goes by phase two alone, which writes it to the journal.
                 yield self._unnamed(candidate, None if isinstance(source, AbsentLedger) else ours, why)
             elif not _is_same(source, candidate.source):
-                yield candidate.trouble("its metadata on the source was changed meanwhile, or is gone")
+                yield candidate.not_copied("its metadata on the source was changed meanwhile, or is gone")
             else:
                 closed = closed_copy(each.ledger.target, candidate.source.metadata)
                 raw = encode_ledger_metadata(closed, password=each.ledger.password)
                 closing.append(candidate)
                 writes.append(self._write_of(source.ledger_id, raw, ours))
-        for candidate, trouble in zip(closing, self._target.store.write_many(writes), strict=True):
-            yield candidate.result(CopyOutcome.COPIED) if trouble is None else candidate.trouble(str(trouble))
+        for candidate, failed in zip(closing, self._store.write_many(writes), strict=True):
+            yield candidate.result(CopyOutcome.COPIED) if failed is None else candidate.not_copied(str(failed))
 
 
 class _Doubt(NamedTuple):

@@ -26,20 +26,20 @@ from bookwarden.wire.ledger_metadata import decode_ledger_password
 _ENTRIES_IN_FLIGHT: Final = 1000
 
 
-class CopiedLedger:
+class LedgerCopyTask:
     """One ledger whose entries are copied: ``target`` is the open metadata of its copy, written already.
 
-    Raises FormatError for metadata by which it cannot be read. ``anew``: entries of an earlier attempt may be there,
-    and a recovery may have fenced it.
+    Raises FormatError for metadata by which it cannot be read. ``is_retry``: entries of an earlier attempt may be
+    there, and a recovery may have fenced it.
     """
 
-    def __init__(self, source: StoredLedger, target: LedgerMetadata, *, anew: bool = False) -> None:
+    def __init__(self, source: StoredLedger, target: LedgerMetadata, *, is_retry: bool = False) -> None:
         assert source.metadata.last_entry_id is not None
         if source.metadata.segments[0].first_entry_id:
             raise FormatError("no bookie is named for its first entries")
         self.source = source
         self.target = target
-        self.anew = anew
+        self.is_retry = is_retry
         self.password = decode_ledger_password(source.raw)
         #: Checks and makes the digests of both sides, which are the same.
         self.digest = digest_of(source.metadata.digest_type, self.password)
@@ -60,16 +60,16 @@ class EntryCopying:
         self._bookies = bookies
         self._pacing = CopyPacing(limits)
         self._most_bytes = bookies.options.bytes_in_flight
-        self._under_way: dict[int, _UnderWay] = {}
-        self._waiting: deque[_UnderWay] = deque()
+        self._under_way: dict[int, _RunningCopy] = {}
+        self._waiting: deque[_RunningCopy] = deque()
         self._entries = 0
         self._bytes = 0
 
-    def run(self, ledgers: Sequence[CopiedLedger]) -> None:
+    def run(self, ledgers: Sequence[LedgerCopyTask]) -> None:
         """Copy these ledgers, each of which is there once; what went wrong is in their ``error``."""
         with self._bookies.exchange():
             try:
-                self._waiting.extend(_UnderWay(ledger, self, self._bookies) for ledger in ledgers if ledger.entries)
+                self._waiting.extend(_RunningCopy(ledger, self, self._bookies) for ledger in ledgers if ledger.entries)
                 self._under_way = {each.ledger.source.ledger_id: each for each in self._waiting}
                 while self._under_way:
                     wait = self._ask()
@@ -112,7 +112,7 @@ class EntryCopying:
     def _ask(self) -> float:
         """Ask the source for the next entries, ledger by ledger, as far as there is room.
 
-        Return the seconds until more may be asked for by the limits; 0 where they do not stand in the way.
+        Return the seconds until more may be asked for by the limits; 0 where they do not block.
         """
         while self._waiting:
             each = self._waiting[0]
@@ -136,17 +136,17 @@ class _ReadBack(ReadEntry):
     __slots__ = ()
 
 
-class _UnderWay:
+class _RunningCopy:
     """A ledger on its way: entries are asked for in order, come in any order, and are written in order."""
 
-    def __init__(self, ledger: CopiedLedger, copying: EntryCopying, bookies: Bookies) -> None:
+    def __init__(self, ledger: LedgerCopyTask, copying: EntryCopying, bookies: Bookies) -> None:
         self.ledger = ledger
         source = ledger.source
         self._bookies = bookies
         self._bookies_of_ledger = _bookies_of(ledger.target) | _bookies_of(source.metadata)
         self._sources, self._replicas = Replicas(source.metadata), Replicas(ledger.target)
         self._search = EntrySearch(source.ledger_id, self._sources, ledger.digest, bookies)
-        kind = AddKind.RECOVERY if ledger.anew else AddKind.WRITER
+        kind = AddKind.RECOVERY if ledger.is_retry else AddKind.WRITER
         self._writer = LedgerWriter(copying, source.ledger_id, ledger.target, ledger.password, kind)
         self._asked = 0
         self._written = 0

@@ -1,4 +1,4 @@
-"""Limits of copying: so many bytes and ledgers a second for each bookie of either side. No input, output or waiting."""
+"""Limits of copying: bytes and ledgers per second for each bookie of either side. No input, output or waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.pacing import Rate
 
-# What may go at once, in seconds' worth of the limit: whoever asks is rarely back at the very moment.
+# What may go at once, in seconds' worth of the limit: the caller is rarely back at the very moment.
 _AHEAD_S: Final = 0.1
 
 
@@ -33,7 +33,7 @@ class CopyLimits:
                 raise ConfigError(f"{name} is {limit}; it must be above 0, or not be set")
 
     def shared_by(self, processes: int) -> CopyLimits:
-        """Return the limits of each of so many processes that copy at once, from the limits of all together."""
+        """Return the limits of each of this number of processes that copy at once, from the limits of all together."""
         shares = [None if limit is None else limit / processes for limit in self._limits()]
         return CopyLimits(*shares)
 
@@ -58,7 +58,7 @@ class CopyPacing:
         return self._bytes.wait(bookies)
 
     def count_bytes(self, bookies: Iterable[str], size: int) -> None:
-        """Count so many bytes for each of these bookies."""
+        """Count these bytes for each of these bookies."""
         self._bytes.count(bookies, size)
 
     def wait_for_ledger(self, bookies: Iterable[str]) -> float:

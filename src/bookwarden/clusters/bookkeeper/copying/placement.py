@@ -18,7 +18,7 @@ from bookwarden.errors import BookieUnavailableError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerMetadata, StoredLedger
 
-# Pulsar's, of a bookie that nobody gave a rack: all of them share it.
+# Pulsar's, of a bookie without a rack: all of them share it.
 _DEFAULT_RACK: Final = "/default-rack"
 # The golden ratio of 2**64: multiples of it are far from each other, whatever the step between ids.
 _SCATTER: Final = 0x9E3779B97F4A7C15
@@ -27,7 +27,7 @@ _MOST_REMEMBERED: Final = 10_000
 _Names = frozenset[str]
 
 
-class Ground(NamedTuple):
+class BookieTopology(NamedTuple):
     """The bookies to choose from, and what is known of them."""
 
     writable: frozenset[str]
@@ -45,13 +45,13 @@ class Affinity(NamedTuple):
 class Placement:
     """Chooses the bookies of copies; for one thread.
 
-    What it is told by ``read``, and by ``affinity_of`` of a namespace, is read again after ``max_age_s``. Both may
-    raise StoreError, or FormatError where nobody knows what a namespace asks for.
+    What ``read``, and ``affinity_of`` of a namespace, returned is read again after ``max_age_s``. Both may
+    raise StoreError, or FormatError where it is not known what a namespace asks for.
     """
 
     def __init__(
         self,
-        read: Callable[[], Ground],
+        read: Callable[[], BookieTopology],
         affinity_of: Callable[[str], Affinity],
         *,
         max_age_s: float = 5.0,
@@ -62,13 +62,13 @@ class Placement:
         self._max_age_s = max_age_s
         self._now = now
         self._read_at = float("-inf")
-        self._choices = _Choices(Ground(frozenset(), {}, {}))
+        self._choices = _Choices(BookieTopology(frozenset(), {}, {}))
         self._affinities: dict[str, Affinity] = {}
 
     def choose(self, source: StoredLedger, holder: Holder | None, avoid: Set[str] = frozenset()) -> tuple[str, ...]:
         """Return the ensemble of a copy of this ledger, without the bookies to ``avoid``.
 
-        It has fewer bookies than the source's where not so many can be had, but never fewer than the write quorum.
+        It has fewer bookies than the source's where there are not enough, but never fewer than the write quorum.
         Raises BookieUnavailableError, which tells what is missing.
         """
         self._renew()
@@ -98,7 +98,7 @@ class Placement:
         return found
 
 
-def candidates(ground: Ground, affinity: Affinity, ensemble_size: int, avoid: Set[str]) -> frozenset[str]:
+def candidates(ground: BookieTopology, affinity: Affinity, ensemble_size: int, avoid: Set[str]) -> frozenset[str]:
     """Return the bookies that an ensemble of this size may be chosen from."""
     writable = ground.writable - avoid if avoid else ground.writable
     if not affinity.groups:
@@ -160,7 +160,7 @@ def shared_racks(ensemble: Sequence[str], write_quorum: int, racks: Mapping[str,
 class _Choices:
     """The ensembles of one ground, remembered, since many ledgers have the same."""
 
-    ground: Ground
+    ground: BookieTopology
     _rings: dict[_Names, tuple[str, ...]] = field(default_factory=dict)
     _ensembles: dict[tuple[_Names, int, int, int], tuple[str, ...]] = field(default_factory=dict)
 
@@ -201,16 +201,16 @@ def _spread(chosen: list[str], write_quorum: int, racks: Mapping[str, str]) -> t
     return tuple(chosen)
 
 
-def _missing(ground: Ground, source: StoredLedger, affinity: Affinity, avoid: Set[str]) -> str:
+def _missing(ground: BookieTopology, source: StoredLedger, affinity: Affinity, avoid: Set[str]) -> str:
     quorum = source.metadata.write_quorum
     bookies = candidates(ground, affinity, source.metadata.ensemble_size, avoid)
     asked = ", ".join(sorted(affinity.groups | affinity.spare_groups))
     where = f" in the groups {asked}, which its namespace asks for, or in none" if asked else ""
     aside = avoid & ground.writable
-    told = f"each entry of ledger {source.ledger_id} goes to {quorum} bookies, and of those that are writable{where}"
-    told += f" there are {len(bookies)}: {quorum - len(bookies)} missing"
-    told += f" ({', '.join(sorted(aside))} cannot be used now)" if aside else ""
-    return told + (
+    text = f"each entry of ledger {source.ledger_id} goes to {quorum} bookies, and of those that are writable{where}"
+    text += f" there are {len(bookies)}: {quorum - len(bookies)} missing"
+    text += f" ({', '.join(sorted(aside))} cannot be used now)" if aside else ""
+    return text + (
         "; start bookies of the target, or add some to these groups: `pulsar-admin bookies set-bookie-rack --group`"
         if asked
         else "; start bookies of the target"
@@ -223,7 +223,7 @@ def _namespace_of(holder: Holder) -> str:
     return "/".join(names[:-2]) if len(names) >= 4 else ""
 
 
-def _members(ground: Ground, groups: Set[str]) -> frozenset[str]:
+def _members(ground: BookieTopology, groups: Set[str]) -> frozenset[str]:
     return frozenset().union(*(ground.groups.get(group, frozenset()) for group in groups))
 
 

@@ -66,7 +66,7 @@ class LedgerRecovery:
         """Close the ledger at its true end, and return it as it is then; one that is closed stays as it is.
 
         May be killed at any instruction and repeated. Raises BookieUnavailableError, BookieAccessError or
-        DigestMismatchError, which name the bookies, if its end cannot be told for sure: then it is not closed, and as
+        DigestMismatchError, which name the bookies, if its end is not known for sure: then it is not closed, and as
         long as too few bookies answer not even fenced. LostRaceError if somebody else changes its metadata meanwhile,
         NotFoundError if it has none, FormatError where that cannot be understood, or is not of version 3.
         """
@@ -74,11 +74,11 @@ class LedgerRecovery:
         if found.metadata.state is LedgerState.OPEN:
             change_ledger_metadata(found.raw, LedgerState.IN_RECOVERY)
             # Raises if too few answer, and nothing was changed so far.
-            _Recovering(found, self._bookies).confirmed(fencing=False)
+            _RunningRecovery(found, self._bookies).confirmed(fencing=False)
             found = self._put(found, LedgerState.IN_RECOVERY)
         if found.metadata.state is LedgerState.CLOSED:
             return found
-        recovering = _Recovering(found, self._bookies)
+        recovering = _RunningRecovery(found, self._bookies)
         last, length = recovering.end()
         closed = self._put(found, LedgerState.CLOSED, last, length)
         _LOG.info("ledger %d is recovered: its last entry is %d", ledger_id, closed.metadata.last_entry_id)
@@ -117,7 +117,7 @@ class _Read(NamedTuple):
     packet: bytes
 
 
-class _Recovering:
+class _RunningRecovery:
     """One ledger as its metadata was read; for `end` that says that it is in recovery."""
 
     def __init__(self, ledger: StoredLedger, bookies: Bookies) -> None:
@@ -150,12 +150,12 @@ class _Recovering:
         """Return the last entry that any of the last segment's bookies knows to be confirmed."""
         segment = self._metadata.segments[-1]
         known: dict[str, int] = {}
-        troubles: dict[str, BookieError] = {}
+        errors: dict[str, BookieError] = {}
 
         def take(answer: Answer) -> None:
             if _has_none(answer.response):
                 known[answer.bookie_id] = -1
-            elif (found := self._checked(answer, None, troubles)) is not None:
+            elif (found := self._checked(answer, None, errors)) is not None:
                 known[answer.bookie_id] = found.entry.last_add_confirmed
 
         def is_enough() -> bool:
@@ -164,7 +164,7 @@ class _Recovering:
 
         request = self._fencing(LAST_ENTRY) if fencing else ReadEntry(self._ledger_id, LAST_ENTRY)
         if not self._ask([(bookie_id, request) for bookie_id in segment.ensemble], take, is_enough):
-            raise self._not_closed("too few of its last bookies tell where it ends", troubles)
+            raise self._not_closed("too few of its last bookies tell where it ends", errors)
         # All before the last segment was confirmed when it began.
         return max(segment.first_entry_id - 1, *known.values())
 
@@ -172,8 +172,8 @@ class _Recovering:
         """Read these entries from all their bookies, fencing the ledger there; stop before the first that is absent."""
         found: dict[int, _Read] = {}
         absent = dict.fromkeys(entry_ids, 0)
-        troubles: dict[int, dict[str, BookieError]] = {entry_id: {} for entry_id in entry_ids}
-        # So many that the others are too few to have acknowledged it.
+        errors: dict[int, dict[str, BookieError]] = {entry_id: {} for entry_id in entry_ids}
+        # Enough that the others are too few to have acknowledged it.
         enough = self._metadata.write_quorum - self._metadata.ack_quorum + 1
 
         def take(answer: Answer) -> None:
@@ -181,7 +181,7 @@ class _Recovering:
             entry_id = answer.request.entry_id
             if _has_none(answer.response):
                 absent[entry_id] += 1
-            elif (read := self._checked(answer, entry_id, troubles[entry_id])) is not None:
+            elif (read := self._checked(answer, entry_id, errors[entry_id])) is not None:
                 found[entry_id] = read
 
         def is_enough() -> bool:
@@ -199,7 +199,7 @@ class _Recovering:
             elif absent[entry_id] >= enough:
                 break
             else:
-                raise self._not_closed(f"nobody knows whether there is an entry {entry_id}", troubles[entry_id])
+                raise self._not_closed(f"it is not known whether there is an entry {entry_id}", errors[entry_id])
         return entries
 
     def _write_back(self, entries: list[_Read]) -> None:
@@ -213,7 +213,7 @@ class _Recovering:
             if answer.response is not None and answer.response.status == OK:
                 taken[answer.request.entry_id] += 1
             else:
-                refused[answer.request.entry_id][answer.bookie_id] = _trouble(answer)
+                refused[answer.request.entry_id][answer.bookie_id] = _error_of(answer)
 
         wanted: list[tuple[str, Request]] = []
         for entry, packet in entries:
@@ -255,33 +255,33 @@ class _Recovering:
                 return True
         return False
 
-    def _checked(self, answer: Answer, entry_id: int | None, troubles: dict[str, BookieError]) -> _Read | None:
+    def _checked(self, answer: Answer, entry_id: int | None, errors: dict[str, BookieError]) -> _Read | None:
         """Return the entry if the bookie gave it whole; note why not."""
         response = answer.response
         if response is None or response.status != OK:
-            troubles[answer.bookie_id] = _trouble(answer)
+            errors[answer.bookie_id] = _error_of(answer)
             return None
         try:
             entry = verify_entry(self._digest, self._ledger_id, entry_id, response.entry)
         except DigestMismatchError as error:
-            troubles[answer.bookie_id] = DigestMismatchError(f"bookie {answer.bookie_id}: {error}")
+            errors[answer.bookie_id] = DigestMismatchError(f"bookie {answer.bookie_id}: {error}")
             return None
         return _Read(entry, response.entry)
 
-    def _not_closed(self, why: str, troubles: dict[str, BookieError]) -> BookieError:
+    def _not_closed(self, why: str, errors: dict[str, BookieError]) -> BookieError:
         kinds: tuple[type[BookieError], ...] = (BookieUnavailableError, BookieAccessError, DigestMismatchError)
-        found = (kind for kind in kinds if any(isinstance(one, kind) for one in troubles.values()))
+        found = (kind for kind in kinds if any(isinstance(one, kind) for one in errors.values()))
         kind = next(found, BookieError)
-        told = "; ".join(str(trouble) for _, trouble in sorted(troubles.items()))
+        reasons = "; ".join(str(error) for _, error in sorted(errors.items()))
         advice = "; recover it again when they are up" if kind is BookieUnavailableError else ""
-        return kind(f"ledger {self._ledger_id} is not closed: {why}: {told}{advice}")
+        return kind(f"ledger {self._ledger_id} is not closed: {why}: {reasons}{advice}")
 
 
 def _has_none(response: Response | None) -> bool:
     return response is not None and response.status in (NO_ENTRY, NO_LEDGER)
 
 
-def _trouble(answer: Answer) -> BookieError:
+def _error_of(answer: Answer) -> BookieError:
     if answer.response is None:
         return BookieUnavailableError(answer.failure)
     if answer.response.status == REFUSED:

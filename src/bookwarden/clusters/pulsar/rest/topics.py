@@ -20,10 +20,15 @@ from bookwarden.ledgers.names import TopicName
 
 
 class Topics:
-    """The topics of a cluster, by their full names."""
+    """The topics of a cluster, by their full names.
 
-    def __init__(self, admin: PulsarAdmin) -> None:
+    ``unload_timeout_s`` is for what may have a broker flush much, or load a topic: unloads and subscriptions'
+    properties. None is the admin client's own timeout.
+    """
+
+    def __init__(self, admin: PulsarAdmin, *, unload_timeout_s: float | None = None) -> None:
         self._admin = admin
+        self._unload_timeout_s = unload_timeout_s
         self._schemas = SchemaRegistry(admin)
 
     def partitions(self, topic: str) -> list[str]:
@@ -83,7 +88,7 @@ class Topics:
         """
         if TopicName.parse(topic).cluster is not None:
             raise FormatError(f"{topic} has a name of the first version, which the admin REST cannot be asked for")
-        self._admin.put(f"{topic_path(topic)}/unload")
+        self._admin.request("PUT", f"{topic_path(topic)}/unload", timeout_s=self._unload_timeout_s)
 
     def delete_topic(self, topic: str, *, force: bool) -> None:
         """Delete the topic with all its partitions; `force` disconnects clients and drops subscriptions."""
@@ -100,7 +105,8 @@ class Topics:
 
         The broker keeps those of its own, and refuses them here.
         """
-        self._admin.put(f"{subscription_path(topic, subscription)}/properties", dict(properties))
+        path = f"{subscription_path(topic, subscription)}/properties"
+        self._admin.request("PUT", path, body=dict(properties), timeout_s=self._unload_timeout_s)
 
     def delete_schema(self, topic: str) -> None:
         """Delete all versions of the topic's schema, with their ledgers."""

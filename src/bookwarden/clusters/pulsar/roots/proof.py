@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
-from bookwarden.clusters.bookkeeper.service_uris import BookKeeperPlace
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.clusters.pulsar.roots.other_roots import roots_on
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
 from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, named_by, shared_ledger
@@ -48,7 +48,7 @@ class RootsProof:
 
     stores: Mapping[str, MetadataStore]  #: The open roots, by URL.
     catalog: ReadsLedgers  #: Of the BookKeeper that the settings name.
-    place: BookKeeperPlace  #: Of that BookKeeper.
+    place: LedgersRoot  #: Of that BookKeeper.
     open_store: Callable[[str], MetadataStore]  #: Opens the store of any URL that is not in ``stores``.
     separate: Sequence[str] = ()  #: URLs of roots that have another BookKeeper.
     allow_unseen: bool = False  #: Hidden nodes are no reason to refuse.
@@ -160,7 +160,7 @@ class RootsProof:
             )
 
 
-def require_some_ledger(stores: Mapping[str, MetadataStore], bookkeeper: MetadataStore, place: BookKeeperPlace) -> None:
+def require_some_ledger(stores: Mapping[str, MetadataStore], bookkeeper: MetadataStore, place: LedgersRoot) -> None:
     """Raise ConfigError if a root, by its URL in ``stores``, names ledgers, and the BookKeeper at this place has none.
 
     This asks less than `RootsProof`, so that it holds after most ledgers were deleted that are still named.
