@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.cli.inflight import outbox_data, outbox_text
 from bookwarden.cli.shell.invocation import Invocation, operator, output_option, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.clusters.pulsar.broker_marks import LiveBroker, MarkingBrokers, OutboxSize
@@ -105,18 +106,6 @@ def _describe(
         "unmarked_writes": sum(one.unmarked_writes for one in marking),
     }
     return Document(data, tuple(parts))
-
-
-def outbox_data(size: OutboxSize, now_s: float) -> dict[str, object]:
-    """Return what programs read of the outbox."""
-    return {"nodes": size.nodes, "bytes": size.size, "oldest_seconds": round(size.oldest_s(now_s), 1)}
-
-
-def outbox_text(size: OutboxSize, now_s: float) -> str:
-    """Return what people read of the outbox."""
-    if not size.nodes:
-        return "empty"
-    return f"{counted(size.nodes, 'node')}, {counted(size.size, 'byte')}, the oldest {size.oldest_s(now_s):,.0f} s old"
 
 
 def _state(broker: LiveBroker) -> str:
