@@ -17,9 +17,10 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.deletion.dropped.brokers import BrokersThatMark
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -225,6 +226,33 @@ def test_marks_are_off_within_ten_seconds_and_on_again(
         shown = run(site, "status", codes=(0, _OLD))
         assert (shown["unmarked_writes"], shown["outbox"]["nodes"] > 0) == (0, True)
         assert shown["stored"]["MANAGED_LEDGER"] >= 1
+
+
+def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
+    keeping: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(keeping)
+    topic = f"persistent://{namespace}/followed"
+    site = DeletionSite.of(keeping, namespace, tmp_path)
+    site.create_topics()
+    holder = ManagedLedgerHolder(managed_ledger_of(topic))
+    with (
+        closing(keeping.connection().client()) as client,
+        SweepingSite(site.settings) as swept,
+        closing(open_store(keeping.store_url)) as store,
+        TopicsContext(site.settings) as topics,
+    ):
+        client.subscribe(topic, "sub").close()
+        send(client, topic, 2 * ENTRIES_PER_LEDGER)
+        before = set(listed(swept, topic))
+        consume(client, topic, 2 * ENTRIES_PER_LEDGER)
+        dropped = min(eventually(lambda: before - set(listed(swept, topic)), 60))
+        in_flight, neither = (mark_of_holder(number, holder, "follow") for number in (10**9, 10**9 + 1))
+        site.mark(in_flight)
+        brokers = BrokersThatMark({keeping.store_url: store}, lambda: topics)
+        assert brokers.roots() == {keeping.store_url}
+        in_outbox = mark_of_holder(dropped, holder, "follow")
+        assert brokers.doubles([in_outbox, in_flight, neither]) == {in_outbox.request, in_flight.request}
 
 
 def test_what_a_broker_left_is_drained_when_none_marks(

@@ -150,7 +150,7 @@ def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks()
 
 
 def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
-    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5)
+    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5, doubles=3)
     trimmed = (PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED)
     labels = {"kind": "managed ledger", "cause": "trimmed"}
     assert value(metrics.registry, "follow_still_there_total", **labels) == 0
@@ -162,6 +162,7 @@ def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
     found = [value(metrics.registry, f"follow_{name}") for name in ("nodes", "pending", "lag_seconds")]
     assert found == [10, 4, 2.5]
     assert value(metrics.registry, "follow_unreadable_nodes_total") == 1
+    assert value(metrics.registry, "follow_doubles_total") == 3
     metrics.count(Tally(), 10, 3, 0.1)
     assert value(metrics.registry, "follow_lag_seconds") == 2.5
 
