@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.request import urlopen
 
 import pulsar
 import pytest
+from click.testing import CliRunner
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.deletion.dropped.brokers import BrokersThatMark
+from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -39,6 +42,8 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 _SEND_AFTER_S: Final = 8
+# Exit code of `broker-marks status` once a node that is kept for an hour is ten minutes old.
+_OLD: Final = 27
 
 
 def _marking(check_after_s: int) -> ClusterOptions:
@@ -166,10 +171,7 @@ def test_a_killed_broker_leaks_nothing(
         assert len(dropped) >= 4
         assert all(swept.exists(ledger_id) for ledger_id in dropped)
         assert dropped <= set(outbox(store))
-        for path in held.values():
-            (held_node,) = store.get_many([path])
-            assert held_node is not None
-            store.delete_many([(path, held_node.version)])
+        release(store, held.values())
         cluster.broker.start()
         marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
         assert {marks[ledger_id].component for ledger_id in dropped} == {LedgerComponent.MANAGED_LEDGER}
@@ -183,6 +185,141 @@ def test_a_killed_broker_leaks_nothing(
         assert {row.outcome for row in rows} == {Outcome.DELETED}
         assert not any(swept.exists(ledger_id) for ledger_id in dropped)
         eventually(lambda: not set(outbox(store)) & dropped, 60)
+
+
+def test_marks_are_off_within_ten_seconds_and_on_again(
+    keeping: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(keeping)
+    topic = f"persistent://{namespace}/switched"
+    site = DeletionSite.of(keeping, namespace, tmp_path)
+    with closing(PulsarAdmin(keeping.connection(), timeout_s=60)) as admin:
+        acknowledge_each(admin, namespace)
+    with (
+        closing(keeping.connection().client()) as client,
+        SweepingSite(site.settings) as swept,
+        closing(open_store(keeping.store_url)) as store,
+    ):
+        client.subscribe(topic, "sub").close()
+
+        def trimmed() -> set[int]:
+            before = set(listed(swept, topic))
+            send(client, topic, 2 * ENTRIES_PER_LEDGER)
+            before |= set(listed(swept, topic))
+            consume(client, topic, 2 * ENTRIES_PER_LEDGER)
+            eventually(lambda: before - set(listed(swept, topic)), 60)
+            return before - set(listed(swept, topic))
+
+        name = site.settings.pulsar.admin_url.partition("://")[2].rstrip("/")
+        assert [broker["name"] for broker in run(site, "status", codes=(0, _OLD))["brokers"]] == [name]
+        began = time.monotonic()
+        try:
+            assert run(site, "off")["late"] == []
+            assert time.monotonic() - began < 10
+            assert [broker["marks"] for broker in run(site, "status", codes=(22, _OLD))["brokers"]] == [False]
+            assert not trimmed() & set(outbox(store))
+        finally:
+            began = time.monotonic()
+            assert run(site, "on")["late"] == []
+        assert time.monotonic() - began < 10
+        assert trimmed() <= set(outbox(store))
+        shown = run(site, "status", codes=(0, _OLD))
+        assert (shown["unmarked_writes"], shown["outbox"]["nodes"] > 0) == (0, True)
+        assert shown["stored"]["MANAGED_LEDGER"] >= 1
+
+
+def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
+    keeping: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(keeping)
+    topic = f"persistent://{namespace}/followed"
+    site = DeletionSite.of(keeping, namespace, tmp_path)
+    site.create_topics()
+    holder = ManagedLedgerHolder(managed_ledger_of(topic))
+    with (
+        closing(keeping.connection().client()) as client,
+        SweepingSite(site.settings) as swept,
+        closing(open_store(keeping.store_url)) as store,
+        TopicsContext(site.settings) as topics,
+    ):
+        client.subscribe(topic, "sub").close()
+        send(client, topic, 2 * ENTRIES_PER_LEDGER)
+        before = set(listed(swept, topic))
+        consume(client, topic, 2 * ENTRIES_PER_LEDGER)
+        dropped = min(eventually(lambda: before - set(listed(swept, topic)), 60))
+        in_flight, neither = (mark_of_holder(number, holder, "follow") for number in (10**9, 10**9 + 1))
+        site.mark(in_flight)
+        brokers = BrokersThatMark({keeping.store_url: store}, lambda: topics)
+        assert brokers.roots() == {keeping.store_url}
+        in_outbox = mark_of_holder(dropped, holder, "follow")
+        assert brokers.doubles([in_outbox, in_flight, neither]) == {in_outbox.request, in_flight.request}
+
+
+def test_what_a_broker_left_is_drained_when_none_marks(
+    clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    cluster = clusters.taken(_marking(3600))
+    try:
+        namespace = make_namespace(cluster)
+        topic = f"persistent://{namespace}/left"
+        site = DeletionSite.of(cluster, namespace, tmp_path)
+        site.create_topics()
+        with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
+            acknowledge_each(admin, namespace)
+        with SweepingSite(site.settings) as swept, closing(open_store(cluster.store_url)) as store:
+            with closing(cluster.connection().client()) as client:
+                client.subscribe(topic, "sub").close()
+                send(client, topic, 3 * ENTRIES_PER_LEDGER)
+                ledgers = listed(swept, topic)
+                held = {ledger_id: f"{swept.stored(ledger_id).path}/held" for ledger_id in ledgers[:-1]}
+                for path in held.values():
+                    store.create(path, b"")
+                consume(client, topic, 3 * ENTRIES_PER_LEDGER)
+                eventually(lambda: len(listed(swept, topic)) <= 1, 30)
+            assert "lives" in run(site, "drain", codes=(5,))["error"]
+            cluster.broker.kill()
+            release(store, held.values())
+            dropped = set(held) - set(listed(swept, topic))
+            assert dropped
+            # Its place is taken by the same broker without the line.
+            del cluster.options.broker_settings["managedLedgerStorageClassName"]  # type: ignore[attr-defined]  # a dict
+            cluster.broker.start()
+            eventually(lambda: not store.children_of(MARKING_BROKERS), 60)
+            assert run(site, "status", codes=(22, _OLD))["outbox"]["nodes"] > 0
+            plan = run(site, "drain")
+            assert (plan["executed"], plan["kept"]) == (False, [])
+            assert plan["marks"]["LEDGER"] >= len(dropped)
+            done = run(site, "drain", "--execute")
+            assert (done["marks"], done["nodes"], done["kept"]) == (plan["marks"], plan["nodes"], [])
+            assert store.children_of(OUTBOX_ROOT) == []
+            marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+            assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
+            rows = swept.sweep(*(marks[ledger_id] for ledger_id in sorted(dropped)))
+            assert {row.outcome for row in rows} == {Outcome.DELETED}
+    finally:
+        cluster.kill()
+
+
+def release(store: MetadataStore, paths: Iterable[str]) -> None:
+    """Delete the nodes below ledgers that kept the broker from deleting these."""
+    for path in paths:
+        node = store.get(path)
+        assert node is not None
+        store.delete_many([(path, node.version)])
+
+
+def run(site: DeletionSite, *arguments: str, codes: Sequence[int] = (0,)) -> Any:
+    """Run a command of `broker-marks`; return what it writes for programs."""
+    settings = {
+        "metadata_store.urls": f"['{site.store_url}']",
+        "pulsar.service_url": site.service_url,
+        "pulsar.admin_url": site.admin_url,
+        "deletion.topic": site.settings.deletion.topic,
+    }
+    options = [option for name, value in settings.items() for option in ("--set", f"{name}={value}")]
+    result = CliRunner().invoke(cli, ["-o", "json", *options, "broker-marks", *arguments])
+    assert result.exit_code in codes, result.output
+    return json.loads(result.stdout or result.stderr)
 
 
 def received(cluster: DevCluster, site: DeletionSite, expected: set[int]) -> list[PendingDeletion]:

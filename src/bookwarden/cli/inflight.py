@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxSize
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.config import Settings
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
+from bookwarden.errors import StoreError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.migration.watching import StorePhase, read_phases
@@ -18,6 +22,7 @@ from bookwarden.preflight import require_topics
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.migration import movable_stores_of
 from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.stores import open_metadata_store
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")
@@ -33,7 +38,8 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     """Count the pending deletions that wait.
 
     Counts messages on each partition of the deletion topic and of the retry topic, and names the first entry. The
-    broker's own backlog counts entries, each of which may hold a batch of messages. Tells too whether that entry cannot
+    broker's own backlog counts entries, each of which may hold a batch of messages. Counts too what waits in the outbox
+    of brokers that mark, which is before the deletion topic (docs/broker-marks.md). Tells too whether that entry cannot
     be read, and what the sweep waits for: a move of Pulsar's metadata, or a doubt about very many marks.
     """
     settings = invocation.settings
@@ -46,7 +52,29 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
             if backlog.first and (reason := topics.why_unreadable(backlog.topic, Position.parse(backlog.first)))
         }
         phases = read_phases(movable_stores_of(settings.metadata_store))
-        invocation.write(_describe(found, unreadable, phases, _doubts(settings, found)))
+        outbox = _outbox(settings)
+        invocation.write(_describe(found, outbox, unreadable, phases, _doubts(settings, found)))
+
+
+def _outbox(settings: Settings) -> OutboxSize | str:
+    """Return what waits in the outbox, or why that is not known."""
+    try:
+        with closing(open_metadata_store(settings.metadata_store, settings.metadata_store.urls[0])) as store:
+            return Outbox(store).size()
+    except StoreError as error:
+        return str(error)
+
+
+def outbox_data(size: OutboxSize, now_s: float) -> dict[str, object]:
+    """Return what programs read of the outbox."""
+    return {"nodes": size.nodes, "bytes": size.size, "oldest_seconds": round(size.oldest_s(now_s), 1)}
+
+
+def outbox_text(size: OutboxSize, now_s: float) -> str:
+    """Return what people read of the outbox."""
+    if not size.nodes:
+        return "empty"
+    return f"{counted(size.nodes, 'node')}, {counted(size.size, 'byte')}, the oldest {size.oldest_s(now_s):,.0f} s old"
 
 
 def _doubts(settings: Settings, found: InFlight) -> Sequence[SharedDoubt]:
@@ -60,8 +88,14 @@ def _doubts(settings: Settings, found: InFlight) -> Sequence[SharedDoubt]:
 
 
 def _describe(
-    found: InFlight, unreadable: Mapping[str, str], phases: Sequence[StorePhase], doubts: Sequence[SharedDoubt]
+    found: InFlight,
+    outbox: OutboxSize | str,
+    unreadable: Mapping[str, str],
+    phases: Sequence[StorePhase],
+    doubts: Sequence[SharedDoubt],
 ) -> Document:
+    now_s = time.time()
+    waiting = outbox_text(outbox, now_s) if isinstance(outbox, OutboxSize) else f"not known: {outbox}"
     rows = [
         (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact), backlog.first)
         for backlog in found.partitions
@@ -73,14 +107,14 @@ def _describe(
         Column("messages", right=True),
         Column("first entry"),
     )
-    parts: list[Part] = [Table(columns, tuple(rows))]
+    parts: list[Part] = [Table(columns, tuple(rows)), Facts((("outbox of brokers that mark", waiting),))]
     parts += [
         Note(f"{topic}: its first entry cannot be read ({reason}): see docs/metrics.md, An entry that cannot be read.")
         for topic, reason in unreadable.items()
     ]
     if not found.exact:
         parts.append(Note("~ is estimated; --max-entries looks into more."))
-    if not found.messages:
+    if not found.messages and outbox == OutboxSize():
         parts.append(Note("Nothing is in flight."))
     parts += [Note(f"The sweep may wait for this to be mended: {doubt}") for doubt in doubts]
     parts += [Note(_of_migration(at)) for at in phases if at.phase not in ("NOT_STARTED", "FAILED")]
@@ -89,6 +123,7 @@ def _describe(
         "entries": found.entries,
         "exact": found.exact,
         "partitions": found.partitions,
+        "outbox": outbox_data(outbox, now_s) if isinstance(outbox, OutboxSize) else {"problem": outbox},
         "unreadable": unreadable,
         "doubts": [{"cause": doubt.cause, "path": doubt.path, "reason": doubt.reason} for doubt in doubts],
         "migrations": phases,

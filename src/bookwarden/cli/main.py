@@ -18,6 +18,11 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
     LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nobody refers to, and reclaim them."),
     LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers drop by themselves and leave behind."),
+    LateCommand(
+        "broker-marks",
+        "bookwarden.cli.broker_marks:broker_marks",
+        "See which brokers mark, and turn that off or on.",
+    ),
     LateCommand("undo", "bookwarden.cli.undo:undo", "Put back what the sweep deleted."),
     LateCommand("inflight", "bookwarden.cli.inflight:inflight", "Count the pending deletions that wait."),
     LateCommand("no-shadow", "bookwarden.cli.no_shadow:no_shadow", "Take an unreadable node as no shadow topic."),

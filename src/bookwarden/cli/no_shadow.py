@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, operator, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, Table, counted, moment, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShadow, NoShadowRecords
@@ -88,7 +85,7 @@ def add(invocation: Invocation, path: str, why: str, dry_run: bool, yes: bool) -
             now = read_doubt(store, path)
             if now is None or now.content != content:
                 raise RefusedError(f"{path} has changed since it was shown: nothing was done for it; look again")
-            NoShadowRecords(store).write(NoShadow(doubt.path, content, _who(), int(time.time() * 1000), why))
+            NoShadowRecords(store).write(NoShadow(doubt.path, content, operator(), int(time.time() * 1000), why))
         notes = Note(f"{path} counts as no shadow topic until it changes."), Note(_OWN_MARKS)
         invocation.write(Document(_document(_doubts_at(metadata, path)), (shown, *notes)))
 
@@ -161,12 +158,3 @@ def _by(record: NoShadow) -> str:
 
 def _void(record: NoShadow) -> str:
     return f"{record.path} was taken as no shadow topic {_by(record)}; this is void, since the node has changed."
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

@@ -177,6 +177,14 @@ class SweepMetrics(QueryMetrics):
             ["topic"],
             registry=self.registry,
         )
+        self._outbox = {
+            name: Gauge(f"bookwarden_inflight_outbox_{name}", text, registry=self.registry)
+            for name, text in (
+                ("nodes", "Nodes in the outbox of all brokers that mark."),
+                ("bytes", "Bytes in the outbox of all brokers that mark."),
+                ("oldest_seconds", "Age of the oldest node of that outbox; 0 if there is none."),
+            )
+        }
         self._dlq_keeps_nothing = Gauge(
             "bookwarden_dlq_keeps_nothing",
             "1 while the DLQ lacks its topic or subscription, so that marks wait instead of being given up.",
@@ -252,6 +260,11 @@ class SweepMetrics(QueryMetrics):
         """Publish for how long the running batch has waited, by cause."""
         for cause, waited in seconds.items():
             self._waiting.labels(cause.value).set(waited)
+
+    def set_outbox(self, nodes: int, size: int, oldest_s: float) -> None:
+        """Publish what waits in the outbox of brokers that mark: nodes, bytes, and the age of the oldest."""
+        for name, value in (("nodes", nodes), ("bytes", size), ("oldest_seconds", oldest_s)):
+            self._outbox[name].set(value)
 
     def set_backlog(self, entries: Mapping[str, int], stuck_s: Mapping[str, float]) -> None:
         """Publish the backlog of each partition, and for how long it stands at an entry."""

@@ -1,13 +1,14 @@
-"""Nodes of brokers that mark what leaves their metadata: the outbox, and the deletion topic that they send to.
+"""Nodes of brokers that mark what leaves their metadata: the outbox, and what these brokers say and are told.
 
-Format: docs/broker-marks.md. The jar's side is broker/src/main/java/bookwarden/broker/marks: `OutboxFormat` and
-`DeletionTopic`.
+Format: docs/broker-marks.md. The jar's side is broker/src/main/java/bookwarden/broker/marks: `OutboxFormat`,
+`DeletionTopic`, `MarksEnabled` and `BrokerMarks`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 from uuid import UUID
@@ -22,7 +23,35 @@ OUTBOX_ROOT: Final = "/bookwarden/outbox"
 MARKING_BROKERS: Final = "/bookwarden/broker-marks/brokers"
 #: The deletion topic, for brokers.
 DELETION_TOPIC_NODE: Final = "/bookwarden/broker-marks/deletion-topic"
+#: Whether brokers mark; without this node they do.
+ENABLED_NODE: Final = "/bookwarden/broker-marks/enabled"
 _FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MarksEnabled:
+    """The state that an operator has set for all brokers: that they mark, or do not."""
+
+    enabled: bool
+    by: str = ""  #: User and machine; empty where nothing was ever set.
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MarkingBroker:
+    """A broker with the jar's line, as its own node says. Counts begin with its start."""
+
+    broker: str  #: HOST:PORT, as below /loadbalance/brokers.
+    mode: str  #: Of broker.conf: ``mark``.
+    enabled: bool  #: Whether it marks now; what is in its outbox it forwards in any case.
+    jar: str  #: Version.
+    started_ms: int  #: In ms since the epoch, by its own clock.
+    told_ms: int  #: When it said so.
+    unmarked_writes: int  #: That went on although what they drop is not in the outbox.
+    stored: Mapping[str, int]  #: Ledgers put into the outbox, by component, and ``OFFLOADED_COPY``.
+    gone: int  #: Of these, deleted by the broker itself.
+    sent: Mapping[str, int]  #: Marks that were confirmed, by type of ledger.
+    failed: Mapping[str, int]  #: Sends that were not, likewise; they are repeated.
 
 
 def encode_deletion_topic(topic: str, partitions: int, schema: str, subscription: str) -> bytes:
@@ -37,15 +66,63 @@ def encode_deletion_topic(topic: str, partitions: int, schema: str, subscription
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def encode_marks_enabled(state: MarksEnabled) -> bytes:
+    """Return the value of ENABLED_NODE."""
+    fields = {"format": _FORMAT, "enabled": state.enabled, "by": state.by, "time": state.at_ms}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_marks_enabled(raw: bytes) -> MarksEnabled:
+    """Return what ENABLED_NODE says; FormatError for another format, and for what is not as it must be."""
+    try:
+        fields = _fields(raw, ENABLED_NODE)
+        if not isinstance(fields["enabled"], bool):
+            raise TypeError("enabled is not true or false")
+        return MarksEnabled(fields["enabled"], str(fields["by"]), int(fields["time"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{ENABLED_NODE} is not as it must be: {type(error).__name__} {error}") from error
+
+
+def decode_marking_broker(raw: bytes) -> MarkingBroker:
+    """Return what a node below MARKING_BROKERS says; FormatError as for `decode_marks_enabled`."""
+    try:
+        fields = _fields(raw, MARKING_BROKERS)
+        return MarkingBroker(
+            broker=str(fields["broker"]),
+            mode=str(fields["mode"]),
+            enabled=bool(fields["enabled"]),
+            jar=str(fields["jar"]),
+            started_ms=int(fields["started"]),
+            told_ms=int(fields["time"]),
+            unmarked_writes=int(fields["unmarkedWrites"]),
+            stored=_counts(fields["stored"]),
+            gone=int(fields["gone"]),
+            sent=_counts(fields["sent"]),
+            failed=_counts(fields["failed"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{type(error).__name__} {error}"
+        raise FormatError(f"a node below {MARKING_BROKERS} is not as it must be: {problem}") from error
+
+
+def _counts(fields: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(count) for name, count in fields.items()}
+
+
+def _fields(raw: bytes, what: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(raw)
+    if fields["format"] != _FORMAT:
+        raise FormatError(f"{what}: format {fields['format']!r} is not {_FORMAT}: another bookwarden wrote it")
+    return fields
+
+
 def decode_outbox_node(raw: bytes, reason: str) -> list[PendingDeletion]:
     """Return the marks that a node of the outbox stands for.
 
     Raises FormatError for another format, and for what is not as it must be.
     """
     try:
-        fields = json.loads(raw)
-        if fields["format"] != _FORMAT:
-            raise FormatError(f"outbox: format {fields['format']!r} is not {_FORMAT}: another bookwarden wrote it")
+        fields = _fields(raw, "outbox")
         drivers = [(driver["name"], driver["metadata"]) for driver in fields["drivers"]]
         return [mark for drop in fields["drops"] for mark in _marks(drop, drivers, reason)]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

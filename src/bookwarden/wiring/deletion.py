@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
+from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers, Outbox
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
@@ -19,6 +20,7 @@ from bookwarden.clusters.pulsar.roots.proof import require_some_ledger
 from bookwarden.config import DeletionSettings, Settings
 from bookwarden.deletion.journal.reading import JournalDamage
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.outbox_drain import OutboxDrain
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
@@ -84,6 +86,29 @@ class PhaseOneContext(Resources):
             self.removal = Removal(self.marker, store, topics, migrations=migrations)
             ownership, nodes = BundleOwnership(self.metadata.store), self.metadata.node_check
             self.store_trim = StoreTrim(self.marker, store, ownership, self.metadata.catalog, nodes)
+
+
+class BrokerMarksContext(Resources):
+    """Everything about brokers that mark; close it, or use it in a with statement."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        with self._closed_on_error():
+            self.metadata = self._keep(MetadataContext(settings))
+            self.brokers = MarkingBrokers(self.metadata.store)
+            self.outbox = Outbox(self.metadata.store)
+
+            #: Only plans to forward the outbox.
+            self.planned_drain = OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog)
+
+    @cached_property
+    def drain(self) -> OutboxDrain:
+        """What forwards the outbox."""
+        connection, deletion = connection_of(self._settings.pulsar), self._settings.deletion
+        sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
+        marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
+        return OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog, marker)
 
 
 class UndoContext(Resources):

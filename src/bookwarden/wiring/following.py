@@ -10,6 +10,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
+from bookwarden.deletion.dropped.brokers import BrokersThatMark
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
 from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadNodes, SteadyClock
 from bookwarden.deletion.dropped.table import FollowedNodes
@@ -18,7 +19,7 @@ from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from bookwarden.wiring.stores import open_metadata_store
 
 
@@ -55,6 +56,7 @@ class FollowContext(Resources):
         self._metadata = metadata
         self._on_report = on_report
         self._topics = Topics(metadata.admin)
+        brokers = BrokersThatMark(metadata.stores, lambda: self._in_flight)
         follow, deletion = settings.follow, settings.deletion
         with self._closed_on_error():
             check = DropCheck(
@@ -66,6 +68,7 @@ class FollowContext(Resources):
                 None if follow.dry_run else self._marker,
                 partial(self._topics.why_nothing_is_kept, deletion.topic, deletion.subscription),
                 None if follow.dry_run else self._later,
+                brokers.doubles,
             )
             self.dropped = DroppedLedgers(
                 nodes,
@@ -73,10 +76,15 @@ class FollowContext(Resources):
                 read,
                 SteadyClock(),
                 keep,
+                brokers=brokers,
                 most_due=follow.ledgers_per_batch,
                 look_again_s=min(60.0, follow.grace_seconds),
                 most_pending=follow.max_pending,
             )
+
+    @cached_property
+    def _in_flight(self) -> TopicsContext:
+        return self._keep(TopicsContext(self._settings, self._metadata.admin))
 
     @cached_property
     def _marker(self) -> Marker:

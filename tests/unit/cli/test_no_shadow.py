@@ -11,12 +11,14 @@ from click.testing import CliRunner, Result
 
 import bookwarden.cli.inflight as inflight
 from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreAccessError
 from bookwarden.ledgers.backlog import PartitionBacklog
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.wire.broker_marks import OUTBOX_ROOT
 from servers.population import Population
 
 BROKEN = ManagedLedgerHolder("t/ns/persistent/broken")
@@ -117,30 +119,59 @@ def test_a_node_that_changes_during_the_question_is_not_taken(
     assert "has changed since it was shown" in refused.stderr
 
 
+class Topics:
+    """The deletion topics, with what the retry topic has in flight."""
+
+    admin = None
+    on_retry_topic = 0
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def in_flight(self, _: int) -> InFlight:
+        deletion, number = "persistent://pulsar/system/__ledger_deletion", self.on_retry_topic
+        retry = PartitionBacklog(f"{deletion}-RETRY-partition-1", number, number, exact=True)
+        return InFlight((retry, PartitionBacklog(f"{deletion}-partition-1", 9, 9, exact=True)))
+
+    def __enter__(self) -> Topics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 @pytest.mark.parametrize(("on_retry_topic", "named"), [(10_000, [PATH]), (9_999, []), (0, [])])
+@pytest.mark.usefixtures("store")
 def test_inflight_names_the_node_once_the_retry_topic_is_full(
-    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, on_retry_topic: int, named: list[str]
+    url: str, monkeypatch: pytest.MonkeyPatch, on_retry_topic: int, named: list[str]
 ) -> None:
-    backlog = PartitionBacklog(
-        "persistent://pulsar/system/__ledger_deletion-RETRY-partition-1", on_retry_topic, on_retry_topic, exact=True
-    )
-    deletion = PartitionBacklog("persistent://pulsar/system/__ledger_deletion-partition-1", 9, 9, exact=True)
-
-    class Topics:
-        admin = None
-        in_flight = staticmethod(lambda _: InFlight((backlog, deletion)))
-
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def __enter__(self) -> Topics:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
+    monkeypatch.setattr(Topics, "on_retry_topic", on_retry_topic)
     monkeypatch.setattr(inflight, "require_topics", lambda *_: None)
     monkeypatch.setattr(inflight, "TopicsContext", Topics)
     found = run(url, "inflight")
     assert found.exit_code == 0, found.output
     assert [SimpleNamespace(**doubt).path for doubt in json.loads(found.stdout)["doubts"]] == named
+
+
+def test_inflight_has_the_outbox_as_a_second_figure(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inflight, "require_topics", lambda *_: None)
+    monkeypatch.setattr(inflight, "TopicsContext", Topics)
+    empty = {"nodes": 0, "bytes": 0, "oldest_seconds": 0.0}
+    assert json.loads(run(url, "inflight").stdout)["outbox"] == empty
+    for number in (7, 8):
+        store.create(f"{OUTBOX_ROOT}/b1:8080-00000001/0/{number}", bytes(500), make_parents=True)
+    found = json.loads(run(url, "inflight").stdout)
+    assert (found["total"], found["outbox"]["nodes"], found["outbox"]["bytes"]) == (9, 2, 1000)
+    assert 0 <= found["outbox"]["oldest_seconds"] < 60
+    text = CliRunner().invoke(cli, ["--set", f"metadata_store.urls=['{url}']", "inflight"]).stdout
+    assert "2 nodes, 1,000 bytes, the oldest " in text
+
+    def refused(_: Outbox) -> None:
+        raise StoreAccessError("no right to read")
+
+    # The backlog is shown in any case.
+    monkeypatch.setattr(Outbox, "size", refused)
+    found = json.loads(run(url, "inflight").stdout)
+    assert (found["total"], found["outbox"]) == (9, {"problem": "no right to read"})

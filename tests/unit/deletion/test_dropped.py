@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import pytest
 
 from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.deletion.dropped import following
+from bookwarden.deletion.dropped.brokers import BrokersThatMark
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks, Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.table import BROKERS_FIRST_MS, Changes, FollowedNodes, NodeNow
 from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import FormatError, NotFoundError, StoreUnavailableError
+from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
@@ -24,7 +27,9 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerRead
 from bookwarden.ledgers.nodes.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.outcomes import DropOutcome
-from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion
+from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Request, mark_of_holder
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT
 
 ROOT, OTHER = "zk:one", "zk:other"
 NAME = "t/n/persistent/orders"
@@ -238,6 +243,7 @@ class Ground:
         dry: bool = False,
         most_due: int = 100,
         most_pending: int = 1000,
+        brokers: BrokersThatMark | None = None,
     ) -> None:
         self.ledgers, self.live, self.sent = Ledgers(), Live(), Sent()
         self.now_s = 0.0
@@ -249,6 +255,7 @@ class Ground:
             *(self.nodes, self.ledgers, self.live, copies or OffloadStores(), marks),  # type: ignore[arg-type]  # what it asks for
             why_not_kept=lambda: self.why_not_kept,
             later=None if dry else LaterMarks(self._later, lambda: self.why_not_kept),
+            doubles=(lambda _: ()) if brokers is None else brokers.doubles,
         )
         self.late, self.delays = Sent(), list[float]()
         self.told: list[Looked] = []
@@ -257,6 +264,7 @@ class Ground:
             *(self.nodes, check, self._read, lambda: self.now_s, self._keep),
             most_due=most_due,
             look_again_s=60,
+            brokers=brokers,
             most_pending=most_pending,
         )
 
@@ -653,3 +661,84 @@ def test_timers_that_any_clock_may_have_set_stay_as_they_are(caplog: pytest.LogC
     before = dict(ground.nodes.timers.items())
     ground.dropped.resume()
     assert (dict(ground.nodes.timers.items()), caplog.text) == (before, "")
+
+
+class Brokers(BrokersThatMark):
+    """One broker that marks in ROOT, and what it marked, in its outbox or in flight."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.store = MemoryStore()
+        self.requests: set[Request] = set()
+        self.failing = False
+        self.entries_in_flight = 5
+        super().__init__({ROOT: self.store, OTHER: MemoryStore()}, lambda: self, lambda: self.now_s)
+        self.say(enabled=True)
+
+    def entries(self) -> dict[str, EntriesBehind]:
+        return {"deletion": EntriesBehind(self.entries_in_flight, None)}
+
+    def requests_in_flight(self) -> set[Request]:
+        if self.failing:
+            raise PulsarUnavailableError("no broker")
+        return self.requests
+
+    def say(self, *, enabled: bool) -> None:
+        path = f"{MARKING_BROKERS}/b1:8080-1"
+        fields = dict.fromkeys(("jar", "started", "time", "unmarkedWrites", "gone"), 0)
+        value = {**fields, "format": 1, "broker": "b1:8080", "mode": "mark", "enabled": enabled}
+        raw = json.dumps({**value, "stored": {}, "sent": {}, "failed": {}}).encode()
+        node = self.store.get(path)
+        if node is None:
+            self.store.create(path, raw, make_parents=True)
+        else:
+            self.store.put(path, raw, node.version)
+
+
+def test_where_a_broker_marks_what_is_still_there_is_marked_five_minutes_later() -> None:
+    brokers = Brokers()
+    ground = Ground(brokers=brokers)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([9]), True)
+    for ledger_id in (1, 2, 3):
+        ground.ledgers.add(ledger_id, ORDERS)
+    ground.begin(now(topic(1, 2, 9)), now(topic(3), root=OTHER))
+    ground.take(now(topic(2, 9)), now(None, root=OTHER))
+    # The brokers of the other root do not mark.
+    assert ground.settle(600) == {3: DropOutcome.MARKED}
+    assert ground.settle(BROKERS_FIRST_MS / 1000 - 1) == {}
+    assert ground.settle(1) == {1: DropOutcome.MARKED}
+    # Turned off, which is seen within half a minute.
+    brokers.say(enabled=False)
+    brokers.now_s = 31
+    ground.take(now(topic(9)))
+    assert ground.settle(600) == {2: DropOutcome.MARKED}
+
+
+def test_that_a_broker_marks_counts_until_the_store_says_otherwise() -> None:
+    brokers = Brokers()
+    assert brokers.roots() == {ROOT}
+    brokers.store.close()
+    brokers.now_s = 31
+    assert brokers.roots() == {ROOT}
+
+
+@pytest.mark.parametrize(("failing", "entries", "doubles"), [(False, 10_000, 2), (False, 10_001, 1), (True, 5, 1)])
+def test_marks_that_a_broker_made_already_are_counted_and_made_again(failing: bool, entries: int, doubles: int) -> None:
+    brokers = Brokers()
+    brokers.failing, brokers.entries_in_flight = failing, entries
+    brokers.requests = {mark_of_holder(2, ORDERS, "dropped by broker b1").request}
+    drop = {"managedLedger": NAME, "time": 5, "data": [1, 4]}
+    node = json.dumps({"format": 1, "drops": [drop], "drivers": []}).encode()
+    brokers.store.create(f"{OUTBOX_ROOT}/b1:8080-1/0/0", node, make_parents=True)
+    brokers.store.create(f"{OUTBOX_ROOT}/b1:8080-1/0/1", b"damaged")
+    ground = Ground(brokers=brokers)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([9]), True)
+    for ledger_id in (1, 2, 3):
+        ground.ledgers.add(ledger_id, ORDERS)
+    ground.begin(now(topic(1, 2, 3, 9)))
+    ground.take(now(topic(9)))
+    ground.now_s += 900
+    tally = Tally()
+    ground.dropped.settle(tally)
+    assert {mark.ledger_id for mark in ground.sent.marks} == {1, 2, 3}
+    assert tally.doubles == doubles

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.deletion.dropped.drops import DropCause
 from bookwarden.deletion.dropped.following import Tally
 from bookwarden.deletion.phase_one.mark import Marker
@@ -15,8 +17,11 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
+from bookwarden.pipelines.sweep import driver
+from bookwarden.wire.broker_marks import OUTBOX_ROOT
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -37,6 +42,8 @@ def test_every_series_of_the_sweep_is_zero_before_the_first_batch() -> None:
     for outcome in ("malformed", "poisonous"):
         assert value(registry, "outcomes_total", ledger_type="unknown", outcome=outcome) == 0
     assert value(registry, "batch_seconds_count") == 0
+    for name in ("nodes", "bytes", "oldest_seconds"):
+        assert value(registry, f"inflight_outbox_{name}") == 0
 
 
 def test_every_metric_and_every_outcome_is_in_the_documents() -> None:
@@ -143,7 +150,7 @@ def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks()
 
 
 def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
-    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5)
+    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5, doubles=3)
     trimmed = (PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED)
     labels = {"kind": "managed ledger", "cause": "trimmed"}
     assert value(metrics.registry, "follow_still_there_total", **labels) == 0
@@ -155,5 +162,23 @@ def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
     found = [value(metrics.registry, f"follow_{name}") for name in ("nodes", "pending", "lag_seconds")]
     assert found == [10, 4, 2.5]
     assert value(metrics.registry, "follow_unreadable_nodes_total") == 1
+    assert value(metrics.registry, "follow_doubles_total") == 3
     metrics.count(Tally(), 10, 3, 0.1)
     assert value(metrics.registry, "follow_lag_seconds") == 2.5
+
+
+def test_the_outbox_of_brokers_that_mark_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, metrics = 1_700_000_000.0, SweepMetrics()
+    monkeypatch.setattr(driver.time, "time", lambda: now)
+    store = MemoryStore(lambda: now)
+    store.create(f"{OUTBOX_ROOT}/b1:8080-00000001/0/0", bytes(100), make_parents=True)
+    now += 40
+    store.create(f"{OUTBOX_ROOT}/b1:8080-00000001/0/1", bytes(20))
+    outbox = Outbox(store)
+    driver._show_outbox(outbox, metrics)
+    names = ("nodes", "bytes", "oldest_seconds")
+    assert [value(metrics.registry, f"inflight_outbox_{name}") for name in names] == [2, 120, 40]
+    store.close()
+    # What cannot be seen is logged, and stays as it was.
+    driver._show_outbox(outbox, metrics)
+    assert value(metrics.registry, "inflight_outbox_nodes") == 2

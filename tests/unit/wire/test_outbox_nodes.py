@@ -9,7 +9,13 @@ import pytest
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.pending_deletion import LedgerType
-from bookwarden.wire.broker_marks import decode_outbox_node
+from bookwarden.wire.broker_marks import (
+    MarksEnabled,
+    decode_marking_broker,
+    decode_marks_enabled,
+    decode_outbox_node,
+    encode_marks_enabled,
+)
 
 NODE = (
     '{"format":1,"drops":[{"managedLedger":"x/y/persistent/t","time":1700000000000,'
@@ -57,3 +63,23 @@ def test_fields_that_are_not_known_are_ignored() -> None:
     fields = json.loads(NODE)
     fields["drops"][0]["former"] = "AA=="
     assert len(decode_outbox_node(json.dumps(fields).encode(), "")) == 8
+
+
+def test_whether_brokers_mark_is_read_as_it_was_written() -> None:
+    state = MarksEnabled(False, "me@here", 7)
+    raw = encode_marks_enabled(state)
+    assert json.loads(raw) == {"format": 1, "enabled": False, "by": "me@here", "time": 7}
+    assert decode_marks_enabled(raw) == state
+
+
+@pytest.mark.parametrize("broken", ["", "[]", '{"format":2,"enabled":true,"by":"","time":0}', '{"format":1}'])
+def test_another_value_there_is_an_error(broken: str) -> None:
+    with pytest.raises(FormatError, match="enabled"):
+        decode_marks_enabled(broken.encode())
+    with pytest.raises(FormatError, match="brokers"):
+        decode_marking_broker(broken.encode())
+
+
+def test_a_text_is_neither_on_nor_off() -> None:
+    with pytest.raises(FormatError, match="true or false"):
+        decode_marks_enabled(b'{"format":1,"enabled":"false","by":"","time":0}')

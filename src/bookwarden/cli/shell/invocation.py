@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -90,6 +93,16 @@ class Invocation:
             logging.getLogger(name).setLevel(logging.DEBUG if self.debug else logging.CRITICAL)
         # It logs each call into Spark with its arguments, and some of those are secrets.
         logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def operator() -> str:
+    """Return the user and the machine, as what was done by a person is signed."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 pass_invocation = click.make_pass_decorator(Invocation)

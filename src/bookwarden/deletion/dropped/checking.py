@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Final
 
@@ -27,7 +27,7 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, UnreadableCopy
 from bookwarden.ledgers.outcomes import DropOutcome
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, mark_of_holder
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Request, mark_of_holder
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +38,16 @@ _WITH_MARK: Final = frozenset((DropOutcome.MARKED, DropOutcome.HANDED_OVER))
 class Looked:
     """A drop, looked at."""
 
-    drop: Drop
-    outcome: DropOutcome
+    drop: Drop  #: As its timer had it.
+    outcome: DropOutcome  #: What becomes of it.
     reason: str = ""  #: For people; empty where the outcome says it all.
     holder: Holder | None = None  #: By its metadata; None where that was not read, or names none.
     ledger: StoredLedger | None = None  #: None where it is not there, and for a copy.
+    is_double: bool = False  #: It is marked, and a broker had marked it already.
 
     def ending_as(self, outcome: DropOutcome, reason: str = "") -> Looked:
         """Return it with another outcome, and reason where there is another one."""
-        return Looked(self.drop, outcome, reason or self.reason, self.holder, self.ledger)
+        return replace(self, outcome=outcome, reason=reason or self.reason)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class DropCheck:
     #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
     later: LaterMarks | None = None  #: None in a dry run.
+    #: Returns what of these brokers marked already, so that it is marked twice.
+    doubles: Callable[[Sequence[PendingDeletion]], Collection[Request]] = lambda _: ()
 
     def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
         """Look at each and mark what is to be marked; the order is kept.
@@ -94,7 +97,11 @@ class DropCheck:
             return _sent(looked, None)
         if (why := self.why_not_kept()) is not None:
             raise NotFoundError(why)
-        return _sent(looked, self.marks)
+        doubles = self.doubles([_mark_of(one) for one in looked if one.outcome is DropOutcome.MARKED])
+        return [
+            replace(one, is_double=one.outcome is DropOutcome.MARKED and _mark_of(one).request in doubles)
+            for one in _sent(looked, self.marks)
+        ]
 
     def hand_over(self, drops: Sequence[Drop], delay_s: float) -> list[Looked]:
         """Mark each for the sweep to verify after the delay, without more than a look at BookKeeper's metadata.

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bookwarden.deletion.dropped.brokers import BrokersThatMark
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.drops import DropCause, Key
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.table import BROKERS_FIRST_MS, FollowedNodes, NodeNow
 from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
@@ -51,6 +52,7 @@ class Tally:
     dropped: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Looked at, and named by nobody.
     still_there: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Of these.
     outcomes: Counter[DropOutcome] = field(default_factory=Counter)  #: Of all looks.
+    doubles: int = 0  #: Marks of what was in the outbox of brokers, or in flight, already.
 
 
 #: Reads what nodes of a metadata root name now, never older than the call; StoreError where the root does not answer.
@@ -66,7 +68,7 @@ class DroppedLedgers:
     are not kept: those that are due first are marked for the sweep to look at them then.
 
     ``keep`` is called with each part of the looks, all that is to be told of it: what was not simply gone, and what
-    waits, when it begins to and for another reason.
+    waits, when it begins to and for another reason. ``brokers`` are those that mark by themselves, where any may.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class DroppedLedgers:
         clock: Callable[[], float],
         keep: Keep,
         *,
+        brokers: BrokersThatMark | None = None,
         most_due: int = 10_000,
         look_again_s: float = 60.0,
         most_pending: int = 10_000_000,
@@ -86,6 +89,7 @@ class DroppedLedgers:
         self._read = read
         self._clock = clock
         self._keep = keep
+        self._brokers = brokers
         self._most_pending = most_pending
         self._most_due = most_due
         self._look_again_s = look_again_s
@@ -93,7 +97,7 @@ class DroppedLedgers:
     def resume(self) -> None:
         """Take up timers that were loaded, and may have been set by a clock that was ahead."""
         now_ms = self._now_ms()
-        longest_ms = max(self.nodes.grace_ms, _LONGEST_PAUSE_MS)
+        longest_ms = max(self.nodes.grace_ms + BROKERS_FIRST_MS, _LONGEST_PAUSE_MS)
         pulled = self.nodes.timers.pull_in(now_ms, now_ms + longest_ms)
         if pulled:
             logger.warning(
@@ -105,6 +109,8 @@ class DroppedLedgers:
     def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
         """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
         now_ms = self._now_ms()
+        if self._brokers is not None:
+            self.nodes.roots_that_mark = self._brokers.roots()
         for row in _Noted(tally, now_ms).noted(rows):
             tally.seen_dropped += len(self.nodes.take((row,), now_ms))
             if len(self.nodes.changes) >= _MANY_CHANGES:
@@ -164,6 +170,7 @@ class DroppedLedgers:
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
             tally.outcomes[one.outcome] += 1
+            tally.doubles += one.is_double
             if one.outcome.is_there or one.outcome is DropOutcome.GONE:
                 tally.dropped[kind] += 1
             if one.outcome.is_there:

@@ -35,6 +35,11 @@ class FollowMetrics(QueryMetrics):
         self._outcomes = Counter(
             "bookwarden_follow_outcomes", "What was dropped, by outcome.", ["outcome"], registry=self.registry
         )
+        self._doubles = Counter(
+            "bookwarden_follow_doubles",
+            "Marks of what a broker that marks had in its outbox, or on the deletion topics, already.",
+            registry=self.registry,
+        )
         self._nodes = Gauge("bookwarden_follow_nodes", "Nodes whose ledgers are known.", registry=self.registry)
         self._pending = Gauge(
             "bookwarden_follow_pending", "Dropped ledgers and copies that will be looked at.", registry=self.registry
@@ -66,6 +71,7 @@ class FollowMetrics(QueryMetrics):
             self._still_there.labels(place.value, cause.value).inc(number)
         for outcome, number in tally.outcomes.items():
             self._outcomes.labels(outcome.value).inc(number)
+        self._doubles.inc(tally.doubles)
         self._problems.inc(tally.problems)
         self._nodes.set(nodes)
         self._pending.set(pending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
+from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.clusters.pulsar.rest.topics import Topics
@@ -96,7 +98,7 @@ def _run_sweep(
         with (
             _alone(settings, metadata.store, supervisor.stop),
             stopped_by_signals(supervisor.stop),
-            _published(settings, metrics, topics, doubts),
+            _published(settings, metrics, topics, doubts, Outbox(metadata.store)),
         ):
             answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
             answered(partial(require_sweeping, settings, metadata))
@@ -181,8 +183,10 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
 
 
 @contextmanager
-def _published(settings: Settings, metrics: SweepMetrics, topics: TopicsContext, doubts: DoubtWatch) -> Iterator[None]:
-    with _topics_watched(settings, topics, metrics, doubts):
+def _published(
+    settings: Settings, metrics: SweepMetrics, topics: TopicsContext, doubts: DoubtWatch, outbox: Outbox
+) -> Iterator[None]:
+    with _topics_watched(settings, topics, metrics, doubts, outbox):
         if not settings.metrics.port:
             yield
             return
@@ -196,9 +200,18 @@ def _on_retry_topic(settings: Settings, backlog: Mapping[str, EntriesBehind]) ->
     return sum(entries for topic, entries in found if topic.base == retry_topic)
 
 
+def _show_outbox(outbox: Outbox, metrics: SweepMetrics) -> None:
+    try:
+        size = outbox.size()
+    except StoreError as error:
+        logger.warning("the outbox of brokers that mark cannot be seen: %s", error)
+        return
+    metrics.set_outbox(size.nodes, size.size, size.oldest_s(time.time()))
+
+
 @contextmanager
 def _topics_watched(
-    settings: Settings, topics: TopicsContext, metrics: SweepMetrics, doubts: DoubtWatch
+    settings: Settings, topics: TopicsContext, metrics: SweepMetrics, doubts: DoubtWatch, outbox: Outbox
 ) -> Iterator[None]:
     stuck = StuckWatch(topics.why_unreadable)
 
@@ -212,6 +225,7 @@ def _topics_watched(
                 logger.warning("the backlog of the sweep's subscription cannot be seen: %s", error)
             except StoreError as error:
                 logger.warning("whether the sweep waits for a doubt cannot be seen: %s", error)
+            _show_outbox(outbox, metrics)
             if ended.wait(_WATCH_SECONDS):
                 return
 

@@ -24,13 +24,17 @@ final class BrokerMarks {
     private static final ObjectMapper JSON = new ObjectMapper();
     /** The counts in the node of this broker are so old at most. */
     private static final long COUNTS_MILLIS = 30_000;
+    /** From one look whether marks are on to the next. */
+    private static final long LOOK_MILLIS = 3_000;
 
     private final MarkSettings settings;
     private final MetadataStoreExtended store;
     private final Outbox outbox;
+    private final MarksEnabled enabled;
     private final EphemeralNode live;
     private final long started = System.currentTimeMillis();
-    private final ScheduledExecutorService thread = Executors.newSingleThreadScheduledExecutor(task -> {
+    /** One forwards, and may wait for the deletion topic; the other looks whether marks are on, and says so. */
+    private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(2, task -> {
         Thread made = new Thread(task, "bookwarden-marks");
         made.setDaemon(true);
         return made;
@@ -46,12 +50,14 @@ final class BrokerMarks {
         this.store = store;
         String folder = settings.broker() + "-" + UUID.randomUUID().toString().substring(0, 8);
         outbox = new Outbox(store, Outbox.ROOT + "/" + folder, settings.maxBytes(), settings.limitMillis());
+        enabled = new MarksEnabled(store, settings.limitMillis());
         live = new EphemeralNode(store, Forwarder.BROKERS + "/" + folder, settings.limitMillis());
     }
 
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
         used = true;
+        enabled.read();
         announce();
         try {
             Answers.within(settings.limitMillis(), store.put(outbox.folder(), new byte[] {}, Optional.of(-1L))).get();
@@ -59,8 +65,8 @@ final class BrokerMarks {
             LOG.error("{} cannot be made, so that writes will go on unmarked: {}", outbox.folder(),
                     Answers.cause(e).toString());
         }
-        return MarkingStore.wrap(wrapped, new NodeValues(), outbox, settings.rememberedBytes(),
-                settings.limitMillis());
+        return MarkingStore.wrap(wrapped, new NodeValues(), outbox, enabled::get,
+                settings.rememberedBytes(), settings.limitMillis());
     }
 
     /** Return whether the broker asked for the store. */
@@ -76,19 +82,33 @@ final class BrokerMarks {
     void start(LongFunction<CompletableFuture<Boolean>> exists, MarkSender markSender) {
         sender = markSender;
         forwarder = new Forwarder(settings, store, outbox, exists, sender::send);
-        thread.scheduleWithFixedDelay(this::poll, 0, settings.pollMillis(), TimeUnit.MILLISECONDS);
+        schedule(forwarder::poll, settings.pollMillis());
+        schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));
         LOG.info("ledgers that leave the metadata are marked, in {}", outbox.folder());
     }
 
-    private void poll() {
-        try {
-            announce();
-            forwarder.poll();
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-        } catch (Throwable e) {
-            LOG.error("marks are forwarded at the next poll", e);
+    /** What is done from time to time; an error is logged, and does not end it. */
+    private interface Task {
+        void run() throws InterruptedException;
+    }
+
+    private void schedule(Task task, long millis) {
+        threads.scheduleWithFixedDelay(() -> {
+            try {
+                task.run();
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            } catch (Throwable e) {
+                LOG.error("tried again in {} ms", millis, e);
+            }
+        }, 0, millis, TimeUnit.MILLISECONDS);
+    }
+
+    private void look() throws InterruptedException {
+        if (enabled.read()) {
+            counts = null;
         }
+        announce();
     }
 
     /** Say in a node of this broker that it marks. */
@@ -109,6 +129,7 @@ final class BrokerMarks {
     private byte[] value() throws JsonProcessingException {
         ObjectNode fields = JSON.createObjectNode();
         fields.put("format", 1).put("broker", settings.broker()).put("mode", MarkSettings.MARK);
+        fields.put("enabled", enabled.get());
         fields.put("host", EphemeralNode.host()).put("pid", ProcessHandle.current().pid());
         fields.put("jar", EphemeralNode.jar()).put("started", started).put("time", System.currentTimeMillis());
         fields.put("outboxNodes", forwarder == null ? 0 : forwarder.nodes());
@@ -132,7 +153,7 @@ final class BrokerMarks {
 
     /** Stop to forward; what is in the outbox is forwarded after the next start. */
     void close() {
-        thread.shutdownNow();
+        threads.shutdownNow();
         if (sender != null) {
             sender.close();
         }

@@ -55,7 +55,8 @@ final class Forwarder {
     private final Map<String, Node> nodes = new HashMap<>();
     private String error = "";
     private String reported = "";
-    private long oldestMillis;
+    private volatile int count;
+    private volatile long oldestMillis;
 
     /** Sends marks; returns whether all were confirmed. */
     interface Sender {
@@ -118,7 +119,7 @@ final class Forwarder {
 
     /** Return the number of nodes that were there at the last poll. */
     int nodes() {
-        return nodes.size();
+        return count;
     }
 
     /** Return the age of the oldest of them; 0 if there is none. */
@@ -138,8 +139,9 @@ final class Forwarder {
                 forward(folder, listed);
             }
             nodes.keySet().retainAll(listed);
+            count = nodes.size();
             oldestMillis = nodes.values().stream().mapToLong(Node::age).max().orElse(0);
-            MarkMetrics.NODES.set(nodes.size());
+            MarkMetrics.NODES.set(count);
             MarkMetrics.BYTES.set(outbox.bytes());
             MarkMetrics.OLDEST.set(oldestMillis / 1000.0);
             report(error);

@@ -12,6 +12,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.BiConsumer;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.pulsar.metadata.api.GetResult;
@@ -33,14 +34,16 @@ final class MarkingStore implements InvocationHandler {
     private final MetadataStoreExtended store;
     private final NodeValues values;
     private final Outbox outbox;
+    private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
-    private MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, long rememberedBytes,
-                         long limitMillis) {
+    private MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, BooleanSupplier enabled,
+                         long rememberedBytes, long limitMillis) {
         this.limitMillis = limitMillis;
+        this.enabled = enabled;
         this.store = store;
         this.values = values;
         this.outbox = outbox;
@@ -48,11 +51,14 @@ final class MarkingStore implements InvocationHandler {
                 .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
     }
 
+    /**
+     * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
+     */
     static MetadataStoreExtended wrap(MetadataStoreExtended store, NodeValues values, Outbox outbox,
-                                      long rememberedBytes, long limitMillis) {
+                                      BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
         return (MetadataStoreExtended) Proxy.newProxyInstance(MarkingStore.class.getClassLoader(),
                 new Class<?>[] {MetadataStoreExtended.class},
-                new MarkingStore(store, values, outbox, rememberedBytes, limitMillis));
+                new MarkingStore(store, values, outbox, enabled, rememberedBytes, limitMillis));
     }
 
     /** The value of a node, of which most are never needed: it is parsed when it is. */
@@ -142,7 +148,7 @@ final class MarkingStore implements InvocationHandler {
 
     /** Mark what a put drops; the answer never fails, and is there at once if that is nothing. */
     private CompletableFuture<Void> markPut(NodePath node, String path, Known next, Optional<Long> expected) {
-        if (expected.isPresent() && expected.get() < 0) {
+        if (!enabled.getAsBoolean() || expected.isPresent() && expected.get() < 0) {
             return DONE;
         }
         try {
@@ -181,7 +187,8 @@ final class MarkingStore implements InvocationHandler {
      */
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
                                            Function<Optional<Long>, CompletableFuture<Void>> write) {
-        return inOrder(node, path, () -> write.apply(expected), left -> after(delete(node, path, expected, write, 1),
+        return inOrder(node, path, () -> write.apply(expected), left -> after(
+                enabled.getAsBoolean() ? delete(node, path, expected, write, 1) : write.apply(expected),
                 (x, error) -> {
                     // What is created next begins with the first version again.
                     known.invalidate(path);

@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
@@ -67,6 +68,55 @@ class BrokerMarksTest {
         marks.start(id -> CompletableFuture.completedFuture(false), sender());
         until(() -> watched.nodes(marks.folder()).isEmpty());
         marks.close();
+    }
+
+    @Test
+    void itIsTurnedOffAndOnAndTheNodeOfTheBrokerSaysSo() throws Exception {
+        BrokerMarks marks = new BrokerMarks(SETTINGS, watched.store);
+        MetadataStoreExtended store = marks.wrap(watched.store);
+        CountDownLatch asked = new CountDownLatch(1);
+        marks.start(id -> {
+            asked.countDown();
+            return stuck();
+        }, sender());
+        get(store.put(TOPIC, topic(1, 2, 3, 4), Optional.of(-1L)));
+        get(store.put(TOPIC, topic(2, 3, 4), Optional.of(0L)));
+        assertTrue(live(marks).get("enabled").booleanValue());
+        // What forwards may wait for long: that keeps nothing else waiting.
+        assertTrue(asked.await(20, TimeUnit.SECONDS));
+        watched.put(MarksEnabled.PATH, "{\"format\":1,\"enabled\":false}");
+        until(() -> !live(marks).get("enabled").booleanValue());
+        get(store.put(TOPIC, topic(3, 4), Optional.of(1L)));
+        assertEquals(List.of("t/n/persistent/topic: data 1"), watched.outbox(marks.folder()));
+        // One that starts now is off at once, and what cannot be understood changes nothing.
+        BrokerMarks later = new BrokerMarks(SETTINGS, watched.store);
+        later.wrap(watched.store);
+        assertFalse(live(later).get("enabled").booleanValue());
+        watched.put(MarksEnabled.PATH, "{\"format\":2,\"enabled\":true}");
+        Thread.sleep(100);
+        assertFalse(live(marks).get("enabled").booleanValue());
+        get(watched.plain.delete(MarksEnabled.PATH, Optional.empty()));
+        until(() -> live(marks).get("enabled").booleanValue());
+        get(store.put(TOPIC, topic(4), Optional.of(2L)));
+        assertEquals(2, watched.outbox(marks.folder()).size());
+        assertEquals(0, live(marks).get("unmarkedWrites").intValue());
+        later.close();
+        marks.close();
+    }
+
+    /** Wait until the thread is interrupted. */
+    private static CompletableFuture<Boolean> stuck() {
+        try {
+            Thread.sleep(TimeUnit.HOURS.toMillis(1));
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        return CompletableFuture.completedFuture(true);
+    }
+
+    private JsonNode live(BrokerMarks marks) throws Exception {
+        return new ObjectMapper().readTree(
+                watched.value(Forwarder.BROKERS + marks.folder().substring(Outbox.ROOT.length())));
     }
 
     /** Without what `bookwarden init` writes, marks are kept and no client is made. */

@@ -35,6 +35,7 @@ class MarkingStoreTest {
     private WatchedStore watched;
     private Outbox outbox;
     private MetadataStoreExtended marking;
+    private boolean enabled = true;
 
     @BeforeEach
     void start() throws Exception {
@@ -49,7 +50,7 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return MarkingStore.wrap(watched.store, new NodeValues(), outbox, 1 << 20, limitMillis);
+        return MarkingStore.wrap(watched.store, new NodeValues(), outbox, () -> enabled, 1 << 20, limitMillis);
     }
 
     @Test
@@ -95,6 +96,38 @@ class MarkingStoreTest {
         put(TOPIC, topic(8), other);
         assertEquals(List.of("get " + TOPIC, "put " + FOLDER + "/0/1", "put " + TOPIC), watched.calls);
         assertEquals(List.of(NODE + "data 1", NODE + "data 2"), watched.outbox(FOLDER));
+    }
+
+    /** Values go on to be remembered, and writes of one path leave in their order, so that it can be turned on again. */
+    @Test
+    void turnedOffEachWriteIsPassedOnAsItIs() throws Exception {
+        long version = created(1, 2, 3);
+        enabled = false;
+        watched.calls.clear();
+        put(TOPIC, topic(2, 3), version);
+        put(CURSOR, cursor(5, 30), -1);
+        get(marking.delete(CURSOR, Optional.empty()));
+        assertEquals(List.of("put " + TOPIC, "put " + CURSOR, "delete " + CURSOR), watched.calls);
+        assertEquals(0, outbox.unmarked());
+        enabled = true;
+        watched.calls.clear();
+        put(TOPIC, topic(3), version + 1);
+        assertEquals(List.of("put " + FOLDER + "/0/0", "put " + TOPIC), watched.calls);
+        assertEquals(List.of(NODE + "data 2"), watched.outbox(FOLDER));
+    }
+
+    @Test
+    void aWriteAfterItWasTurnedOffLeavesAfterAnEarlierOneOfItsPath() throws Exception {
+        long version = created(1, 2, 3);
+        CompletableFuture<Stat> held = hold("put " + FOLDER);
+        CompletableFuture<Stat> first = marking.put(TOPIC, topic(2, 3), Optional.of(version));
+        enabled = false;
+        CompletableFuture<Stat> second = marking.put(TOPIC, topic(3), Optional.of(version + 1));
+        CompletableFuture<Void> third = marking.delete(TOPIC, Optional.of(version + 2));
+        held.complete(null);
+        assertEquals(version + 1, get(first).getVersion());
+        assertEquals(version + 2, get(second).getVersion());
+        get(third);
     }
 
     @Test
@@ -239,7 +272,7 @@ class MarkingStoreTest {
     void aNodeThatIsThereAlreadyIsOurOwnRepeatedPut() throws Exception {
         long version = created(1, 2);
         outbox = new Outbox(lost(), FOLDER, 1 << 20, 500);
-        marking = MarkingStore.wrap(watched.store, new NodeValues(), outbox, 1 << 20, 500);
+        marking = MarkingStore.wrap(watched.store, new NodeValues(), outbox, () -> enabled, 1 << 20, 500);
         put(TOPIC, topic(2), version);
         assertEquals(0, outbox.unmarked());
         assertEquals(List.of(NODE + "data 1"), watched.outbox(FOLDER));

@@ -1,0 +1,99 @@
+"""Brokers that mark what they drop (docs/broker-marks.md): follow looks after them, and counts what is marked twice."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
+
+from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers, Outbox
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
+from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
+from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.wire.broker_marks import decode_outbox_node
+
+logger = logging.getLogger(__name__)
+_REFRESH_S: Final = 30.0
+# Entries of the deletion topics, each with a mark or a batch of marks.
+_MOST_IN_FLIGHT: Final = 10_000
+
+
+class InFlight(Protocol):
+    """The deletion topics; each call may raise PulsarError, NotFoundError and FormatError."""
+
+    @property
+    def entries(self) -> Callable[[], Mapping[str, EntriesBehind]]:
+        """Counts the entries in flight, by partition."""
+
+    @property
+    def requests_in_flight(self) -> Callable[[], Collection[Request]]:
+        """Reads what the marks in flight ask for."""
+
+
+class BrokersThatMark:
+    """The brokers of all metadata roots, by URL of the root; ``in_flight`` opens the deletion topics."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, MetadataStore],
+        in_flight: Callable[[], InFlight],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stores = stores
+        self._in_flight = in_flight
+        self._clock = clock
+        self._roots: frozenset[str] = frozenset()
+        self._read_at = float("-inf")
+
+    def roots(self) -> frozenset[str]:
+        """Return the roots of which a live broker marks, read every half minute; as before where that is not known."""
+        if self._clock() - self._read_at > _REFRESH_S:
+            self._read_at = self._clock()
+            self._roots = frozenset(root for root, store in self._stores.items() if self._marks(root, store))
+        return self._roots
+
+    def doubles(self, marks: Sequence[PendingDeletion]) -> frozenset[Request]:
+        """Return what of these is in an outbox or in flight already; what cannot be read has none of them.
+
+        The outboxes, and the deletion topics if they are not too long, are read as a whole; where no broker marks
+        nothing is.
+        """
+        if not marks or not self.roots():
+            return frozenset()
+        wanted = {mark.request for mark in marks}
+        found: set[Request] = set()
+        try:
+            for store in self._stores.values():
+                found |= wanted & _in_outbox(store)
+            found |= wanted & set(self._requests_in_flight())
+        except (StoreError, PulsarError, NotFoundError, FormatError) as error:
+            logger.warning("which of %d marks were made by brokers already is not known: %s", len(marks), error)
+        return frozenset(found)
+
+    def _requests_in_flight(self) -> Collection[Request]:
+        topics = self._in_flight()
+        entries = sum(behind.entries for behind in topics.entries().values())
+        if entries > _MOST_IN_FLIGHT:
+            raise PulsarError(f"{entries:,} entries are in flight, more than are read for a count")
+        return topics.requests_in_flight()
+
+    def _marks(self, root: str, store: MetadataStore) -> bool:
+        try:
+            return any(broker.marks for broker in MarkingBrokers(store).read())
+        except StoreError as error:
+            logger.warning("whether brokers of %s mark cannot be seen: %s", root, error)
+            return root in self._roots
+
+
+def _in_outbox(store: MetadataStore) -> set[Request]:
+    outbox, found = Outbox(store), set[Request]()
+    for folder in outbox.folders():
+        for nodes in outbox.read(folder):
+            for each in nodes:
+                try:
+                    found |= {mark.request for mark in decode_outbox_node(each.node.value, "")}
+                except FormatError as error:
+                    logger.warning("%s is not understood: %s", each.path, error)
+    return found
