@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from bookwarden.cli.inflight import outbox_data, outbox_text
-from bookwarden.cli.shell.invocation import Invocation, operator, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, operator, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.clusters.pulsar.broker_marks import LiveBroker, MarkingBrokers, OutboxSize
 from bookwarden.deletion.phase_one.outbox_drain import DrainReport
@@ -45,7 +45,6 @@ def broker_marks() -> None:
 
 
 @broker_marks.command("status", epilog=_STATUS_EPILOG)
-@output_option
 @pass_invocation
 def status(invocation: Invocation) -> None:
     """Show which live brokers mark, and what waits in the outbox.
@@ -208,7 +207,6 @@ _dry_run_option: Callable[[Any], Any] = click.option(
 @broker_marks.command("off", epilog=_CHANGE_EPILOG)
 @_timeout_option
 @_dry_run_option
-@output_option
 @pass_invocation
 def turn_off(invocation: Invocation, timeout: float, dry_run: bool) -> None:
     """Have all brokers write as without the jar, at once.
@@ -222,7 +220,6 @@ def turn_off(invocation: Invocation, timeout: float, dry_run: bool) -> None:
 @broker_marks.command("on", epilog=_CHANGE_EPILOG)
 @_timeout_option
 @_dry_run_option
-@output_option
 @pass_invocation
 def turn_on(invocation: Invocation, timeout: float, dry_run: bool) -> None:
     """Have all brokers with the jar's line mark again, at once."""
@@ -231,7 +228,6 @@ def turn_on(invocation: Invocation, timeout: float, dry_run: bool) -> None:
 
 @broker_marks.command("drain", epilog=_DRAIN_EPILOG)
 @click.option("--execute", is_flag=True, help="Send the marks; without it the command only says which it would.")
-@output_option
 @pass_invocation
 def drain(invocation: Invocation, execute: bool) -> None:
     """Forward the outbox where no broker does.

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
 from bookwarden.cli.preflight import require_spark
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
@@ -74,7 +74,6 @@ def orphans() -> None:
     help="Go on with a scan that was paused or killed, or plan anew from what it read.",
 )
 @max_reads_option("from the metadata stores in a second, by all processes. Default: the setting.")
-@output_option
 @pass_invocation
 def scan(
     invocation: Invocation,
@@ -128,7 +127,6 @@ def plan() -> None:
 
 @plan.command("show")
 @click.argument("plan_id", metavar="[PLAN]", required=False, type=_parse_id)
-@output_option
 @click.option(
     "--candidates", type=click.IntRange(min=0), default=20, show_default=True, help="Ledgers, and copies, to list."
 )
@@ -145,7 +143,6 @@ def show(invocation: Invocation, plan_id: str | None, candidates: int) -> None:
 
 
 @orphans.command("list")
-@output_option
 @pass_invocation
 def list_plans(invocation: Invocation) -> None:
     """List the plans, and the scans that have none yet."""
@@ -200,7 +197,6 @@ def list_plans_here(invocation: Invocation) -> None:
     multiple=True,
     help="A topic (its managed ledger) or namespace that may be left without ledgers. May be repeated.",
 )
-@output_option
 @pass_invocation
 def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[str, ...]) -> None:
     """Mark the orphans of a plan for deletion.

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bookwarden.cli.preflight import require_spark
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
@@ -63,7 +63,6 @@ bytes_option, ledgers_option = (
 @click.option("--folder", metavar="FOLDER", help="A new folder for what came of each ledger. Default: in var/builds.")
 @click.option("--resume", is_flag=True, help="Go on with the build that was stopped, or with that in --folder.")
 @show_option("Ledgers of each outcome to list that stay where they are.")
-@output_option
 @pass_invocation
 def build(
     invocation: Invocation,

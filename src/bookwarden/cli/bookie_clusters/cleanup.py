@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import click
 
 from bookwarden.cli.bookie_clusters.output import confirmed
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
@@ -25,7 +25,6 @@ _source_option = click.option(
 
 @click.command("list-cleanup-targets", epilog=_EPILOG)
 @_source_option
-@output_option
 @pass_invocation
 def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> None:
     """Count what former bookie clusters need no more.
@@ -45,7 +44,6 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 @execute_option("Mark them; without this they are only listed.", former="--no-dry-run/--dry-run")
 @click.option("--force", is_flag=True, help="Within the rollback window too: for testing only.")
 @yes_option
-@output_option
 @pass_invocation
 def cleanup(
     invocation: Invocation, src_cluster: str | None, max_deletions: int, execute: bool, force: bool, yes: bool

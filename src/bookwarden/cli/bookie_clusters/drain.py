@@ -11,7 +11,7 @@ from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.bookie_clusters.unload import per_second_option
 from bookwarden.cli.bookie_clusters.unregister import note_of_ids, of_others
 from bookwarden.cli.preflight import require_spark
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -44,7 +44,6 @@ docs/moving-ledgers.md, "Drain"."""
 @per_second_option()
 @click.option("--force", is_flag=True, help="Within the rollback window too: for testing only.")
 @yes_option
-@output_option
 @pass_invocation
 def drain(
     invocation: Invocation,

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_registry
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part
 from bookwarden.errors import ConfigError
 from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED, broker_lines, write_jar
@@ -15,7 +15,6 @@ from bookwarden.wiring.switching import RegistryContext, bookkeeper_authority
 
 
 @click.command("list")
-@output_option
 @pass_invocation
 def list_clusters(invocation: Invocation) -> None:
     """List the registered bookie clusters.
@@ -29,7 +28,6 @@ def list_clusters(invocation: Invocation) -> None:
 
 @click.command("get")
 @click.argument("name")
-@output_option
 @pass_invocation
 def get_cluster(invocation: Invocation, name: str) -> None:
     """Show one bookie cluster.
@@ -53,7 +51,6 @@ Which broker needs it, and in what order: docs/bookie-clusters.md."""
     metavar="FILE",
     help="Where to write it; in a broker it goes into lib.",
 )
-@output_option
 @pass_invocation
 def jar(invocation: Invocation, target: Path) -> None:
     """Write the jar for brokers to a file.
@@ -93,7 +90,6 @@ def superseded(operation: str) -> click.Command:
         context_settings={"ignore_unknown_options": True},
     )
     @click.argument("_given", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
-    @output_option
     @pass_invocation
     def say(invocation: Invocation, _given: tuple[str, ...]) -> None:
         invocation.write(Document({"changed": False, "instead": SUPERSEDED[operation]}, (Note(SUPERSEDED[operation]),)))

@@ -9,7 +9,7 @@ import click
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.shell.findings import findings_table
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import NotFoundError
@@ -69,7 +69,6 @@ is not the same, or it was not confirmed. The same command carries on. Order and
 )
 @execute_option("With --restore-nodes: put them back.", former="--no-dry-run")
 @yes_option
-@output_option
 @pass_invocation
 def move(
     invocation: Invocation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from bookwarden.cli.bookie_clusters.unload import per_second_option
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
@@ -23,7 +23,6 @@ What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."
 @click.option("--stamp", is_flag=True, help="Also write PIP-477's key to the subscriptions of loaded topics.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be promoted.")
 @yes_option
-@output_option
 @pass_invocation
 def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: bool, yes: bool) -> None:
     """Have brokers read copies in the active cluster.

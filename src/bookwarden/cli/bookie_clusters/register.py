@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import click
 
 from bookwarden.cli.bookie_clusters.output import confirmed, notes_of, wait_option
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
@@ -51,7 +51,6 @@ What is refused, and what to do then: docs/bookie-clusters.md."""
 @click.option("--dry-run", is_flag=True, help="Look at everything, register nothing.")
 @wait_option
 @yes_option
-@output_option
 @pass_invocation
 def register(
     invocation: Invocation,

@@ -11,7 +11,7 @@ import click
 from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
@@ -42,7 +42,6 @@ docs/howto/leave-bookie-clusters.md."""
 @click.option("--name", help="The bookie cluster that brokers are to use without the jar: its own counter.")
 @click.option("--dry-run", is_flag=True, help="Look at all ids, change nothing.")
 @yes_option
-@output_option
 @pass_invocation
 def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool) -> None:
     """Raise a counter of ledger ids above every id.
@@ -96,7 +95,6 @@ What is proven first, and what to do with your settings: docs/howto/repair-booki
 @click.option("--dry-run", is_flag=True, help="Look at both addresses, change nothing.")
 @wait_option
 @yes_option
-@output_option
 @pass_invocation
 def set_uri(invocation: Invocation, name: str, uri: str, dry_run: bool, wait_s: float, yes: bool) -> None:
     """Change the address of a bookie cluster's metadata.
@@ -155,7 +153,6 @@ When this is needed: docs/bookie-clusters.md, "A registry of 0.1.0"."""
 @click.option("--owner", "owners", multiple=True, help="An owner mark of an earlier registry. May be repeated.")
 @click.option("--dry-run", is_flag=True, help="Look at everything, change nothing.")
 @yes_option
-@output_option
 @pass_invocation
 def upgrade(invocation: Invocation, owners: tuple[str, ...], dry_run: bool, yes: bool) -> None:
     """Write down which ledgers are ours.
@@ -199,7 +196,6 @@ def registry() -> None:
 
 @registry.command("export")
 @click.argument("file", type=_FILE)
-@output_option
 @pass_invocation
 def export_registry(invocation: Invocation, file: Path) -> None:
     """Save the registry into a file, which is replaced. Changes nothing else."""
@@ -216,7 +212,6 @@ def export_registry(invocation: Invocation, file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @execute_option("Put it back; without this it is only compared.", former="--no-dry-run/--dry-run")
 @yes_option
-@output_option
 @pass_invocation
 def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool) -> None:
     """Put a saved registry back where its node is gone, or is none.

@@ -17,7 +17,7 @@ from bookwarden.cli.bookie_clusters.unload import (
     unload_elsewhere,
     unloaded_data,
 )
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.switching.brokers import Broker
 from bookwarden.switching.documents import Overview, read_overview, state_data
@@ -50,7 +50,6 @@ Exit codes: 0 nothing was begun, or it is DONE; 25 under way; 27 DONE_WITH_FAILU
 @click.option("--roll", is_flag=True, hidden=True)
 @per_second_option(hidden=True)
 @click.option("--yes", is_flag=True, hidden=True)
-@output_option
 @pass_invocation
 def status(
     invocation: Invocation, watch: bool, ledgers: bool, holders: bool, roll: bool, per_second: float, yes: bool

@@ -9,7 +9,7 @@ import click
 
 from bookwarden.cli.bookie_clusters.output import wait_option
 from bookwarden.cli.shell.findings import findings_table
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
@@ -38,7 +38,6 @@ What to do about each line: docs/bookie-clusters.md."""
 @click.command(epilog=_EPILOG)
 @click.option("--name", "target", required=True, metavar="TARGET", help="The bookie cluster to switch to.")
 @no_trial_option
-@output_option
 @pass_invocation
 def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
     """Check whether brokers can be switched.
@@ -86,7 +85,6 @@ def _order_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--skip-precheck", is_flag=True, help="For testing only: messages can be lost."),
         wait_option,
         yes_option,
-        output_option,
         pass_invocation,
     )
     for option in reversed(options):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError, NotFoundError
@@ -94,7 +94,6 @@ def per_second_option(*, hidden: bool = False) -> Callable[[Any], Any]:
 @per_second_option()
 @click.option("--dry-run", is_flag=True, help="Only list the topics.")
 @yes_option
-@output_option
 @pass_invocation
 def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) -> None:
     """Unload topics that still write elsewhere.

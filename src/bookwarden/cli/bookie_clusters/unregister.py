@@ -7,7 +7,7 @@ import sys
 import click
 
 from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
@@ -26,7 +26,6 @@ Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md.""
 @click.option("--dry-run", is_flag=True, help="List its ledgers, change nothing.")
 @wait_option
 @yes_option
-@output_option
 @pass_invocation
 def unregister(
     invocation: Invocation, name: str, lost: bool, confirmed: str | None, dry_run: bool, wait_s: float, yes: bool
@@ -129,7 +128,6 @@ def note_of_ids(plan: UnregistrationPlan, context: RegistryContext) -> list[str]
 @click.argument("name")
 @click.option("--undo", is_flag=True, help="Let it become active again.")
 @click.option("--dry-run", is_flag=True, help="Only show the registry as it would be.")
-@output_option
 @pass_invocation
 def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> None:
     """Keep a bookie cluster from becoming active.

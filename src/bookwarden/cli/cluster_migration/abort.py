@@ -11,7 +11,7 @@ from bookwarden.blue_green.scope import namespace_of
 from bookwarden.blue_green.states import TopicState, TopicStatus
 from bookwarden.cli.cluster_migration.options import named_or_begun, namespaces_argument
 from bookwarden.cli.cluster_migration.watch import describe_topic
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.errors import BookwardenError
 from bookwarden.wiring.blue_green import BlueGreenContext
@@ -25,7 +25,6 @@ subscription not made again; 4 no migration was begun; 5 another command changes
 @namespaces_argument
 @click.option("--dry-run", is_flag=True, help="Only list the flags that would be taken off.")
 @show_option("Topics to list that were marked by then.")
-@output_option
 @pass_invocation
 def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: int) -> None:
     """Take the flags off.
@@ -114,7 +113,6 @@ it loaded; 1 some of several topics were left as they are."""
 @click.option("--execute", is_flag=True, help="Reopen; without it, only check.")
 @click.option("--undo", is_flag=True, help="Put back what was changed, while nothing else has changed it, at once.")
 @click.option("--dry-run", is_flag=True, help="With --undo: only check.")
-@output_option
 @pass_invocation
 def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo: bool, dry_run: bool) -> None:
     """Have topics accept messages again, after an abort.

@@ -27,7 +27,7 @@ from bookwarden.cli.cluster_migration.options import (
     named_or_begun,
     namespaces_argument,
 )
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
@@ -48,7 +48,6 @@ _QUIET_S: Final = 3600.0
 @accept_option
 @show_option("Topics to list.")
 @yes_option
-@output_option
 @pass_invocation
 def finish(
     invocation: Invocation,
@@ -172,7 +171,6 @@ came too late to green, and may have lost messages."""
 @namespaces_argument
 @accept_option
 @show_option("Topics to list; those that are not done come first.")
-@output_option
 @pass_invocation
 def verify(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
     """Prove that a migration is done.

@@ -17,7 +17,7 @@ from bookwarden.blue_green.sides.policies import AUTO_CREATION
 from bookwarden.blue_green.sides.values import NamespaceInfo, Observations
 from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
 from bookwarden.cli.shell.findings import findings_table
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
@@ -66,7 +66,6 @@ Exit codes: 0 planned, or nothing is missing; 1 with --execute something could n
 @click.option("--dry-run", is_flag=True, help="With --take-back: only list them.")
 @yes_option
 @show_option("Maximum number of steps to list.")
-@output_option
 @pass_invocation
 def prepare(
     invocation: Invocation,
@@ -240,7 +239,6 @@ What to do about each line: docs/cluster-migration.md."""
 @namespaces_argument
 @accept_option
 @show_option("Maximum number of topics to list whose clients do not follow.")
-@output_option
 @pass_invocation
 def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset[Override], show: int) -> None:
     """Check what would lose messages or stall.

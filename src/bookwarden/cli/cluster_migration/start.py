@@ -24,7 +24,7 @@ from bookwarden.cli.cluster_migration.options import (
 )
 from bookwarden.cli.cluster_migration.prepare import describe_preflight
 from bookwarden.cli.cluster_migration.watch import release_option, watch_to_the_end
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
@@ -43,7 +43,6 @@ came too late to green and may have lost messages: the output names them; those 
 @release_option
 @click.option("--dry-run", is_flag=True, help="Only check whether it could begin.")
 @yes_option
-@output_option
 @pass_invocation
 def start(
     invocation: Invocation,

@@ -32,7 +32,7 @@ from bookwarden.cli.cluster_migration.options import (
     named_or_begun,
     namespaces_argument,
 )
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted, plain, printable
 from bookwarden.cli.shell.steps import telling
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
@@ -90,7 +90,6 @@ release_option: Final = click.option(
 @release_option
 @click.option("--dry-run", is_flag=True, help="Only watch: make nothing on green.")
 @late_option
-@output_option
 @pass_invocation
 def watch(
     invocation: Invocation,
@@ -279,7 +278,6 @@ Exit codes: 0 all that is drained is planned or released; 25 some topics have to
 @click.command(epilog=_RELEASE_EPILOG)
 @namespaces_argument
 @click.option("--execute", is_flag=True, help="Unload the topics; without it, only list them.")
-@output_option
 @pass_invocation
 def release(invocation: Invocation, namespaces: list[str], execute: bool) -> None:
     """Unload topics with nothing left to read: all go to green.

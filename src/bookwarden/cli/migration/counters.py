@@ -9,7 +9,7 @@ import click
 
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.options import COUNTERS_BEHIND, source_option
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.errors import StoreError
 from bookwarden.migration.counters import Counter, Counters
@@ -30,7 +30,6 @@ Why, and what may happen before it is done: docs/metadata-migration.md, 'Counter
     is_flag=True,
     help="With --execute, for Oxia before 0.15: write a counter once for each number, where it cannot be set.",
 )
-@output_option
 @pass_invocation
 def counters(invocation: Invocation, source: str | None, execute: bool, count_up: bool) -> None:
     """Keep a migrated store from giving a ledger id twice.

@@ -10,7 +10,7 @@ import click
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.migration.verify import describe_difference
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.errors import ConfigError
 from bookwarden.leases import LeaseTimes
@@ -43,7 +43,6 @@ How to read it, and what to do about what it finds: docs/metadata-migration-rehe
 @click.option("--only-clean", is_flag=True, help="Remove what an earlier one left, and do nothing else.")
 @max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
 @show_option("Nodes to list that are not as they should.")
-@output_option
 @pass_invocation
 def rehearse(
     invocation: Invocation,

@@ -11,7 +11,7 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.options import WOULD_FAIL, reads_option, source_option
 from bookwarden.cli.migration.watch import watch_to_the_end
 from bookwarden.cli.shell.findings import findings_table
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError, RefusedError
@@ -42,7 +42,6 @@ What to do about each line: docs/metadata-migration.md."""
 @source_option
 @reads_option
 @read_only_option
-@output_option
 @pass_invocation
 def preflight(
     invocation: Invocation,
@@ -111,7 +110,6 @@ COMPLETED is the point of no return. Read docs/metadata-migration.md before."""
 @click.option("--no-watch", is_flag=True, help="End when the migration has begun.")
 @click.option("--dry-run", is_flag=True, help="Only run the pre-flight, and say what comes.")
 @yes_option
-@output_option
 @pass_invocation
 def start(
     invocation: Invocation,

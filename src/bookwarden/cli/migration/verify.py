@@ -14,7 +14,7 @@ import click
 
 from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.options import DIFFERENCES_FOUND
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, output_option, pass_invocation, show_option
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.errors import BookwardenError, ConfigError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
@@ -64,7 +64,6 @@ What each class means and what to do: docs/metadata-migration-verify.md."""
 )
 @show_option("Differences of each class to list.")
 @max_reads_option("from each of both stores in a second. Default: no limit but that of the settings.")
-@output_option
 @pass_invocation
 def verify(
     invocation: Invocation,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bookwarden.cli.migration.options import MIGRATION_FAILED, UNDER_WAY, reads_option, source_option
-from bookwarden.cli.shell.invocation import Invocation, output_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment, plain, printable
 from bookwarden.cli.shell.steps import telling
 from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
@@ -45,7 +45,6 @@ Exit codes: 0 COMPLETED; 24 FAILED, or the flag was removed; 25 not over within 
 @source_option
 @reads_option
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Maximum seconds to watch.")
-@output_option
 @pass_invocation
 def watch(
     invocation: Invocation,
@@ -191,7 +190,6 @@ What to do in each phase: docs/metadata-migration.md."""
 
 @click.command(epilog=_STATUS_EPILOG)
 @source_option
-@output_option
 @pass_invocation
 def status(invocation: Invocation, source: str | None) -> None:
     """Show how far a migration is.
