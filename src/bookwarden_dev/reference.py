@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.late import LateCommand, add_output_option
 from bookwarden.config import Settings
 from bookwarden_dev.commands.demos.ledgers import demo
 from bookwarden_dev.commands.dev import dev
@@ -50,6 +50,8 @@ def _walk(group: click.Group, words: tuple[str, ...]) -> Iterator[tuple[tuple[st
     yield words, group
     for name in group.list_commands(click.Context(group)):
         command = _OWN.get(name) if len(words) == 1 else None
+        if command is not None:
+            add_output_option(command)
         command = command or group.commands[name]
         if isinstance(command, LateCommand):
             command = command.load()

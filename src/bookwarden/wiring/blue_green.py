@@ -107,7 +107,11 @@ def settings_of_side(settings: Settings, which: str) -> Settings:
     green = settings.cluster_migration.green
     missing = [name for name in ("pulsar", "metadata_store") if getattr(green, name) is None]
     if missing:
-        raise ConfigError(f"cluster_migration.green.{missing[0]} is not set: it says where green is")
+        names = " and ".join(f"cluster_migration.green.{name}" for name in missing)
+        raise ConfigError(
+            f"{names} {'is' if len(missing) == 1 else 'are'} not set: green's brokers and metadata store; "
+            "docs/cluster-migration.md has all settings of a migration"
+        )
     return settings.model_copy(update={"pulsar": green.pulsar, "metadata_store": green.metadata_store})
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
+from bookwarden.errors import ConfigError, FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED
 from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry, serialize_registry
@@ -261,7 +261,7 @@ def test_an_installation_without_the_jar_says_how_to_get_one(made_up_jar: Path, 
 
 def test_a_folder_that_is_not_there_is_told(made_up_jar: Path, site: Site, tmp_path: Path) -> None:
     result = site.run("jar", "--to", str(tmp_path / "nothing" / "x.jar"))
-    assert result.exit_code == ConfigError.exit_code
+    assert result.exit_code == FileError.exit_code
     assert "cannot be written" in result.stderr
 
 

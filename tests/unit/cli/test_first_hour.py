@@ -23,6 +23,7 @@ from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
 from bookwarden.cli.shell.failures import CLOSED_OUTPUT_EXIT_CODE, USAGE_EXIT_CODE
+from bookwarden.cli.shell.late import LateCommand
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -44,6 +45,8 @@ PROGRAM = [sys.executable, "-m", "bookwarden.cli"]
 
 
 def leaves(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
+    if isinstance(command, LateCommand):
+        command = command.load()
     if isinstance(command, click.Group):
         return [leaf for word, one in command.commands.items() for leaf in leaves(one, f"{name} {word}")]
     return [(name, command)]
@@ -51,7 +54,7 @@ def leaves(command: click.Command, name: str) -> list[tuple[str, click.Command]]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
 def test_each_command_takes_the_form_of_its_output_behind_its_name(command: click.Command) -> None:
-    for name, leaf in leaves(command.load(), command.name):
+    for name, leaf in leaves(command, command.name):
         options = [option for one in leaf.params for option in one.opts]
         assert options.count("-o") == options.count("--output") == 1, name
 

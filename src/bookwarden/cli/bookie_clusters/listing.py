@@ -9,7 +9,7 @@ import click
 from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part
-from bookwarden.errors import ConfigError
+from bookwarden.errors import FileError
 from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED, broker_lines, write_jar
 from bookwarden.wiring.switching import RegistryContext, bookkeeper_authority
 
@@ -63,7 +63,7 @@ def jar(invocation: Invocation, target: Path) -> None:
     try:
         size = write_jar(target, PACKAGED)
     except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error}") from error
+        raise FileError(f"{target} cannot be written: {error.strerror}") from error
     data = {
         "jar": target,
         "bytes": size,

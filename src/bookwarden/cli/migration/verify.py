@@ -16,7 +16,7 @@ from bookwarden.cli.migration.node_progress import node_progress
 from bookwarden.cli.migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.errors import BookwardenError, ConfigError
+from bookwarden.errors import ConfigError, FileError
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.wrappers import throttled
@@ -198,7 +198,7 @@ def difference_file(path: Path | None) -> Iterator[DifferenceSink]:
             rows.close()
         unfinished.replace(path)
     except OSError as error:
-        raise BookwardenError(f"the differences cannot be written to {path}: {error}") from error
+        raise FileError(f"the differences cannot be written to {path}: {error.strerror or error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -41,7 +41,7 @@ class LateCommand(click.Command):
             found = getattr(import_module(module), name)
         if not isinstance(found, click.Command):
             raise TypeError(f"{self._place} is no command")
-        _add_output_option(found)
+        add_output_option(found)
         return found
 
     def make_context(
@@ -51,10 +51,10 @@ class LateCommand(click.Command):
         return self.load().make_context(info_name, args, parent, **extra)
 
 
-def _add_output_option(command: click.Command) -> None:
+def add_output_option(command: click.Command) -> None:
     """Have each command take -o, which is a global option too."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            _add_output_option(each)
+            add_output_option(each)
     elif not isinstance(command, LateCommand) and not any("--output" in one.opts for one in command.params):
         output_option(command)

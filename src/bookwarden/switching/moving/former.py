@@ -76,7 +76,9 @@ class FormerClusters:
         """
         self.clusters.look_again()
         active = self.clusters.active()
-        if active is None or len(active.registered) < 2:
+        if active is None:
+            raise _refused("no bookie cluster is registered: begin with `bookwarden bookie-clusters register`")
+        if len(active.registered) < 2:
             raise _refused("there is no other bookie cluster than the active one")
         if source is not None and source not in active.registered:
             raise _refused(f"no bookie cluster {source!r} is registered")
