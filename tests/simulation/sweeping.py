@@ -321,7 +321,7 @@ class _Process:
     @property
     def epoch(self) -> int | None:
         """The epoch of the registry that it acts by; None without one."""
-        placed = self._clusters._placed
+        placed = self._clusters._known
         return None if placed is None else placed.registry.epoch
 
     def carry_out(self, batch: Sequence[Message], run: str, number: int, epoch: int) -> list[OutcomeRow]:
