@@ -35,7 +35,7 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 # As many as processors and memory allow: tests/conftest.py. Most of what tests do is waiting for servers.
 WORKERS ?= auto
 
-BROKER_JAR := src/bookwarden/switching/jar/bookwarden-broker.jar
+BROKER_JAR := src/bookwarden/bookie_clusters/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
 
 .PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema docs proto clean

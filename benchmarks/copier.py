@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from bookwarden.bookie_clusters.moving.scope import Route
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.config import load_settings
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.pipelines.copying.stages import copier_of
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.switching.moving.scope import Route
 from bookwarden.wiring.metadata import MetadataContext
 
 #: When memory is looked at, in hundredths of a run.

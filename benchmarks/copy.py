@@ -20,10 +20,10 @@ from benchmarks.options import Options
 from benchmarks.pulsar_perf import produced_per_second
 from benchmarks.results import Result, compared, publish, say
 from benchmarks.switch import bookie_cluster_of
+from bookwarden.bookie_clusters.registry import Registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.switching.registry import Registry
-from bookwarden.switching.registry_node import RegistryNode
 from bookwarden_dev.devcluster.bookie_clusters import SwitchablePulsar
 
 COUNT = 10_000

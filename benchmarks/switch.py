@@ -19,16 +19,16 @@ from benchmarks.cluster import temporary_home
 from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
 from benchmarks.results import Result, compared, publish, say
+from bookwarden.bookie_clusters.broker_jar import PACKAGED
+from bookwarden.bookie_clusters.brokers import read_followers
+from bookwarden.bookie_clusters.registry import BookieCluster, Registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import ServerError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.signals import sigterm_unwinds
-from bookwarden.switching.broker_jar import PACKAGED
-from bookwarden.switching.brokers import read_followers
-from bookwarden.switching.registry import BookieCluster, Registry
-from bookwarden.switching.registry_node import RegistryNode
 from bookwarden_dev.demo.load import Load
 from bookwarden_dev.devcluster.bookie_clusters import DRIVER_PROPERTIES, SiteBroker, SwitchablePulsar
 

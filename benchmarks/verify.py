@@ -17,9 +17,9 @@ from benchmarks.lone_store import lone_oxia, lone_zookeeper
 from benchmarks.options import Options
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
+from bookwarden.metadata_migration.comparison import Comparison
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.comparison import Comparison
 
 COUNT = 200_000
 _LEDGERS_PER_TOPIC = 20

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 
+from bookwarden.bookie_clusters.moving.build import ADVICE
+from bookwarden.bookie_clusters.moving.scope import scope_of
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import Settings
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
-from bookwarden.switching.moving.build import ADVICE
-from bookwarden.switching.moving.scope import scope_of
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 
 def main() -> int:

@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.options import COUNTERS_BEHIND
+from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.errors import NotFoundError, RefusedError
@@ -21,7 +22,6 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper

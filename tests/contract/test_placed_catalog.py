@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, Restoration, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.registry import REGISTRY_PATH
 from contract.test_metadata_store import FACTORIES, Pair
 from servers.metadata_tree import remove_tree
 from unit.deletion.test_sweep_places import Site

@@ -22,8 +22,8 @@ from hypothesis import settings as hypothesis_settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry
 from bookwarden.metastore.urls import open_store
-from bookwarden.switching.registry import REGISTRY_PATH, parse_registry
 from bookwarden_dev.devcluster.ports import free_ports
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.switching.ledgers_roots import initialise

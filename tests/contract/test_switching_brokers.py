@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH, read_brokers, read_followers
+from bookwarden.bookie_clusters.operation import Switch
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.record import ORDER_PATH
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, serialize_registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
@@ -17,12 +23,6 @@ from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.switching.brokers import BROKERS_PATH, read_brokers, read_followers
-from bookwarden.switching.operation import Switch
-from bookwarden.switching.order import Phase
-from bookwarden.switching.record import ORDER_PATH
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, serialize_registry
-from bookwarden.switching.registry_node import RegistryNode
 from servers.each_store import on_oxia
 from servers.switching.ground import follower_value, registry_of
 from servers.waiting import eventually

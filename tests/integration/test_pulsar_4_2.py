@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from pulsar.schema import StringSchema
 from pyspark.sql import SparkSession
 
-from bookwarden.blue_green.sides.policies import topic_settings
 from bookwarden.cli.main import cli
+from bookwarden.cluster_migration.sides.policies import topic_settings
 from bookwarden.clusters.pulsar.messages.topic_policies import read_topic_quorums
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -30,7 +30,7 @@ from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.jars import ensure_jars

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
 
+from bookwarden.metadata_migration.rehearsal.scratch import MARKER
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.rehearsal.scratch import MARKER
 
 LEDGERS = [f"/ledgers/00/{directory:04d}/L{number:04d}" for directory in range(3) for number in range(60)]
 CURSORS = [f"/managed-ledgers/t/n/persistent/topic-{topic:02d}/{name}" for topic in range(25) for name in ("a", "ü%2F")]

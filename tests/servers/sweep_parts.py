@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -27,7 +28,6 @@ from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
 from bookwarden.deletion.ports import BookieClusters, LastEntryReader, LedgerCatalog, NoBookieClusters
 from bookwarden.metastore.following.all_stores import Migrations
-from bookwarden.switching.promoted import Promotions
 
 
 def verifier_with(

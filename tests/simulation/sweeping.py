@@ -11,6 +11,7 @@ from typing import Any
 
 from pyarrow import ArrowException
 
+from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -34,7 +35,6 @@ from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.pipelines.streams.checks import LOOK_AGAIN_SECONDS
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
-from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from servers.sweep_parts import sweep_with
 
 from . import nodes, switches

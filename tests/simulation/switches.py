@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
-from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.ledgers.switch_event import SwitchEvent
-from bookwarden.switching.registry import (
+from bookwarden.bookie_clusters.registry import (
     REGISTRY_PATH,
     BookieCluster,
     Registry,
     parse_registry,
     serialize_registry,
 )
+from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
+from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.wire.switch_event import encode_switch_event
 
 from . import nodes

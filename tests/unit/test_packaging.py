@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from bookwarden.bookie_clusters.broker_jar import JAR_NAME
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand
-from bookwarden.switching.broker_jar import JAR_NAME
 
 CHECKOUT = Path(__file__).parents[2]
 DOCKERFILE = CHECKOUT / "conf" / "deploy" / "kubernetes" / "Dockerfile"
@@ -107,7 +107,7 @@ def test_the_jar_for_brokers_is_of_the_release_of_the_wheel_that_brings_it() -> 
     project = (CHECKOUT / "broker" / "pom.xml").read_text(encoding="utf-8")
     (version,) = re.findall(r"<artifactId>bookwarden-broker</artifactId>\s*<version>(.+)</version>", project)
     assert version == setup()["metadata"]["version"]
-    (pattern,) = setup()["options.package_data"]["bookwarden.switching"].split()
+    (pattern,) = setup()["options.package_data"]["bookwarden.bookie_clusters"].split()
     assert (Path("jar") / JAR_NAME).match(pattern)
 
 

@@ -17,10 +17,10 @@ from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.shared_doubts import SharedDoubt
-from bookwarden.migration.watching import StorePhase, read_phases
+from bookwarden.metadata_migration.watching import StorePhase, read_phases
 from bookwarden.preflight import require_topics
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.migration import movable_stores_of
+from bookwarden.wiring.metadata_migration import movable_stores_of
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.stores import open_metadata_store
 

@@ -30,7 +30,7 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("ledger", "bookwarden.cli.ledger:ledger", "Look at single ledgers."),
     LateCommand(
         "metadata-migration",
-        "bookwarden.cli.migration.commands:metadata_migration",
+        "bookwarden.cli.metadata_migration.commands:metadata_migration",
         "Prepare, follow and verify a move of metadata (PIP-454).",
     ),
     LateCommand(

@@ -16,11 +16,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from bookwarden import errors
+from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.server.metrics import metrics_text
-from bookwarden.switching.documents import read_overview
 from bookwarden.wiring.switch import SwitchContext
 
 _LOG = logging.getLogger(__name__)

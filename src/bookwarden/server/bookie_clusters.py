@@ -15,12 +15,9 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
-from bookwarden.config import Settings
-from bookwarden.errors import RefusedError
-from bookwarden.switching.broker_jar import SUPERSEDED
-from bookwarden.switching.checks.observing import run_precheck
-from bookwarden.switching.documents import (
+from bookwarden.bookie_clusters.broker_jar import SUPERSEDED
+from bookwarden.bookie_clusters.checks.observing import run_precheck
+from bookwarden.bookie_clusters.documents import (
     cleaned_data,
     import_data,
     left_data,
@@ -36,13 +33,16 @@ from bookwarden.switching.documents import (
     upgrade_data,
     uri_data,
 )
-from bookwarden.switching.operation import Planned, SwitchOptions
-from bookwarden.switching.registering import ClusterSpec, RegistrationPlan
-from bookwarden.switching.registry import cluster_data, registry_data, serialize_registry
-from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
+from bookwarden.bookie_clusters.operation import Planned, SwitchOptions
+from bookwarden.bookie_clusters.registering import ClusterSpec, RegistrationPlan
+from bookwarden.bookie_clusters.registry import cluster_data, registry_data, serialize_registry
+from bookwarden.bookie_clusters.repair import IdRaiser, RegistryImport, Upgrade, UriChange
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
+from bookwarden.config import Settings
+from bookwarden.errors import RefusedError
+from bookwarden.wiring.bookie_clusters import RegistryContext
 from bookwarden.wiring.moving import MoveContext
 from bookwarden.wiring.switch import SwitchContext
-from bookwarden.wiring.switching import RegistryContext
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0

@@ -10,10 +10,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.scope import namespace_of
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.config import Settings
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 
 def migration_metrics(settings: Settings) -> bytes:

@@ -14,12 +14,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bookwarden.switching.documents import Overview
-from bookwarden.switching.moving.build import Build, FoundBuild
-from bookwarden.switching.moving.scope import Scope
-from bookwarden.switching.offline.record import MovePhase
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
+from bookwarden.bookie_clusters.documents import Overview
+from bookwarden.bookie_clusters.moving.build import Build, FoundBuild
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.bookie_clusters.offline.record import MovePhase
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
 
 _NO_BUILD: Final = Build("", "", Scope(), "", 0)
 

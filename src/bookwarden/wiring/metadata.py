@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
+from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
+from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_writable_disk_space
@@ -29,8 +31,6 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources
-from bookwarden.switching.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
-from bookwarden.switching.promoted import Promotions
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store

@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from functools import cached_property
 
+from bookwarden.bookie_clusters.moving.cleanup import Cleanup
+from bookwarden.bookie_clusters.moving.copiers import OfflineCopiers
+from bookwarden.bookie_clusters.moving.draining import Drainer
+from bookwarden.bookie_clusters.moving.former import FormerClusters
+from bookwarden.bookie_clusters.moving.promotion import BrokerTopics, Promoter, Stamper
+from bookwarden.bookie_clusters.offline.checking import MoveChecks
+from bookwarden.bookie_clusters.offline.move import OfflineMove
+from bookwarden.bookie_clusters.offline.saved_nodes import NodeRestorer
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings
 from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.copiers import OfflineCopiers
-from bookwarden.switching.moving.draining import Drainer
-from bookwarden.switching.moving.former import FormerClusters
-from bookwarden.switching.moving.promotion import BrokerTopics, Promoter, Stamper
-from bookwarden.switching.offline.checking import MoveChecks
-from bookwarden.switching.offline.move import OfflineMove
-from bookwarden.switching.offline.saved_nodes import NodeRestorer
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.stores import bookkeeper_place_of
 from bookwarden.wiring.switch import SwitchContext

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookwarden.bookie_clusters.checks.observing import Observer
+from bookwarden.bookie_clusters.operation import Switch
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.leases import LeaseTimes
 from bookwarden.processes import described_here
-from bookwarden.switching.checks.observing import Observer
-from bookwarden.switching.operation import Switch
+from bookwarden.wiring.bookie_clusters import RegistryContext
 from bookwarden.wiring.metadata import bookie_options_of
 from bookwarden.wiring.pulsar import connection_of
-from bookwarden.wiring.switching import RegistryContext
 
 # A topic with much to flush takes its time.
 _UNLOAD_TIMEOUT_S: Final = 60.0

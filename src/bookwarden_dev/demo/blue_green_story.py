@@ -8,20 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.blue_green.finishing import MigrationFinisher, MigrationVerification, verify_migration
-from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.preparing.operation import Preparation
-from bookwarden.blue_green.readiness.checks import evaluate
-from bookwarden.blue_green.readiness.findings import CheckResult, Override, blocking
-from bookwarden.blue_green.releasing import ContinuousReleaser, TopicReleaser
-from bookwarden.blue_green.starting import MigrationStarter, StartResult
-from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, follow
+from bookwarden.cluster_migration.finishing import MigrationFinisher, MigrationVerification, verify_migration
+from bookwarden.cluster_migration.green_resources import GreenResources
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.preparing.operation import Preparation
+from bookwarden.cluster_migration.readiness.checks import evaluate
+from bookwarden.cluster_migration.readiness.findings import CheckResult, Override, blocking
+from bookwarden.cluster_migration.releasing import ContinuousReleaser, TopicReleaser
+from bookwarden.cluster_migration.starting import MigrationStarter, StartResult
+from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, follow
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, ServerError
-from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
+from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden_dev.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Account, Flow, Traffic
 from bookwarden_dev.devcluster.blue_green import BlueAndGreen

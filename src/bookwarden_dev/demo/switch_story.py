@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bookwarden.bookie_clusters.brokers import read_followers
+from bookwarden.bookie_clusters.operation import SwitchOptions
+from bookwarden.bookie_clusters.registering import ClusterSpec
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
@@ -17,9 +20,6 @@ from bookwarden.config import Settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.switching.brokers import read_followers
-from bookwarden.switching.operation import SwitchOptions
-from bookwarden.switching.registering import ClusterSpec
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.switch import SwitchContext

@@ -12,10 +12,10 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 
-from bookwarden.blue_green.aborting import MigrationAborter, TopicReopener
-from bookwarden.blue_green.finishing import MigrationFinisher, verify_migration
-from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.starting import MigrationStarter
+from bookwarden.cluster_migration.aborting import MigrationAborter, TopicReopener
+from bookwarden.cluster_migration.finishing import MigrationFinisher, verify_migration
+from bookwarden.cluster_migration.green_resources import GreenResources
+from bookwarden.cluster_migration.starting import MigrationStarter
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
@@ -28,7 +28,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
+from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
 from bookwarden_dev.demo.traffic import Flow
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.blue_green.application import Application

@@ -13,9 +13,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from bookwarden.blue_green.preparing.operation import Preparation
-from bookwarden.blue_green.readiness.checks import evaluate
-from bookwarden.blue_green.sides.policies import INACTIVE
+from bookwarden.cluster_migration.preparing.operation import Preparation
+from bookwarden.cluster_migration.readiness.checks import evaluate
+from bookwarden.cluster_migration.sides.policies import INACTIVE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden_dev.devcluster.ports import free_ports
 from servers.blue_green import shop

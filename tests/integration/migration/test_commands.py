@@ -17,8 +17,9 @@ import pytest
 import urllib3
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
+from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
@@ -28,7 +29,6 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.servers.specs import ServerFactory

@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.options import DIFFERENCES_FOUND
+from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.errors import RefusedError
+from bookwarden.metadata_migration.rehearsal.scratch import MARKER
+from bookwarden.metadata_migration.walking import TreeWalk
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.urls import open_store
-from bookwarden.migration.rehearsal.scratch import MARKER
-from bookwarden.migration.walking import TreeWalk
 from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper, running_zookeeper
 from servers.metadata_tree import CURSORS, LEDGERS, filled_root

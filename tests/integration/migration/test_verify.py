@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.options import DIFFERENCES_FOUND
+from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

@@ -16,11 +16,11 @@ import pulsar
 import pyarrow.parquet as pq
 import pytest
 
+from bookwarden.bookie_clusters.inventory import NOT_OURS
+from bookwarden.bookie_clusters.moving.build import MORE_LATER, find_build
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
-from bookwarden.switching.inventory import NOT_OURS
-from bookwarden.switching.moving.build import MORE_LATER, find_build
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload

@@ -11,6 +11,9 @@ import pulsar
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.bookie_clusters.moving.build import SOME_FAILED
+from bookwarden.bookie_clusters.moving.promotion import ATTRIBUTION_KEY
+from bookwarden.bookie_clusters.promoted import NOT_PROMOTED
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
@@ -24,9 +27,6 @@ from bookwarden.ledgers.metadata import Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
-from bookwarden.switching.moving.build import SOME_FAILED
-from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY
-from bookwarden.switching.promoted import NOT_PROMOTED
 from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2

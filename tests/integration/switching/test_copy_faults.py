@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from bookwarden.bookie_clusters.moving.scope import Route
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
@@ -26,7 +27,6 @@ from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.pipelines.copying.stages import copier_of
-from bookwarden.switching.moving.scope import Route
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster import ServerProcess

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from bookwarden.bookie_clusters.bookie_clusters import BookieClusters
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
@@ -21,7 +22,6 @@ from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable
 from bookwarden.pipelines.sweep.driver import SweepEnd, run_sweep
-from bookwarden.switching.bookie_clusters import BookieClusters
 from bookwarden.wire.switch_event import encode_switch_event
 from bookwarden.wiring.pulsar import TopicsContext
 from servers.deletion_site import DeletionSite

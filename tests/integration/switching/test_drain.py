@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.inventory import NOT_OURS
+from bookwarden.bookie_clusters.moving.build import MORE_LATER, SOME_FAILED
+from bookwarden.bookie_clusters.order import Phase
 from bookwarden.clusters.bookkeeper.copying.copier import opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -20,10 +24,6 @@ from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metada
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.inventory import NOT_OURS
-from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED
-from bookwarden.switching.order import Phase
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool

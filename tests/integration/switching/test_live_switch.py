@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import read_followers
+from bookwarden.bookie_clusters.checks.observing import TRIALS_PATH
+from bookwarden.bookie_clusters.registry import serialize_registry
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.findings import Verdict
-from bookwarden.switching.brokers import read_followers
-from bookwarden.switching.checks.observing import TRIALS_PATH
-from bookwarden.switching.registry import serialize_registry
 from bookwarden_dev.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
 from bookwarden_dev.devcluster.bookie_clusters import SiteBroker

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record
 
+from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.registry import is_ours
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -23,8 +25,6 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.outcomes import CopyResult
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.registry import is_ours
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT

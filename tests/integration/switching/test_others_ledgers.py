@@ -8,10 +8,10 @@ from contextlib import closing
 import pulsar
 import pytest
 
+from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.registering import OWN_ID_ROOT
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.registering import OWN_ID_ROOT
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT

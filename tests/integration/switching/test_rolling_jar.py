@@ -18,6 +18,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from bookwarden.bookie_clusters.registry import is_marked
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
@@ -25,7 +26,6 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.names import TopicName
-from bookwarden.switching.registry import is_marked
 from bookwarden_dev.demo.load import Load
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import kazoo.exceptions
 import pytest
 
-from bookwarden.switching.record import ORDER_PATH
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
+from bookwarden.bookie_clusters.record import ORDER_PATH
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
 from bookwarden_dev.devcluster.servers.readiness import zookeeper_client
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.registry import BookieCluster, serialize_registry
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.registry import BookieCluster, serialize_registry
 from servers.lossy_proxy import LossyProxy
 from servers.pool import ServerPool
 from servers.switching.disagreement import disagreement, move_bundles

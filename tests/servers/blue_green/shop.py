@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bookwarden.blue_green.sides.policies import grants, namespace_settings, topic_settings
-from bookwarden.blue_green.sides.values import NamespaceInfo
+from bookwarden.cluster_migration.sides.policies import grants, namespace_settings, topic_settings
+from bookwarden.cluster_migration.sides.values import NamespaceInfo
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
 

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
+from bookwarden.bookie_clusters.moving.scope import Route
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
 from bookwarden.pipelines.copying.stages import copier_of
-from bookwarden.switching.moving.scope import Route
 from bookwarden.wiring.metadata import MetadataContext
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.site import SwitchingSite
 from servers.switching.watched_load import WatchedLoad
 from servers.waiting import eventually

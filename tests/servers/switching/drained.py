@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bookwarden.switching import unregistering
-from bookwarden.switching.moving.build import MORE_LATER
+from bookwarden.bookie_clusters import unregistering
+from bookwarden.bookie_clusters.moving.build import MORE_LATER
 from servers.switching.site import SwitchingSite
 
 _PASSES = 4

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bookwarden.metastore.interface import Versioned
-from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registry import (
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.registry import (
     FOLLOWERS_PATH,
     REGISTRY_PATH,
     BookieCluster,
@@ -18,6 +16,8 @@ from bookwarden.switching.registry import (
     parse_registry,
     serialize_registry,
 )
+from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.memory import MemoryStore
 
 OWNER = "5f2c9a41"
 

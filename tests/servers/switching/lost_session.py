@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
-from bookwarden.switching.brokers import read_brokers
+from bookwarden.bookie_clusters.brokers import read_brokers
 from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.lossy_proxy import LossyProxy
 from servers.switching.site import SwitchingSite

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bookwarden.bookie_clusters.moving.build import MORE_LATER
 from bookwarden.errors import BookwardenError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
-from bookwarden.switching.moving.build import MORE_LATER
 from servers.switching.site import SwitchingSite
 from servers.waiting import eventually
 

@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.processes import command_line, descendants
-from bookwarden.switching.registry import REGISTRY_PATH
 from bookwarden_dev.devcluster import ServerProcess
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan, SwitchablePulsar
 from bookwarden_dev.devcluster.ports import free_ports

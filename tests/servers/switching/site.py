@@ -15,6 +15,13 @@ import pytest
 import urllib3
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.brokers import read_brokers, read_followers
+from bookwarden.bookie_clusters.registry import (
+    REGISTRY_PATH,
+    Registry,
+    parse_registry,
+    serialize_registry,
+)
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -24,13 +31,6 @@ from bookwarden.errors import PulsarUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.switching.brokers import read_brokers, read_followers
-from bookwarden.switching.registry import (
-    REGISTRY_PATH,
-    Registry,
-    parse_registry,
-    serialize_registry,
-)
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.stores import open_single_store
 from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places

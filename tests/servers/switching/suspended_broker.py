@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookwarden.switching.brokers import read_brokers
+from bookwarden.bookie_clusters.brokers import read_brokers
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.switching.site import SwitchingSite

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.switching.brokers import read_brokers
-from bookwarden.switching.order import Phase, phase_of
-from bookwarden.switching.record import find_order
+from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.order import Phase, phase_of
+from bookwarden.bookie_clusters.record import find_order
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.demo.load import Load
 from servers.switching.site import SwitchingSite

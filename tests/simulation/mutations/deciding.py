@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.bookie_clusters import BookieClusters
 from bookwarden.deletion.phase_two import decide, left_behind
 from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
 from bookwarden.ledgers import received
 from bookwarden.ledgers.offloaded_copies import CopyIndex, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.store_clock import StoreClock
-from bookwarden.switching.bookie_clusters import BookieClusters
 
 from .hole import Hole
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bookwarden.blue_green.aborting import TopicReopener
-from bookwarden.blue_green.observing import MigrationObserver
-from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.cluster_migration.aborting import TopicReopener
+from bookwarden.cluster_migration.observing import MigrationObserver
+from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import LedgerReading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bookwarden.blue_green.sides.values import (
+from bookwarden.cluster_migration.sides.values import (
     BrokerInfo,
     ClusterInfo,
     LookupResult,

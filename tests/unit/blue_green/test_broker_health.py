@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.states import CursorStatus, TopicStatus
-from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, DrainStep, follow
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import CursorStatus, TopicStatus
+from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, DrainStep, follow
 from bookwarden.errors import DeadlockedBrokerError, StoreError
 from unit.blue_green.test_states import IDLE, MARKED, TOPIC
 

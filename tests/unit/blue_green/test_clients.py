@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.blue_green.readiness.clients import Follows, follows
+from bookwarden.cluster_migration.readiness.clients import Follows, follows
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.finishing import (
+from bookwarden.cluster_migration.finishing import (
     FinishPlan,
     MigrationFinisher,
     MigrationVerification,
     RemovableTopic,
     TopicVerification,
 )
-from bookwarden.blue_green.record import MigrationRecord
+from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger

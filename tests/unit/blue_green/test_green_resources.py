@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green import green_resources
-from bookwarden.blue_green import record as record_module
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.record import ABORTED, FINISHED, FOLLOWED, MigrationRecord
-from bookwarden.blue_green.states import CursorStatus, ExpectedTopic, TopicStatus
+from bookwarden.cluster_migration import green_resources
+from bookwarden.cluster_migration import record as record_module
+from bookwarden.cluster_migration.green_resources import GreenResources, LatePolicy
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.record import ABORTED, FINISHED, FOLLOWED, MigrationRecord
+from bookwarden.cluster_migration.states import CursorStatus, ExpectedTopic, TopicStatus
 from bookwarden.errors import NotFoundError, PulsarError, StoreError
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 from bookwarden.ledgers.names import TopicName

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.preparing.operation import BEGUN, DONE, TAKEN_BACK, Preparation, PreparationJournal
-from bookwarden.blue_green.preparing.plan import Action, PreparationPlan, PreparationStep, Side
-from bookwarden.blue_green.sides.values import ClusterInfo
+from bookwarden.cluster_migration.preparing.operation import BEGUN, DONE, TAKEN_BACK, Preparation, PreparationJournal
+from bookwarden.cluster_migration.preparing.plan import Action, PreparationPlan, PreparationStep, Side
+from bookwarden.cluster_migration.sides.values import ClusterInfo
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.blue_green.readiness.checks import CHECKS, evaluate
-from bookwarden.blue_green.readiness.findings import ACCEPTED, CheckResult, Override, Severity, blocking
-from bookwarden.blue_green.sides.values import (
+from bookwarden.cluster_migration.readiness.checks import CHECKS, evaluate
+from bookwarden.cluster_migration.readiness.findings import ACCEPTED, CheckResult, Override, Severity, blocking
+from bookwarden.cluster_migration.sides.values import (
     BrokerInfo,
     LookupResult,
     Observations,
@@ -16,8 +16,8 @@ from bookwarden.blue_green.sides.values import (
     SchemaInfo,
     SubscriptionStats,
 )
-from bookwarden.blue_green.starting import without_moved
-from bookwarden.blue_green.states import ExpectedTopic
+from bookwarden.cluster_migration.starting import without_moved
+from bookwarden.cluster_migration.states import ExpectedTopic
 from bookwarden.disk_space import DiskSpace
 from bookwarden.findings import Verdict
 from bookwarden.redirects import ClusterFlag, RedirectUrls

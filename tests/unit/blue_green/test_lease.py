@@ -9,7 +9,7 @@ import pytest
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.lock import locked
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.wiring.blue_green import LEASES_PATH
+from bookwarden.wiring.cluster_migration import LEASES_PATH
 
 STORE = MemoryStore()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.blue_green.sides.observing import ClusterObserver, parse_history, parse_topic
-from bookwarden.blue_green.sides.policies import retains
-from bookwarden.blue_green.sides.values import ReplicationStats, SubscriptionStats
+from bookwarden.cluster_migration.sides.observing import ClusterObserver, parse_history, parse_topic
+from bookwarden.cluster_migration.sides.policies import retains
+from bookwarden.cluster_migration.sides.values import ReplicationStats, SubscriptionStats
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.errors import FormatError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bookwarden.blue_green.preparing.plan import Action, Side, plan
-from bookwarden.blue_green.sides.values import BrokerInfo, Observations, SchemaInfo, SubscriptionStats
+from bookwarden.cluster_migration.preparing.plan import Action, Side, plan
+from bookwarden.cluster_migration.sides.values import BrokerInfo, Observations, SchemaInfo, SubscriptionStats
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (
     HELD,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bookwarden.blue_green.readiness.checks import CHECKS
-from bookwarden.blue_green.readiness.findings import ACCEPTED
+from bookwarden.cluster_migration.readiness.checks import CHECKS
+from bookwarden.cluster_migration.readiness.findings import ACCEPTED
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/cluster-migration.md").read_text(encoding="utf-8")
 

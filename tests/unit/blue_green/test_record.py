@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.blue_green.record import ABORTED, CONNECTED, FINISHED, MADE, MigrationRecord
-from bookwarden.blue_green.states import ExpectedTopic
+from bookwarden.cluster_migration.record import ABORTED, CONNECTED, FINISHED, MADE, MigrationRecord
+from bookwarden.cluster_migration.states import ExpectedTopic
 from bookwarden.errors import FormatError, PulsarError
 
 NAMESPACE, TOPIC = "shop/live", "persistent://shop/live/orders"

@@ -8,9 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from bookwarden.blue_green.aborting import MigrationAborter
-from bookwarden.blue_green.releasing import ContinuousReleaser, ReleasePlan, ReleaseResult, TopicReleaser, release_plan
-from bookwarden.blue_green.states import CursorStatus, ExpectedTopic, TopicStatus
+from bookwarden.cluster_migration.aborting import MigrationAborter
+from bookwarden.cluster_migration.releasing import (
+    ContinuousReleaser,
+    ReleasePlan,
+    ReleaseResult,
+    TopicReleaser,
+    release_plan,
+)
+from bookwarden.cluster_migration.states import CursorStatus, ExpectedTopic, TopicStatus
 from bookwarden.errors import PulsarError, PulsarTimeoutError, SilentBrokerError, StoreError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.blue_green.aborting import MigrationAborter
-from bookwarden.blue_green.states import ExpectedTopic, TopicState
+from bookwarden.cluster_migration.aborting import MigrationAborter
+from bookwarden.cluster_migration.states import ExpectedTopic, TopicState
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from bookwarden.blue_green.green_resources import GreenResources
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.starting import MigrationStarter
-from bookwarden.blue_green.states import TopicState
+from bookwarden.cluster_migration.green_resources import GreenResources
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.starting import MigrationStarter
+from bookwarden.cluster_migration.states import TopicState
 from bookwarden.redirects import RedirectUrls
 from unit.blue_green.scripted_blue import NAMESPACE, TOPIC, ScriptedBlue, cursor, node
 
@@ -103,7 +103,7 @@ def test_a_namespace_that_is_flagged_already_is_followed_too(blue: Blue) -> None
 
 
 def test_one_that_is_taken_back_is_not_seen_any_more(blue: Blue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookwarden.blue_green.starting._SPARE_S", 0.0)
+    monkeypatch.setattr("bookwarden.cluster_migration.starting._SPARE_S", 0.0)
     blue.marks = False
     resources = Resources(blue)
     starting = starting_of(blue, resources)

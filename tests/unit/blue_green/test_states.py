@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from bookwarden.blue_green.states import CursorStatus, TopicState, TopicStatus, entries_of, unread_entries
+from bookwarden.cluster_migration.states import CursorStatus, TopicState, TopicStatus, entries_of, unread_entries
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, Position
 
 TOPIC = "persistent://shop/live/orders"

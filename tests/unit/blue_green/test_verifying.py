@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from bookwarden.blue_green.finishing import GreenTopic, evaluate_migration
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.states import ExpectedTopic, TopicStatus
+from bookwarden.cluster_migration.finishing import GreenTopic, evaluate_migration
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import ExpectedTopic, TopicStatus
 from unit.blue_green.test_states import LEFT, MARKED, READ, TOPIC
 
 ON = {"shop/live": True}

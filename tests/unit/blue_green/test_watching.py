@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.states import CursorStatus, TopicStatus
-from bookwarden.blue_green.watching import DrainOutcome, ending_of, follow, warnings_of
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import CursorStatus, TopicStatus
+from bookwarden.cluster_migration.watching import DrainOutcome, ending_of, follow, warnings_of
 from unit.blue_green.test_states import IDLE, LEFT, MARKED, OPEN, READ, TOPIC
 
 ON = {"shop/live": True}

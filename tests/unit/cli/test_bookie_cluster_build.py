@@ -11,14 +11,7 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
-from bookwarden.cli.bookie_clusters.build import build_facts, describe_report
-from bookwarden.cli.main import cli
-from bookwarden.cli.shell.output import TextWriter
-from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
-from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.switching.moving.build import (
+from bookwarden.bookie_clusters.moving.build import (
     MORE_LATER,
     SOME_FAILED,
     Build,
@@ -29,8 +22,15 @@ from bookwarden.switching.moving.build import (
     Pace,
     find_build,
 )
-from bookwarden.switching.moving.scope import Scope
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
+from bookwarden.cli.bookie_clusters.build import build_facts, describe_report
+from bookwarden.cli.main import cli
+from bookwarden.cli.shell.output import TextWriter
+from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.pipelines.scan.files import ScanFolder
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import bookwarden.wiring.stores
+from bookwarden.bookie_clusters.moving.build import Build, BuildReport
+from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.copying import driver
-from bookwarden.switching.moving.build import Build, BuildReport
-from bookwarden.switching.registry import Directive
 from unit.switching.two_bookie_clusters import TwoBookieClusters
 
 

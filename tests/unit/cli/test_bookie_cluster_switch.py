@@ -10,12 +10,12 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"

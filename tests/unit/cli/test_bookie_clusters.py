@@ -10,11 +10,17 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.broker_jar import PACKAGED, SUPERSEDED
+from bookwarden.bookie_clusters.registry import (
+    REGISTRY_PATH,
+    BookieCluster,
+    Registry,
+    parse_registry,
+    serialize_registry,
+)
 from bookwarden.cli.main import cli
 from bookwarden.errors import ConfigError, FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import shared_memory_store
-from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry, parse_registry, serialize_registry
 
 SAMPLE = Path(__file__).parents[2] / "data" / "bookie_cluster_registry" / "valid" / "switched.json"
 

@@ -176,7 +176,7 @@ def test_counting_what_is_in_flight_loads_neither_servers_nor_demo_nor_spark() -
 def test_a_list_of_bookie_clusters_loads_little_of_the_program() -> None:
     seen = imported(["--set", "metadata_store.urls=['memory:one']", "bookie-clusters", "list"])
     ours = {name for name in seen if name.startswith("bookwarden")}
-    assert "bookwarden.switching.registry_node" in ours
+    assert "bookwarden.bookie_clusters.registry_node" in ours
     assert len(ours) <= 120
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.migration.options import DIFFERENCES_FOUND
+from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult

@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.offline.record import MOVE_PATH
+from bookwarden.bookie_clusters.offline.saved_nodes import save_nodes
 from bookwarden.cli.main import cli
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.offline.record import MOVE_PATH
-from bookwarden.switching.offline.saved_nodes import save_nodes
 
 USAGE = 2
 TOPIC = "/managed-ledgers/t/n/persistent/topic"

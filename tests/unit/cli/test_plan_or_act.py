@@ -13,6 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.bookie_clusters.offline.record import MOVE_PATH
+from bookwarden.bookie_clusters.offline.saved_nodes import save_nodes
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -21,9 +24,6 @@ from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metada
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.switching.offline.record import MOVE_PATH
-from bookwarden.switching.offline.saved_nodes import save_nodes
-from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import OWNER, registry_of
 from unit.blue_green.scripted_blue import cursor, node

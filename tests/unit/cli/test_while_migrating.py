@@ -14,9 +14,9 @@ from bookwarden.cli.main import cli
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.metadata_migration.watching import StorePhase, read_phases
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.watching import StorePhase, read_phases
-from bookwarden.wiring.migration import movable_stores_of
+from bookwarden.wiring.metadata_migration import movable_stores_of
 
 
 class Told(Exception):
@@ -80,7 +80,7 @@ def test_each_zookeeper_of_the_settings_is_asked_for_its_flag(monkeypatch: pytes
         raise StoreUnavailableError("no connection")
 
     stores["zk:c:1"].sync = away  # type: ignore[method-assign]
-    monkeypatch.setattr("bookwarden.wiring.migration.open_single_store", lambda _, url: stores[url])
+    monkeypatch.setattr("bookwarden.wiring.metadata_migration.open_single_store", lambda _, url: stores[url])
     urls = {"metadata_store.urls": "['zk:a:1', 'oxia://o:1/n', 'zk:b:1']", "metadata_store.bookkeeper_url": "zk:c:1"}
     assert read_phases(movable_stores_of(load_settings(overrides=urls).metadata_store)) == (
         StorePhase("zk:a:1", "NOT_STARTED"),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.copiers import OfflineCopiers
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -16,7 +17,6 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.copiers import OfflineCopiers
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 
 SOURCE, TARGET = LedgersRoot("memory:a", "/ledgers"), LedgersRoot("memory:b", "/bookies-b")

@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, rea
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
 from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
-from bookwarden.migration.counters import ledger_ids, producer_names
+from bookwarden.metadata_migration.counters import ledger_ids, producer_names
 
 ROOT = "/pulsar/ledgers"
 LAYOUTS = [LedgerLayout.FLAT, LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL]

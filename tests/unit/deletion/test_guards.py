@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookwarden.bookie_clusters.promoted import Promotion, Promotions, find_promotion, keep_promotion
+from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
@@ -51,8 +53,6 @@ from bookwarden.ledgers.received import ReceivedMark, waiving
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.promoted import Promotion, Promotions, find_promotion, keep_promotion
-from bookwarden.switching.registry import Directive
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.deletion import SweepContext, verifier_of
 from bookwarden.wiring.metadata import MetadataContext

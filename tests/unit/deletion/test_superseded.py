@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.ledgers.metadata import DeleteResult, LedgerState, StoredLedger
-from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import Waiver
-from bookwarden.ledgers.received import ReceivedMark, waiving
-from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.promoted import (
+from bookwarden.bookie_clusters.promoted import (
     NOT_PROMOTED,
     PROMOTION_PATH,
     Promotion,
@@ -24,7 +17,14 @@ from bookwarden.switching.promoted import (
     keep_promotion,
     void_promotion,
 )
-from bookwarden.switching.registry import REGISTRY_PATH, Directive, serialize_registry
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Directive, serialize_registry
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import DeleteResult, LedgerState, StoredLedger
+from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.ledgers.pending_deletion import Waiver
+from bookwarden.ledgers.received import ReceivedMark, waiving
+from bookwarden.metastore.memory import MemoryStore
 from unit.deletion.test_sweep_places import Site, mark_in
 from unit.deletion.test_sweeping import NOW, POLICY
 from unit.switching.two_bookie_clusters import COPY, DATA, ROOTS

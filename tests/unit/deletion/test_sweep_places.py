@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from bookwarden.bookie_clusters.promoted import Promotions
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -20,8 +22,6 @@ from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.store_clock import StoreClocks
-from bookwarden.switching.promoted import Promotions
-from bookwarden.switching.registry import REGISTRY_PATH
 from servers.population import Population
 from servers.sweep_parts import sweep_with
 from unit.deletion.test_sweeping import NOW, POLICY, Recorder, mark

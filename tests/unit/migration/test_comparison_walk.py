@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.metadata_migration import walking
+from bookwarden.metadata_migration.comparison import Comparison, Difference, DifferenceClass, VersionRule
+from bookwarden.metadata_migration.walking import WorkQueue
 from bookwarden.metastore.interface import Versioned
-from bookwarden.migration import walking
-from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, VersionRule
-from bookwarden.migration.walking import WorkQueue
 from servers.planted_tree import Planted, node, tree
 
 

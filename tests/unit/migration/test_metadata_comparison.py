@@ -10,10 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bookwarden.metadata_migration import walking
+from bookwarden.metadata_migration.comparison import (
+    Comparison,
+    Difference,
+    DifferenceClass,
+    Findings,
+    Report,
+    Side,
+    VersionRule,
+)
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration import walking
-from bookwarden.migration.comparison import Comparison, Difference, DifferenceClass, Findings, Report, Side, VersionRule
 from servers.planted_tree import AFTER, BEFORE, SWITCHED_MS, Nodes, Planted, node, tree
 
 MISSING, EXTRA, BYTES, VERSION = (

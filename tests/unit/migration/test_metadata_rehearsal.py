@@ -12,12 +12,12 @@ import pytest
 from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metadata_migration.comparison import DifferenceClass
+from bookwarden.metadata_migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
+from bookwarden.metadata_migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.comparison import DifferenceClass
-from bookwarden.migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
-from bookwarden.migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
 from servers.metadata_tree import CURSORS, LARGEST, LEDGERS, fill, paths_of, persistent
 from servers.waiting import eventually
 

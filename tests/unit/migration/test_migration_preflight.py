@@ -11,9 +11,9 @@ import pytest
 
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Verdict, failing
+from bookwarden.metadata_migration.control import Observations, RegisteredClusters, SizedNode, Survey
+from bookwarden.metadata_migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.migration.control import Observations, RegisteredClusters, SizedNode, Survey
-from bookwarden.migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate
 
 OK, WARNING, FAILS = Verdict.OK, Verdict.WARNING, Verdict.FAILS
 BROKER = RegisteredBroker("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bookwarden.cli.migration.watch import _CopyCounter
+from bookwarden.cli.metadata_migration.watch import _CopyCounter
+from bookwarden.metadata_migration.control import Survey, survey
+from bookwarden.metadata_migration.watching import CopyProgress, MigrationOutcome, PhaseSnapshot, PhaseStep, follow
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.migration.control import Survey, survey
-from bookwarden.migration.watching import CopyProgress, MigrationOutcome, PhaseSnapshot, PhaseStep, follow
 
 BEGAN = 1_000_000
 

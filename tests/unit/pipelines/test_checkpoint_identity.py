@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import bookwarden.wiring.metadata
+from bookwarden.bookie_clusters.offline.record import MoveNode, MovePhase, MoveRecord
+from bookwarden.bookie_clusters.registry import BookieCluster, Registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.config import load_settings
 from bookwarden.errors import FormatError, RefusedError
@@ -22,9 +25,6 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     identity_of,
     require_own,
 )
-from bookwarden.switching.offline.record import MoveNode, MovePhase, MoveRecord
-from bookwarden.switching.registry import BookieCluster, Registry
-from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wiring.metadata import MetadataContext
 
 P0, P1 = "persistent://t/n/marks-partition-0", "persistent://t/n/marks-partition-1"

@@ -12,6 +12,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
+from bookwarden.bookie_clusters.moving.build import CopyCounts
+from bookwarden.bookie_clusters.moving.scope import Route, Scope, scope_of
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
@@ -36,8 +38,6 @@ from bookwarden.pipelines.copying.stages import (
 )
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.build import CopyCounts
-from bookwarden.switching.moving.scope import Route, Scope, scope_of
 from bookwarden.wiring.metadata import MetadataContext
 from unit.pipelines.one_after_another import OneAfterAnother
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters

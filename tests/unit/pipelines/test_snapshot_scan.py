@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from benchmarks.zookeeper_files import node, record, set_data, write_log, write_snapshot
 
+from bookwarden.bookie_clusters.registry import serialize_registry
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.switching.registry import serialize_registry
 from bookwarden.wiring.scan import ScanContext
 from unit.switching.two_bookie_clusters import REGISTRY
 

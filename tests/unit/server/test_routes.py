@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from fastapi import FastAPI
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.cli.main import cli
 from bookwarden.cli.serve import _listen
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
@@ -23,7 +24,6 @@ from bookwarden.config import ServeSettings, load_settings
 from bookwarden.errors import ServerError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.server.app import make_app
-from bookwarden.switching.registry import REGISTRY_PATH, Registry, serialize_registry
 from servers.switching.ground import registry_of
 
 TOKEN = "t0ken-of-the-test"

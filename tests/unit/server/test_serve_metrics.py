@@ -8,15 +8,15 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bookwarden.bookie_clusters.brokers import Broker
+from bookwarden.bookie_clusters.documents import Overview
+from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, FoundBuild, Pace
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.server.metrics import OverviewCollector, metrics_text
-from bookwarden.switching.brokers import Broker
-from bookwarden.switching.documents import Overview
-from bookwarden.switching.moving.build import Build, CopyCounts, FoundBuild, Pace
-from bookwarden.switching.moving.scope import Scope
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import Promotion
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"

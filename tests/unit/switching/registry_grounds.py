@@ -5,6 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.registering import ClusterSpec, Registration
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
+from bookwarden.bookie_clusters.registry_node import ClusterRegistry
+from bookwarden.bookie_clusters.repair import IdRaiser, RegistryImport, Upgrade, UriChange
+from bookwarden.bookie_clusters.unregistering import LostClusters, Unregistration
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -13,12 +19,6 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registering import ClusterSpec, Registration
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry
-from bookwarden.switching.registry_node import ClusterRegistry
-from bookwarden.switching.repair import IdRaiser, RegistryImport, Upgrade, UriChange
-from bookwarden.switching.unregistering import LostClusters, Unregistration
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import SessionStore, follower_value
 

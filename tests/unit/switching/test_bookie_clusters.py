@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import NoBookieError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.registry import REGISTRY_PATH
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 from servers.population import register_bookie

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import Broker, FollowerNode, follower_node, matched, read_brokers
 from bookwarden.metastore.interface import Versioned
-from bookwarden.switching.brokers import Broker, FollowerNode, follower_node, matched, read_brokers
 from servers.switching.ground import Ground, follower_value, registry_of
 
 VALUE = follower_value(registry_of())

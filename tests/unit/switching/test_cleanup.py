@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.cleanup import Cleanup
+from bookwarden.bookie_clusters.moving.former import FormerClusters
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.promoted import NOT_PROMOTED, Promotion, keep_promotion, void_promotion
+from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.pending_deletion import MarkedLedger, MarkReport, PendingDeletion, Waiver
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.former import FormerClusters
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import NOT_PROMOTED, Promotion, keep_promotion, void_promotion
-from bookwarden.switching.registry import Directive
 from unit.clusters.copy_site import offloaded_info
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import STORE_URL, UNMARKED_BELOW, read_brokers, read_followers
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.brokers import STORE_URL, UNMARKED_BELOW, read_brokers, read_followers
-from bookwarden.switching.registry import FOLLOWERS_PATH
 from servers.switching.ground import follower_value, registry_of
 
 BROKERS = "/loadbalance/brokers"

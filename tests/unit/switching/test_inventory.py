@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bookwarden.errors import NotFoundError, PulsarUnavailableError
-from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, TRIAL_KEY, expected_custom_metadata
-from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.kinds.cursor import CursorHolder
-from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
-from bookwarden.ledgers.kinds.schema import SchemaHolder
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
-from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.inventory import (
+from bookwarden.bookie_clusters.inventory import (
     NOT_OURS,
     OTHER,
     UNFINISHED,
@@ -26,7 +18,15 @@ from bookwarden.switching.inventory import (
     roll,
     take_inventory,
 )
-from bookwarden.switching.registry import BookieCluster, Registry
+from bookwarden.bookie_clusters.registry import BookieCluster, Registry
+from bookwarden.errors import NotFoundError, PulsarUnavailableError
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, TRIAL_KEY, expected_custom_metadata
+from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.kinds.cursor import CursorHolder
+from bookwarden.ledgers.kinds.managed_ledger import ManagedLedgerHolder
+from bookwarden.ledgers.kinds.schema import SchemaHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
+from bookwarden.metastore.memory import MemoryStore
 from servers.switching.ground import OWNER, registry_of
 
 TOPIC = ManagedLedgerHolder("t/n/persistent/topic")

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from bookwarden.bookie_clusters.unregistering import LOST_PATH
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.unregistering import LOST_PATH
 from servers.population import Population
 from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 

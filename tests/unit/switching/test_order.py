@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.errors import FormatError, NotFoundError, RefusedError
-from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.order import (
+from bookwarden.bookie_clusters.brokers import Broker, Follower
+from bookwarden.bookie_clusters.order import (
     TRANSITIONS,
     NextStep,
     Order,
@@ -20,7 +19,8 @@ from bookwarden.switching.order import (
     plan_rollback,
     plan_switch,
 )
-from bookwarden.switching.registry import Registry
+from bookwarden.bookie_clusters.registry import Registry
+from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from servers.switching.ground import OWNER, registry_of
 
 ALONE = registry_of("a", names="a", epoch=1)

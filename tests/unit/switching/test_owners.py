@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.registry import BookieCluster, Registry, can_have_others, is_ours, unknown_owner
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
-from bookwarden.switching.registry import BookieCluster, Registry, can_have_others, is_ours, unknown_owner
 
 OWNER, FORMER, STRANGER = "5f2c9a41", "0badc0de", "00000000"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.bookie_clusters import MultiClusterCatalog
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
@@ -20,7 +21,6 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.bookie_clusters import MultiClusterCatalog
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 DELETED, LOST = DeleteResult.DELETED, DeleteResult.LOST_RACE

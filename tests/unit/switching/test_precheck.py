@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
-from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
-from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
-from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
-from bookwarden.disk_space import DiskSpace
-from bookwarden.findings import Verdict
-from bookwarden.ledgers.custom_metadata import OWNER_KEY
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.switching.brokers import Broker, Follower
-from bookwarden.switching.checks.observing import Observer
-from bookwarden.switching.checks.precheck import (
+from bookwarden.bookie_clusters.brokers import Broker, Follower
+from bookwarden.bookie_clusters.checks.observing import Observer
+from bookwarden.bookie_clusters.checks.precheck import (
     BookieMap,
     BrokerSettings,
     NamespacePlacement,
@@ -30,8 +20,18 @@ from bookwarden.switching.checks.precheck import (
     TrialResult,
     judge,
 )
-from bookwarden.switching.registry import Registry
-from bookwarden.switching.registry_node import ClusterRegistry
+from bookwarden.bookie_clusters.registry import Registry
+from bookwarden.bookie_clusters.registry_node import ClusterRegistry
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums
+from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
+from bookwarden.disk_space import DiskSpace
+from bookwarden.findings import Verdict
+from bookwarden.ledgers.custom_metadata import OWNER_KEY
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import OWNER, Ground, registry_of
 

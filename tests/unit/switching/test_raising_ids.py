@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from bookwarden.bookie_clusters.registering import OWN_ID_ROOT
+from bookwarden.bookie_clusters.repair import RaisePlan
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import RefusedError, StoreError
-from bookwarden.switching.registering import OWN_ID_ROOT
-from bookwarden.switching.repair import RaisePlan
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters import registering
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.registering import OWN_ID_ROOT, ClusterSpec, RegistrationPlan
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, Status
+from bookwarden.bookie_clusters.registry_node import StoredRegistry
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching import registering
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.registering import OWN_ID_ROOT, ClusterSpec, RegistrationPlan
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, Status
-from bookwarden.switching.registry_node import StoredRegistry
 from servers.switching.ground import follower_value, registry_of
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 

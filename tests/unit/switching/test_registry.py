@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.errors import FormatError, RefusedError
-from bookwarden.switching.registry import (
+from bookwarden.bookie_clusters.registry import (
     BookieCluster,
     Directive,
     Registry,
@@ -19,6 +18,7 @@ from bookwarden.switching.registry import (
     parse_registry,
     serialize_registry,
 )
+from bookwarden.errors import FormatError, RefusedError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "bookie_cluster_registry"
 BROKEN = sorted((SAMPLES / "broken").glob("*.json"))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.order import Order, Phase, order_fields
+from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, serialize_promotion
+from bookwarden.bookie_clusters.record import ORDER_PATH
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
-from bookwarden.switching.order import Order, Phase, order_fields
-from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, serialize_promotion
-from bookwarden.switching.record import ORDER_PATH
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, serialize_registry
 from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, BookieCluster, Registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode, StoredRegistry
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.registry import REGISTRY_PATH, BookieCluster, Registry
-from bookwarden.switching.registry_node import RegistryNode, StoredRegistry
 
 A = BookieCluster("a", "metadata-store:zk:h:2181", None, "/ledgers", "instance-a", since=1, bootstrap=True)
 B = BookieCluster("b", "zk+hierarchical://h:2181/bookies-b", None, "/bookies-b", "instance-b", since=0)

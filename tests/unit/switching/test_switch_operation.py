@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.operation import Planned, Switch, SwitchEvent, SwitchOutcome
+from bookwarden.bookie_clusters.order import NextStep, Phase
+from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
+from bookwarden.bookie_clusters.record import ORDER_PATH, find_order
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import (
     LostRaceError,
     OutcomeUnknownError,
@@ -19,12 +25,6 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.operation import Planned, Switch, SwitchEvent, SwitchOutcome
-from bookwarden.switching.order import NextStep, Phase
-from bookwarden.switching.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
-from bookwarden.switching.record import ORDER_PATH, find_order
-from bookwarden.switching.registry import REGISTRY_PATH, parse_registry, serialize_registry
-from bookwarden.switching.registry_node import RegistryNode
 from servers.switching.ground import Ground, registry_of
 from unit.switching.mortal import Killed, Mortal
 

@@ -8,6 +8,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.checks.observing import TRIALS_PATH, Observer, Trials, run_precheck, trial_metadata
+from bookwarden.bookie_clusters.checks.precheck import Quorums, TrialResult
+from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH
+from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -21,11 +26,6 @@ from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.checks.observing import TRIALS_PATH, Observer, Trials, run_precheck, trial_metadata
-from bookwarden.switching.checks.precheck import Quorums, TrialResult
-from bookwarden.switching.registry import FOLLOWERS_PATH, REGISTRY_PATH
-from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
 from servers.scripted_bookie import ScriptedBookie

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.order import Order, Phase, order_fields
+from bookwarden.bookie_clusters.record import ORDER_PATH
+from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
-from bookwarden.switching.order import Order, Phase, order_fields
-from bookwarden.switching.record import ORDER_PATH
-from bookwarden.switching.unregistering import UnregistrationPlan
 from servers.switching.ground import follower_value
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 

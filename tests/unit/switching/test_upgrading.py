@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters import repair
+from bookwarden.bookie_clusters.repair import UpgradePlan
 from bookwarden.errors import RefusedError
-from bookwarden.switching import repair
-from bookwarden.switching.repair import UpgradePlan
 from unit.switching.registry_grounds import A, B, Ground, first, further
 
 

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from bookwarden.bookie_clusters.registering import ClusterSpec
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.registering import ClusterSpec
-from bookwarden.switching.registry import REGISTRY_PATH
 from servers.switching.ground import follower_value
 from unit.switching.registry_grounds import OTHER, PULSAR, B, Ground, first, further
 

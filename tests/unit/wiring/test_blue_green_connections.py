@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
-from bookwarden.blue_green.record import MigrationRecord
-from bookwarden.blue_green.states import ExpectedTopic
 from bookwarden.cli.main import cli
+from bookwarden.cluster_migration.record import MigrationRecord
+from bookwarden.cluster_migration.states import ExpectedTopic
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.metastore.memory import shared_memory_store
 from unit.blue_green.scripted_blue import LOCAL, NAMESPACE, TOPIC, cursor, node

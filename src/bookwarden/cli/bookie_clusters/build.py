@@ -14,15 +14,23 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from bookwarden.bookie_clusters.moving.build import (
+    ADVICE,
+    DONE,
+    STAYING,
+    UNPROVEN_ADVICE,
+    Build,
+    BuildReport,
+    FoundBuild,
+)
+from bookwarden.bookie_clusters.moving.scope import scope_of
 from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import ADVICE, DONE, STAYING, UNPROVEN_ADVICE, Build, BuildReport, FoundBuild
-from bookwarden.switching.moving.scope import scope_of
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _EPILOG = """\b
 Examples:

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 
 import click
 
+from bookwarden.bookie_clusters.documents import cleaned_data, targets_data
+from bookwarden.bookie_clusters.moving.cleanup import Targets
 from bookwarden.cli.bookie_clusters.output import confirmed
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.switching.documents import cleaned_data, targets_data
-from bookwarden.switching.moving.cleanup import Targets
 from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b

@@ -6,6 +6,11 @@ from math import ceil
 
 import click
 
+from bookwarden.bookie_clusters.documents import left_data
+from bookwarden.bookie_clusters.moving.build import MORE_LATER, SOME_FAILED, Build
+from bookwarden.bookie_clusters.moving.draining import DrainResult, Remaining
+from bookwarden.bookie_clusters.moving.scope import EVERYTHING
+from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
 from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
 from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.bookie_clusters.unload import per_second_option
@@ -16,11 +21,6 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
-from bookwarden.switching.documents import left_data
-from bookwarden.switching.moving.build import MORE_LATER, SOME_FAILED, Build
-from bookwarden.switching.moving.draining import DrainResult, Remaining
-from bookwarden.switching.moving.scope import EVERYTHING
-from bookwarden.switching.unregistering import UnregistrationPlan
 from bookwarden.wiring.moving import MoveContext
 
 # For brokers, and until a switch is long enough ago.

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from bookwarden.bookie_clusters.broker_jar import PACKAGED, SUPERSEDED, broker_lines, write_jar
 from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part
 from bookwarden.errors import FileError
-from bookwarden.switching.broker_jar import PACKAGED, SUPERSEDED, broker_lines, write_jar
-from bookwarden.wiring.switching import RegistryContext, bookkeeper_authority
+from bookwarden.wiring.bookie_clusters import RegistryContext, bookkeeper_authority
 
 
 @click.command("list")

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.bookie_clusters.switch import NOT_READY
-from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.shell.findings import findings_table
-from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
-from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
-from bookwarden.errors import NotFoundError
-from bookwarden.switching.documents import (
+from bookwarden.bookie_clusters.documents import (
     broker_lines,
     moved_data,
     plan_data,
@@ -21,11 +14,18 @@ from bookwarden.switching.documents import (
     restoration_data,
     settings_lines,
 )
-from bookwarden.switching.offline.checking import TargetUri
-from bookwarden.switching.offline.ledgers import CopyStatus
-from bookwarden.switching.offline.move import MovePlan, MoveResult
-from bookwarden.switching.offline.record import MovePhase, MoveRecord
-from bookwarden.switching.offline.saved_nodes import NodeDifferences
+from bookwarden.bookie_clusters.offline.checking import TargetUri
+from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
+from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult
+from bookwarden.bookie_clusters.offline.record import MovePhase, MoveRecord
+from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences
+from bookwarden.cli.bookie_clusters.switch import NOT_READY
+from bookwarden.cli.metadata_migration.node_progress import node_progress
+from bookwarden.cli.shell.findings import findings_table
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
+from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.errors import NotFoundError
 from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b

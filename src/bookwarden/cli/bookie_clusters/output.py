@@ -8,12 +8,12 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.migration.node_progress import node_progress
+from bookwarden.bookie_clusters.registry import Registry, cluster_data, registry_data
+from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.cli.shell.questions import confirm
-from bookwarden.switching.registry import Registry, cluster_data, registry_data
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 #: Of commands that wait for brokers.
 wait_option: Final = click.option(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
+from bookwarden.bookie_clusters.documents import promoted_data
+from bookwarden.bookie_clusters.inventory import UnloadResult
+from bookwarden.bookie_clusters.moving.promotion import ATTRIBUTION_KEY, PromotionPass, PromotionPlan
 from bookwarden.cli.bookie_clusters.unload import per_second_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.switching.documents import promoted_data
-from bookwarden.switching.inventory import UnloadResult
-from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, PromotionPass, PromotionPlan
 from bookwarden.wiring.moving import MoveContext
 
 _EPILOG = """\b

@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager
 
 import click
 
+from bookwarden.bookie_clusters.documents import registration_data
+from bookwarden.bookie_clusters.registering import ClusterSpec, RegistrationPlan, RegistrationResult
+from bookwarden.bookie_clusters.registry import Status
 from bookwarden.cli.bookie_clusters.output import confirmed, notes_of, wait_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
-from bookwarden.switching.documents import registration_data
-from bookwarden.switching.registering import ClusterSpec, RegistrationPlan, RegistrationResult
-from bookwarden.switching.registry import Status
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _EPILOG = """\b
 Examples:

@@ -8,18 +8,10 @@ from pathlib import Path
 
 import click
 
-from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
-from bookwarden.cli.migration.node_progress import node_progress
-from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Document, Facts, Note
-from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
-from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
-from bookwarden.durable import sync
-from bookwarden.switching.documents import import_data, raised_data, upgrade_data, uri_data
-from bookwarden.switching.registering import ClusterSpec, unasked
-from bookwarden.switching.registry import serialize_registry
-from bookwarden.switching.repair import (
+from bookwarden.bookie_clusters.documents import import_data, raised_data, upgrade_data, uri_data
+from bookwarden.bookie_clusters.registering import ClusterSpec, unasked
+from bookwarden.bookie_clusters.registry import serialize_registry
+from bookwarden.bookie_clusters.repair import (
     IdRaiser,
     ImportPlan,
     RaisePlan,
@@ -31,7 +23,15 @@ from bookwarden.switching.repair import (
     UriPlan,
     UriResult,
 )
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
+from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.cli.metadata_migration.node_progress import node_progress
+from bookwarden.cli.shell.invocation import Invocation, pass_invocation
+from bookwarden.cli.shell.output import Document, Facts, Note
+from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
+from bookwarden.durable import sync
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _RAISE_EPILOG = """\b
 When this is needed: docs/howto/repair-bookie-clusters.md and

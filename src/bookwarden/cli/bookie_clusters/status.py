@@ -7,6 +7,14 @@ from typing import Final
 
 import click
 
+from bookwarden.bookie_clusters.brokers import Broker
+from bookwarden.bookie_clusters.documents import Overview, read_overview, state_data
+from bookwarden.bookie_clusters.inventory import take_inventory
+from bookwarden.bookie_clusters.offline.record import MoveRecord
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.promoted import Promotion
+from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.bookie_clusters.build import build_facts
 from bookwarden.cli.bookie_clusters.output import directive_facts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
@@ -19,14 +27,6 @@ from bookwarden.cli.bookie_clusters.unload import (
 )
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.switching.brokers import Broker
-from bookwarden.switching.documents import Overview, read_overview, state_data
-from bookwarden.switching.inventory import take_inventory
-from bookwarden.switching.offline.record import MoveRecord
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import Promotion
-from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
 _UNDER_WAY: Final = 25

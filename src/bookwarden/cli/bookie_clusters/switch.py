@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.bookie_clusters.checks.observing import run_precheck
+from bookwarden.bookie_clusters.checks.precheck import Precheck
+from bookwarden.bookie_clusters.documents import switch_data
+from bookwarden.bookie_clusters.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.cli.bookie_clusters.output import wait_option
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
-from bookwarden.switching.checks.observing import run_precheck
-from bookwarden.switching.checks.precheck import Precheck
-from bookwarden.switching.documents import switch_data
-from bookwarden.switching.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.wiring.switch import SwitchContext
 
 #: The exit code of every command that is refused by the precheck.

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import click
 
+from bookwarden.bookie_clusters.inventory import Inventory, UnloadResult, roll, take_inventory
+from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError, NotFoundError
-from bookwarden.switching.inventory import Inventory, UnloadResult, roll, take_inventory
-from bookwarden.switching.registry import Registry
 from bookwarden.wiring.switch import SwitchContext
 
 _SHOWN: Final = 20

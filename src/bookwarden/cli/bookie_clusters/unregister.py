@@ -6,14 +6,14 @@ import sys
 
 import click
 
+from bookwarden.bookie_clusters.documents import lost_data, unregistration_data
+from bookwarden.bookie_clusters.unregistering import LostPlan, UnregistrationPlan
 from bookwarden.cli.bookie_clusters.output import describe_registry, wait_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
-from bookwarden.switching.documents import lost_data, unregistration_data
-from bookwarden.switching.unregistering import LostPlan, UnregistrationPlan
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _EPILOG = """\b
 Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""

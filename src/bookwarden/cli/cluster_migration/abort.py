@@ -6,15 +6,15 @@ import dataclasses
 
 import click
 
-from bookwarden.blue_green.aborting import AbortResult, MigrationAborter, ReopenResult, TopicReopener
-from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import TopicState, TopicStatus
 from bookwarden.cli.cluster_migration.options import named_or_begun, namespaces_argument
 from bookwarden.cli.cluster_migration.watch import describe_topic
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
+from bookwarden.cluster_migration.aborting import AbortResult, MigrationAborter, ReopenResult, TopicReopener
+from bookwarden.cluster_migration.scope import namespace_of
+from bookwarden.cluster_migration.states import TopicState, TopicStatus
 from bookwarden.errors import BookwardenError
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 _EPILOG = """\b
 Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded, or a drained

@@ -8,17 +8,6 @@ from typing import Final
 
 import click
 
-from bookwarden.blue_green.finishing import (
-    FinishPlan,
-    MigrationFinisher,
-    MigrationVerification,
-    TopicRemoval,
-    TopicVerification,
-    verify_migration,
-)
-from bookwarden.blue_green.readiness.findings import Override
-from bookwarden.blue_green.scope import refuse_deletion_topics
-from bookwarden.blue_green.watching import BrokerHealth
 from bookwarden.cli.cluster_migration.options import (
     LATE,
     LEFT,
@@ -30,8 +19,19 @@ from bookwarden.cli.cluster_migration.options import (
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cluster_migration.finishing import (
+    FinishPlan,
+    MigrationFinisher,
+    MigrationVerification,
+    TopicRemoval,
+    TopicVerification,
+    verify_migration,
+)
+from bookwarden.cluster_migration.readiness.findings import Override
+from bookwarden.cluster_migration.scope import refuse_deletion_topics
+from bookwarden.cluster_migration.watching import BrokerHealth
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 _EPILOG = """\b
 Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;

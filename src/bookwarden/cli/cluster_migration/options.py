@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.blue_green.green_resources import LatePolicy
-from bookwarden.blue_green.readiness.findings import Override
-from bookwarden.blue_green.scope import checked_namespace
+from bookwarden.cluster_migration.green_resources import LatePolicy
+from bookwarden.cluster_migration.readiness.findings import Override
+from bookwarden.cluster_migration.scope import checked_namespace
 from bookwarden.errors import DeadlockedBrokerError, NotFoundError
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 # Above the exit codes of errors.
 NOT_DONE: Final = 22  #: `verify`: something is not as it has to be.

@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.blue_green.preparing.operation import Preparation, PreparationResult
-from bookwarden.blue_green.preparing.plan import PreparationPlan, PreparationStep, Side
-from bookwarden.blue_green.readiness.checks import evaluate
-from bookwarden.blue_green.readiness.findings import CheckResult, Override, Severity, blocking
-from bookwarden.blue_green.sides.observing import still_moving
-from bookwarden.blue_green.sides.policies import AUTO_CREATION
-from bookwarden.blue_green.sides.values import NamespaceInfo, Observations
 from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
 from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.cluster_migration.preparing.operation import Preparation, PreparationResult
+from bookwarden.cluster_migration.preparing.plan import PreparationPlan, PreparationStep, Side
+from bookwarden.cluster_migration.readiness.checks import evaluate
+from bookwarden.cluster_migration.readiness.findings import CheckResult, Override, Severity, blocking
+from bookwarden.cluster_migration.sides.observing import still_moving
+from bookwarden.cluster_migration.sides.policies import AUTO_CREATION
+from bookwarden.cluster_migration.sides.values import NamespaceInfo, Observations
 from bookwarden.errors import RefusedError
 from bookwarden.findings import Verdict
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 #: The exit code where something is missing that was to be there.
 MISSING: Final = 22

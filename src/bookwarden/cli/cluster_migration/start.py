@@ -8,12 +8,6 @@ from typing import Final
 
 import click
 
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy, late_warnings
-from bookwarden.blue_green.readiness.checks import evaluate
-from bookwarden.blue_green.readiness.findings import ACCEPTED, Override, blocking
-from bookwarden.blue_green.scope import refuse_deletion_topics
-from bookwarden.blue_green.starting import MigrationStarter, StartResult, without_moved
-from bookwarden.blue_green.watching import BrokerHealth
 from bookwarden.cli.cluster_migration.options import (
     LATE,
     LEFT,
@@ -27,7 +21,13 @@ from bookwarden.cli.cluster_migration.watch import release_option, watch_to_the_
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.wiring.blue_green import BlueGreenContext, redirect_urls
+from bookwarden.cluster_migration.green_resources import GreenResources, LatePolicy, late_warnings
+from bookwarden.cluster_migration.readiness.checks import evaluate
+from bookwarden.cluster_migration.readiness.findings import ACCEPTED, Override, blocking
+from bookwarden.cluster_migration.scope import refuse_deletion_topics
+from bookwarden.cluster_migration.starting import MigrationStarter, StartResult, without_moved
+from bookwarden.cluster_migration.watching import BrokerHealth
+from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
 
 _EPILOG: Final = """\b
 Exit codes: 0 each topic is marked, and with --watch drained; 23 a check blocks it, and nothing was begun;

@@ -15,13 +15,6 @@ from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from bookwarden.blue_green.green_resources import GreenResources, LatePolicy
-from bookwarden.blue_green.observing import MigrationSnapshot
-from bookwarden.blue_green.record import CONNECTED
-from bookwarden.blue_green.releasing import ContinuousReleaser, ReleasePlan, ReleaseResult, TopicReleaser
-from bookwarden.blue_green.scope import namespace_of
-from bookwarden.blue_green.states import DONE, TopicStatus
-from bookwarden.blue_green.watching import BrokerHealth, DrainOutcome, DrainStep, deadlock_advice, follow
 from bookwarden.cli.cluster_migration.options import (
     DEADLOCKED,
     FLAG_OFF,
@@ -35,8 +28,15 @@ from bookwarden.cli.cluster_migration.options import (
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted, plain, printable
 from bookwarden.cli.shell.steps import telling
+from bookwarden.cluster_migration.green_resources import GreenResources, LatePolicy
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.record import CONNECTED
+from bookwarden.cluster_migration.releasing import ContinuousReleaser, ReleasePlan, ReleaseResult, TopicReleaser
+from bookwarden.cluster_migration.scope import namespace_of
+from bookwarden.cluster_migration.states import DONE, TopicStatus
+from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, DrainStep, deadlock_advice, follow
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
-from bookwarden.wiring.blue_green import BlueGreenContext
+from bookwarden.wiring.cluster_migration import BlueGreenContext
 
 _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0

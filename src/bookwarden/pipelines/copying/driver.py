@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from bookwarden.bookie_clusters.moving.build import Build, BuildLease, BuildReport, CopyCounts, Pacer, find_build
+from bookwarden.bookie_clusters.moving.scope import Route, Scope, route_of
+from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import Settings
@@ -34,10 +37,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import running_session
-from bookwarden.switching.moving.build import Build, BuildLease, BuildReport, CopyCounts, Pacer, find_build
-from bookwarden.switching.moving.scope import Route, Scope, route_of
-from bookwarden.switching.registry import Registry
-from bookwarden.wiring.switching import RegistryContext
+from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
 _RESULT: Final = "result.json"

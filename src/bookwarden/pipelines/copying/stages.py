@@ -20,6 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from bookwarden.bookie_clusters.moving.build import STAYING, CopyCounts, NotCopied
+from bookwarden.bookie_clusters.moving.copiers import copier_between
+from bookwarden.bookie_clusters.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -33,9 +36,6 @@ from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.switching.moving.build import STAYING, CopyCounts, NotCopied
-from bookwarden.switching.moving.copiers import copier_between
-from bookwarden.switching.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.metadata import MetadataContext
 

@@ -15,14 +15,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bookwarden.bookie_clusters.bookie_clusters import ClusterSet, RegisteredCluster
+from bookwarden.bookie_clusters.registry import can_have_others, is_ours, unknown_owner
 from bookwarden.clusters.bookkeeper.listing import ListingPiece, PieceOfLedgers
 from bookwarden.errors import FormatError, StoreError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import read_ledgers
-from bookwarden.switching.bookie_clusters import ClusterSet, RegisteredCluster
-from bookwarden.switching.registry import can_have_others, is_ours, unknown_owner
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.scan import ScanContext
 

@@ -17,6 +17,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bookwarden.bookie_clusters.offline.record import MoveNode
+from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.clusters.bookkeeper.members import read_instance
 from bookwarden.clusters.pulsar.rest.topic_positions import read_positions
 from bookwarden.clusters.pulsar.rest.topics import Topics
@@ -24,8 +26,6 @@ from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError, SparkError
 from bookwarden.ledgers.cluster_identity import ClusterIdentity
 from bookwarden.pipelines.folders import Folder
-from bookwarden.switching.offline.record import MoveNode
-from bookwarden.switching.registry_node import RegistryNode
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.stores import bookkeeper_place_of
 

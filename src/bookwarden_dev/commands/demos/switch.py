@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from bookwarden.bookie_clusters.broker_jar import PACKAGED
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, table_of
 from bookwarden.config import load_settings
 from bookwarden.errors import NotFoundError
-from bookwarden.switching.broker_jar import PACKAGED
 from bookwarden_dev.demo.switch_story import SwitchFinale, SwitchStory
 from bookwarden_dev.devcluster.bookie_clusters import SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS

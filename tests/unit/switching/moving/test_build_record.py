@@ -8,12 +8,20 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.build import (
+    BUILD_PATH,
+    Build,
+    BuildLease,
+    CopyCounts,
+    FoundBuild,
+    Pace,
+    find_build,
+)
+from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.errors import FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.build import BUILD_PATH, Build, BuildLease, CopyCounts, FoundBuild, Pace, find_build
-from bookwarden.switching.moving.scope import Scope
 from servers.waiting import eventually
 from unit.switching.mortal import Killed
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.switching.moving.build import (
+from bookwarden.bookie_clusters.moving.build import (
     DONE,
     MORE_LATER,
     SOME_FAILED,
@@ -18,7 +17,8 @@ from bookwarden.switching.moving.build import (
     Pace,
     Pacer,
 )
-from bookwarden.switching.moving.scope import Scope
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.ledgers.outcomes import CopyOutcome
 
 BUILD = Build("a", "b", Scope(), "/builds/one", 1)
 MIB = 1 << 20

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.scope import Candidate, Route, Scope, candidate_of, with_target
+from bookwarden.bookie_clusters.registry import BookieCluster, Registry
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.scope import Candidate, Route, Scope, candidate_of, with_target
-from bookwarden.switching.registry import BookieCluster, Registry
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 SCHEMA = SchemaHolder("t/ns/orders")

@@ -9,6 +9,17 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.inventory import NOT_OURS
+from bookwarden.bookie_clusters.moving.build import BUILD_PATH, Build, Pace
+from bookwarden.bookie_clusters.moving.cleanup import Cleanup
+from bookwarden.bookie_clusters.moving.draining import Drainer, DrainResult
+from bookwarden.bookie_clusters.moving.former import FormerClusters
+from bookwarden.bookie_clusters.moving.promotion import Promoter
+from bookwarden.bookie_clusters.moving.scope import scope_of
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.registry import Directive
+from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -21,17 +32,6 @@ from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.ledgers.pending_deletion import MarkedLedger, MarkReport, PendingDeletion, Waiver
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.inventory import NOT_OURS
-from bookwarden.switching.moving.build import BUILD_PATH, Build, Pace
-from bookwarden.switching.moving.cleanup import Cleanup
-from bookwarden.switching.moving.draining import Drainer, DrainResult
-from bookwarden.switching.moving.former import FormerClusters
-from bookwarden.switching.moving.promotion import Promoter
-from bookwarden.switching.moving.scope import scope_of
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
-from bookwarden.switching.registry import Directive
-from bookwarden.switching.registry_node import ClusterRegistry
 from unit.switching.two_bookie_clusters import COPY, ROOTS, TwoBookieClusters
 
 WINDOW_S = 3600.0

@@ -8,25 +8,25 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
-from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, RefusedError
-from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.metadata import LedgerState
-from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving import promotion
-from bookwarden.switching.moving.former import FormerClusters, KeptLedger
-from bookwarden.switching.moving.promotion import Promoter, PromotionPass, Stamper, StampResult
-from bookwarden.switching.operation import State
-from bookwarden.switching.order import Phase
-from bookwarden.switching.promoted import (
+from bookwarden.bookie_clusters.moving import promotion
+from bookwarden.bookie_clusters.moving.former import FormerClusters, KeptLedger
+from bookwarden.bookie_clusters.moving.promotion import Promoter, PromotionPass, Stamper, StampResult
+from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.promoted import (
     PROMOTION_PATH,
     Promotion,
     find_promotion,
     promotion_that_counts,
     read_promotion,
 )
-from bookwarden.switching.registry import Directive
+from bookwarden.bookie_clusters.registry import Directive
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, RefusedError
+from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.metadata import LedgerState
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2 as formats
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 

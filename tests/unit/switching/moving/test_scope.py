@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.scope import Route, Scope, route_of, scope_of
+from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.schema import SchemaHolder
-from bookwarden.switching.moving.scope import Route, Scope, route_of, scope_of
-from bookwarden.switching.registry import Registry
 from servers.switching.ground import registry_of
 
 DATA = ManagedLedgerHolder("t/n/persistent/orders")

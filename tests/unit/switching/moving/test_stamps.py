@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from bookwarden.bookie_clusters.moving.promotion import ATTRIBUTION_KEY, Stamper, StampFailure, StampResult
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.moving.promotion import ATTRIBUTION_KEY, Stamper, StampFailure, StampResult
 from bookwarden.wire.pb import managed_ledger_pb2 as formats
 from unit.switching.two_bookie_clusters import COPY, DATA, TwoBookieClusters
 

@@ -7,6 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.checks.observing import Observer
+from bookwarden.bookie_clusters.offline.checking import MoveChecks, TargetUri
+from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult, OfflineMove
+from bookwarden.bookie_clusters.offline.record import MOVE_PATH, MoveRecord
+from bookwarden.bookie_clusters.registry import BookieCluster
+from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
@@ -24,13 +31,6 @@ from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.checks.observing import Observer
-from bookwarden.switching.offline.checking import MoveChecks, TargetUri
-from bookwarden.switching.offline.move import MovePlan, MoveResult, OfflineMove
-from bookwarden.switching.offline.record import MOVE_PATH, MoveRecord
-from bookwarden.switching.registry import BookieCluster
-from bookwarden.switching.registry_node import ClusterRegistry
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 
 PULSAR, ELSEWHERE = "zk:pulsar:2181", "zk:elsewhere:2181"

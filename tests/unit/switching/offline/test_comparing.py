@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bookwarden.bookie_clusters.offline.ledgers import CopyStatus, compare
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
@@ -17,7 +18,6 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.switching.offline.ledgers import CopyStatus, compare
 
 OWNER = "5f2c9a41"
 OURS = {OWNER_KEY: OWNER.encode()}

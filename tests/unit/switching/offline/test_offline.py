@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.bookie_clusters.offline.checking import TargetUri
+from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
+from bookwarden.bookie_clusters.offline.record import MOVE_PATH, MovePhase
+from bookwarden.bookie_clusters.offline.saved_nodes import read_saved
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH, serialize_registry
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
-from bookwarden.switching.offline.checking import TargetUri
-from bookwarden.switching.offline.ledgers import CopyStatus
-from bookwarden.switching.offline.record import MOVE_PATH, MovePhase
-from bookwarden.switching.offline.saved_nodes import read_saved
-from bookwarden.switching.registry import REGISTRY_PATH, serialize_registry
 from servers.switching.ground import registry_of
 from unit.switching.mortal import Killed, Mortal
 from unit.switching.offline.offline_grounds import CURSOR, ELSEWHERE, PULSAR, TO_A, TO_B, TOPIC, A, B, Ground, Part

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.bookie_clusters.brokers import BROKERS_PATH
+from bookwarden.bookie_clusters.offline.saved_nodes import (
+    NodeRestorer,
+    compare_saved,
+    read_saved,
+    restore_nodes,
+    save_nodes,
+)
 from bookwarden.errors import ConfigError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.switching.brokers import BROKERS_PATH
-from bookwarden.switching.offline.saved_nodes import NodeRestorer, compare_saved, read_saved, restore_nodes, save_nodes
 from unit.switching.mortal import Killed, Mortal
 
 URL = "zk:pulsar:2181"

@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
 
 /**
  * Reads the value of the registry's node. Whoever reads half of it would write to the wrong cluster, so that anything
- * that is not as it must be is an error. Format: src/bookwarden/switching/registry.py, with the same rules; both are
+ * that is not as it must be is an error. Format: src/bookwarden/bookie_clusters/registry.py, with the same rules; both are
  * tested with the files of tests/data/bookie_cluster_registry.
  */
 final class RegistryFormat {

@@ -8,7 +8,7 @@
  * {@link bookwarden.broker.PerClusterPlacementPolicy} never lets an ensemble mix bookies of two.
  *
  * <p>The registry, and the marks in the custom metadata of ledgers, are also read and written in Python
- * (src/bookwarden/switching). What must never happen is that a ledger is taken for absent although it is only not known
+ * (src/bookwarden/bookie_clusters). What must never happen is that a ledger is taken for absent although it is only not known
  * where it is: a managed ledger forgets a last ledger that is absent.
  */
 package bookwarden.broker;
