@@ -16,6 +16,7 @@ from bookwarden.cluster_migration.readiness.checks import evaluate
 from bookwarden.cluster_migration.readiness.findings import CheckResult, Override, blocking
 from bookwarden.cluster_migration.releasing import ContinuousReleaser, TopicReleaser
 from bookwarden.cluster_migration.starting import MigrationStarter, StartResult
+from bookwarden.cluster_migration.states import TopicState
 from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, follow
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
@@ -31,6 +32,8 @@ _ACCEPTED: Final = (Override.IDLE_SUBSCRIPTIONS,)
 _MESSAGES: Final = 100
 _PATIENCE_S: Final = 120.0
 _LOOK_EVERY_S: Final = 1.0
+# Longer than a client that is well needs to get to green.
+_HANGING_S: Final = 15.0
 Say = Callable[[str], None]
 
 
@@ -149,7 +152,7 @@ class MoveStory:
         expected, told = context.record.expected([NAMESPACE]), ""
         deadline, arrived = time.monotonic() + _PATIENCE_S, False
         as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
-        health = BrokerHealth(context.blue)
+        health, stalled = BrokerHealth(context.blue), _Stalled()
 
         def snapshot() -> MigrationSnapshot:
             return context.observer.snapshot([NAMESPACE], expected)
@@ -159,6 +162,12 @@ class MoveStory:
             if states != told:
                 self._say(f"watch: {states}; {step.snapshot.unread} entries unread")
                 told = states
+            hanging = stalled.after(step.snapshot)
+            if hanging:
+                self._say(
+                    f"consumers of {', '.join(hanging)} hang in the client, and are restarted, as the runbook says"
+                )
+                traffic.restart_consumers(hanging)
             if not arrived and all(seen.topic.endswith("/consumer-away") for seen in step.holding):
                 self._say("the consumer that was away comes back, with blue's URL")
                 traffic.arrive()
@@ -190,6 +199,25 @@ class MoveStory:
         topics = tuple(_moved(account, verified, left) for account in accounts)
         faults += list(verified.faults) + [one.problem for one in removed if one.problem]
         return MoveFinale(topics, drained_s, marks, tuple(faults), plan.leftovers)
+
+
+class _Stalled:
+    """Topics whose consumers reach neither side: the C++ client can hang where it is migrated (docs/findings.md)."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def after(self, snapshot: MigrationSnapshot) -> list[str]:
+        """Return those that have been so for some time now, each once."""
+        now = time.monotonic()
+        stalled = [*snapshot.of_state(TopicState.CONSUMERS_LEFT), *snapshot.of_state(TopicState.STUCK)]
+        topics = {seen.topic.partition("-partition-")[0] for seen in stalled}
+        topics = {topic for topic in topics if not topic.endswith("/consumer-away")} - self._told
+        self._since = {topic: self._since.get(topic, now) for topic in topics}
+        found = sorted(topic for topic, since in self._since.items() if now - since > _HANGING_S)
+        self._told |= set(found)
+        return found
 
 
 def _moved(account: Account, verified: MigrationVerification, left: list[str]) -> TopicMoved:

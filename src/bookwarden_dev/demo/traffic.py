@@ -61,14 +61,15 @@ class Traffic:
     """The flows from `start` to `stop`; as a context manager it closes its clients at the end."""
 
     def __init__(self, connection: PulsarConnection, flows: Sequence[Flow]) -> None:
-        # A client each: what one waits for must not hold up the others. Who comes back is a new process, with its own.
-        self._sending, self._receiving, self._returning = (connection.client() for _ in range(3))
+        self._connection = connection
+        self._clients: list[pulsar.Client] = []
+        self._sending = self._client()
         self._flows = {flow.topic: _Running(flow) for flow in flows}
 
     def start(self) -> None:
         """Subscribe everywhere, then send; the consumers of flows that are away subscribe and leave."""
         for running in self._flows.values():
-            running.subscribe(self._receiving)
+            running.subscribe(self._client)
         for running in self._flows.values():
             running.send(self._sending)
 
@@ -76,7 +77,12 @@ class Traffic:
         """Bring back the consumers that are away."""
         for running in self._flows.values():
             if running.flow.is_away:
-                running.come_back(self._returning)
+                running.come_back(self._client)
+
+    def restart_consumers(self, topics: Collection[str]) -> None:
+        """Have new consumers in the place of those of these topics, which hang: what they wait for never comes."""
+        for topic in topics:
+            self._flows[topic].come_back(self._client)
 
     def sent(self, topic: str) -> int:
         """Return how many messages of the topic are confirmed."""
@@ -119,13 +125,20 @@ class Traffic:
             # A client that is closed under a sender may never return.
             running.join_sender()
             running.stop_receiving()
-        closing = [
-            _thread(lambda client: client.close(), client)
-            for client in (self._sending, self._receiving, self._returning)
-        ]
+        closing = [_thread(lambda client: client.close(), client) for client in self._clients]
         for thread in closing:
             # One whose consumer hangs never returns.
             thread.join(_CLOSE_S)
+
+    def _client(self) -> pulsar.Client:
+        """Make a client of its own for each consumer, as applications have it.
+
+        A client closes its connection when one of the topics on it is migrated, and its other consumers subscribe
+        again; where the topic of one of these is migrated in that moment, the client hangs for ever (docs/findings.md).
+        """
+        client = self._connection.client()
+        self._clients.append(client)
+        return client
 
 
 class _Running:
@@ -143,22 +156,34 @@ class _Running:
         self._threads: list[threading.Thread] = []
         self._sender: threading.Thread | None = None
 
-    def subscribe(self, client: pulsar.Client) -> None:
+    def subscribe(self, connect: Callable[[], pulsar.Client]) -> None:
         if self.flow.subscription is None:
             return
         if self.flow.is_away:
-            self._consumer(client, 0).close()
+            self._consumer(connect(), 0).close()
         else:
-            self.receive(client)
+            self.receive(connect)
 
-    def receive(self, client: pulsar.Client) -> None:
+    def receive(self, connect: Callable[[], pulsar.Client]) -> None:
         for number in range(self.flow.consumers):
-            self._threads.append(_thread(self._receive, self._consumer(client, number)))
+            self._threads.append(_thread(self._receive, self._consumer(connect(), number)))
 
-    def come_back(self, client: pulsar.Client) -> None:
+    def come_back(self, connect: Callable[[], pulsar.Client]) -> None:
         """Receive as `receive` does, and return at once: a subscription of a topic that is moving may take for ever."""
         for number in range(self.flow.consumers):
-            self._threads.append(_thread(lambda one: self._receive(self._consumer(client, one)), number))
+            self._threads.append(_thread(lambda one: self._return(connect(), one), number))
+
+    def _return(self, client: pulsar.Client, number: int) -> None:
+        """Subscribe, as often as it takes: blue may hold a consumer that hangs for half a minute; then receive."""
+        while not self._received_all.wait(0.0):
+            try:
+                consumer = self._consumer(client, number)
+            except pulsar.PulsarException as error:
+                self._note(f"subscribe: {type(error).__name__}")
+                time.sleep(_LOOK_S)
+                continue
+            self._receive(consumer)
+            return
 
     def send(self, client: pulsar.Client) -> None:
         producer = client.create_producer(
