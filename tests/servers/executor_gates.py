@@ -79,10 +79,10 @@ def _after(owner, name, point, counts):
     setattr(owner, name, wrapped)
 
 
-def _sweeping(module):
+def _deleting(module):
     _after(
-        *(module.Sweep, "_delete_part", "delete"),
-        lambda _, result: any(decision.outcome is module.Outcome.DELETED for _, decision in result[0]),
+        *(module.LedgerDeleter, "_delete", "delete"),
+        lambda _, result: any(one.decision.outcome is module.Outcome.DELETED for one in result[0]),
     )
 
 
@@ -104,12 +104,12 @@ _WRAPPERS = {
     "bookwarden.deletion.journal.writing": lambda module: _after(
         module.FileJournal, "append", "journal", lambda arguments, _: bool(arguments[1])
     ),
-    "bookwarden.deletion.phase_two.sweeping": _sweeping,
+    "bookwarden.deletion.phase_two.ledger_deletion": _deleting,
     "bookwarden.clusters.pulsar.messages.retries": lambda module: _after(
         module.RetrySender, "flush", "sends", lambda _arguments, _result: True
     ),
     "bookwarden.deletion.phase_two.sent_on": lambda module: _after(
-        module.Sendings, "note", "record", lambda _arguments, _result: True
+        module.Sendings, "_note", "record", lambda _arguments, _result: True
     ),
     "bookwarden.metastore.pacing": _rates,
 }
