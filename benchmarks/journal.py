@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.population import Population
 from benchmarks.results import Result, compared, publish, say
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.messages.retries import RetrySender
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import Journal, JournalRecord
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.node_check import NodeCheck
-from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard, NoStores
+from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
 from bookwarden.deletion.phase_two.node_guard import NodeGuard
@@ -26,7 +30,7 @@ from bookwarden.deletion.phase_two.sent_on import Sendings
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
-from bookwarden.deletion.ports import LedgerCatalog, NoBookieClusters, OffloadedCopies, ReferenceReader
+from bookwarden.deletion.ports import LedgerCatalog, NoBookieClusters
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
@@ -61,18 +65,18 @@ class NoOutbox:
 
 def plain_sweep(
     catalog: LedgerCatalog,
-    references: ReferenceReader,
+    references: MetadataReferences,
     journal: Journal,
     policy: DeletionPolicy,
     limits: SweepLimits,
-    copies: OffloadedCopies | None = None,
+    copies: OffloadStores | None = None,
 ) -> Sweep:
     """Make a sweep of one bookie cluster that asks no bookie, and sends nothing on."""
-    stores, clusters = copies or NoStores(), NoBookieClusters()
+    stores, clusters = copies or OffloadStores(), NoBookieClusters()
     guards = [NodeGuard(NodeCheck(catalog, None, lambda: stores), None), CopyOwnerGuard(lambda: stores)]
     superseded = SupersededGuard(clusters, None, None)
     deleter = LedgerDeleter(*(catalog, journal, policy, time.time), clusters=clusters, superseded=superseded, again=[])
-    sendings = Sendings(NoOutbox(), None, policy.retry_delay)
+    sendings = Sendings(cast(RetrySender, NoOutbox()), None, policy.retry_delay)
     acts = Acts(CopyDeleter(stores, journal, policy, time.time), deleter, sendings, Migrations())
     return Sweep(Verifier(catalog, references, policy, guards), acts, limits)
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks.options import Options
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
 from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
-from bookwarden.deletion.phase_two.copy_deletion import NoStores
 from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.state import KeptState
@@ -68,7 +68,7 @@ def _fill(folder: str, count: int) -> dict[str, float]:
         state.keep(nodes)
 
     store = MemoryStore()
-    check = DropCheck(nodes, BookKeeperCatalog(store), MetadataReferences([store]), NoStores(), None)
+    check = DropCheck(nodes, BookKeeperCatalog(store), MetadataReferences([store]), OffloadStores(), None)
     # Its time stands still: nothing is due.
     dropped = DroppedLedgers(nodes, check, lambda *_: [], lambda: begun_s, keep, most_pending=count)
     before, started = _resident(), time.monotonic()
