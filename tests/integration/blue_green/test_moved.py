@@ -149,7 +149,7 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(
         named = [(TopicName.of_managed_ledger(one.managed_ledger), one) for one in topics]
         before = [one for name, one in named if name.local_name not in BROKERS_OWN]
         moved = {ledger_id for one in before for ledger_id in one.info.ledger_ids}
-        found = context.blue.metadata.catalog.read_many(sorted(moved))
+        found = context.blue.read_ledgers(sorted(moved))
         leaked = next(one for one in found if isinstance(one, StoredLedger))
     assert read is not None
     # Blue may have deleted some by itself: what was loaded before it was told not to is deleted once nobody uses it.
@@ -179,9 +179,9 @@ def test_what_moved_is_finished_and_nothing_else_is_touched(
     # The sweep takes what was marked, and nothing else.
     run_sweep(spark, site.settings, once=True)
     with site.context() as context:
-        catalog = context.blue.metadata.catalog
-        assert all(isinstance(one, AbsentLedger) for one in catalog.read_many(sorted(moved)))
-        assert all(isinstance(one, StoredLedger) for one in catalog.read_many(sorted(read.info.ledger_ids)))
+        read_ledgers = context.blue.read_ledgers
+        assert all(isinstance(one, AbsentLedger) for one in read_ledgers(sorted(moved)))
+        assert all(isinstance(one, StoredLedger) for one in read_ledgers(sorted(read.info.ledger_ids)))
         left = [TopicName.of_managed_ledger(one.managed_ledger) for one in context.blue.nodes.topics(namespace)]
         assert {topic.local_name for topic in left} <= BROKERS_OWN
         again = ManagedLedgers(context.blue.store).read(TopicName.parse(kept).managed_ledger)

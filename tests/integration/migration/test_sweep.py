@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pulsar.schema import StringSchema
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.commands import DIFFERENCES_FOUND
+from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
