@@ -38,9 +38,6 @@ def serve(invocation: Invocation) -> None:
             "BOOKWARDEN_SERVE__TOKEN"
         )
     invocation.set_up_logging(logging.INFO)
-    if not (invocation.verbose or invocation.debug):
-        # A session with a store for each request is no news.
-        logging.getLogger("bookwarden.metastore").setLevel(logging.WARNING)
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(invocation.settings, token),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
 from bookwarden.cli.shell.failures import CLOSED_OUTPUT_EXIT_CODE, USAGE_EXIT_CODE
+from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -280,3 +282,18 @@ def test_spark_is_started_where_something_is_due(
         text = sweep._end_document(Counter(), drained=True, waiting=found).parts[0].text
         assert re.search(r"nothing was due; 2 marks more wait, the first until \d{4}-", text)
         assert found.first_ms == pytest.approx(time.time() * 1000 + 90_000, abs=30_000)
+
+
+@pytest.mark.parametrize(
+    ("verbose", "usual", "level"),
+    [
+        (False, logging.INFO, logging.WARNING),
+        (False, logging.ERROR, logging.ERROR),
+        (True, logging.INFO, logging.INFO),
+    ],
+)
+def test_sessions_with_stores_are_logged_where_that_is_asked_for(verbose: bool, usual: int, level: int) -> None:
+    before = logging.getLogger().level
+    Invocation(verbose=verbose).set_up_logging(usual)
+    assert logging.getLogger("bookwarden.metastore.zookeeper.session").getEffectiveLevel() == level
+    Invocation().set_up_logging(before or logging.WARNING)

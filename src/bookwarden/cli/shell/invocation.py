@@ -91,6 +91,9 @@ class Invocation:
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
         for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.DEBUG if self.debug else logging.CRITICAL)
+        # Sessions with stores come and go all the time; what is wrong with one is a warning.
+        sessions = logging.getLogger("bookwarden.metastore.zookeeper.session")
+        sessions.setLevel(level if self.debug or self.verbose else max(level, logging.WARNING))
         # It logs each call into Spark with its arguments, and some of those are secrets.
         logging.getLogger("py4j").setLevel(logging.WARNING)
 
