@@ -26,7 +26,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden_dev.devcluster import ClusterOptions
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.late import FLAGGED, QUESTION, ask_with, late_flows, make_topics
-from servers.blue_green.moving import Watching, drain_or_abort
+from servers.blue_green.moving import Watching, drain_or_abort, drained
 from servers.blue_green.rows import at_most_once, moving_rows, refused_rows, restarted_rows, table
 from servers.blue_green.site import BlueGreenSite, blue_green_site
 from servers.blue_green.third import NAMESPACE, Replicated, third_cluster
@@ -36,12 +36,12 @@ _PAIRS: Final = (("4.0.8", "4.0.8"), ("4.2.4", "4.2.4"), ("4.0.8", "4.2.4"))
 _IDS: Final = "/ledgers/idgen/ID-"
 _BACKLOG: Final = 60
 _SECONDS: Final = 180.0
-#: Topics that late consumers come to, in so many namespaces; each topic has a flow of messages.
-_LATE_TOPICS: Final = 200
-_LATE_NAMESPACES: Final = 5
+#: Topics that late consumers come to, or whose broker is killed, in so many namespaces; each has a flow of messages.
+_TOPICS: Final = 200
+_NAMESPACES: Final = 5
 _REFUSED: Final = ("compacted-topics", "readers", "transactions")
 _OPTIONS: Final = {"transactionCoordinatorEnabled": "true"}
-_ACTS: Final = ("late", "rows", "restarted", "replicated", "refused")
+_ACTS: Final = ("late", "killed", "rows", "restarted", "replicated", "refused")
 Say = Callable[[str], None]
 
 
@@ -49,7 +49,12 @@ def main() -> int:
     """Move all rows for each pair of versions, as `make soak STORM=blue-green` does."""
     parser = argparse.ArgumentParser(prog="python -m servers.blue_green.soak", description=__doc__)
     parser.add_argument("--versions", nargs="*", metavar="BLUE:GREEN", help="pairs to move; all three unless told")
-    parser.add_argument("--topics", type=int, default=_LATE_TOPICS, help="that late consumers come to (%(default)s)")
+    parser.add_argument(
+        "--topics",
+        type=int,
+        default=_TOPICS,
+        help="that late consumers come to, or whose broker is killed (%(default)s)",
+    )
     parser.add_argument("--acts", nargs="*", choices=_ACTS, default=_ACTS, help="some of the acts; all unless told")
     asked = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -76,6 +81,7 @@ def play(blue: str, green: str, topics: int, acts: Sequence[str]) -> list[str]:
         with java_traffic(home / "traffic", site.blue.service_url, blue) as traffic:
             moves: dict[str, Callable[[], list[JavaAccount]]] = {
                 "late": lambda: move_late(site, home, blue, topics),
+                "killed": lambda: move_killed(site, home, blue, topics),
                 "rows": lambda: move(site, traffic),
                 "restarted": lambda: move_restarted(site, traffic),
                 "replicated": lambda: move_replicated(site, traffic, home, blue),
@@ -109,7 +115,7 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
 
     What is reported as late may lack as many messages as green had before it, until it is reset.
     """
-    names = [site.make_namespace(f"late-{number}/live") for number in range(min(_LATE_NAMESPACES, topics))]
+    names = [site.make_namespace(f"late-{number}/live") for number in range(min(_NAMESPACES, topics))]
     flows = [JavaFlow(f"topic-{number:03}", "Exclusive, latest", per_second=2) for number in range(topics)]
     namespaces = {flow.name: names[number % len(names)] for number, flow in enumerate(flows)}
 
@@ -183,6 +189,72 @@ def _move_late(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[J
         _say(f"reset: {sum(map(traffic.lacks, every))} still lack messages")
         site.run("verify", *names)
     return [traffic.account(flow) for flow in every]
+
+
+def move_killed(site: BlueGreenSite, home: Path, version: str, topics: int) -> list[JavaAccount]:
+    """Move topics whose broker is killed behind the flag, twice, and go on each time as the runbook says."""
+    with java_traffic(home / "killed", site.blue.service_url, version) as traffic:
+        return _move_killed(site, traffic, topics)
+
+
+def _move_killed(site: BlueGreenSite, traffic: JavaTraffic, topics: int) -> list[JavaAccount]:
+    """Abort after each kill, restart all consumers with blue's URL, let them read what was stranded, start again.
+
+    What a consumer had not acknowledged when its broker was killed, or it was closed, comes again.
+    """
+    names = [site.make_namespace(f"killed-{number}/live") for number in range(min(_NAMESPACES, topics))]
+    namespaces: dict[str, str] = {}
+    flows = []
+    for number in range(topics):
+        # A quarter of each namespace's topics has a backlog, which a kill strands.
+        is_slow = number // len(names) % 4 == 0
+        row = f"broker killed, {'slow' if is_slow else 'quick'} consumer"
+        flow = JavaFlow(f"killed-{number:03}", row, earliest=True, per_second=2, may_double=True)
+        flows.append(dataclasses.replace(flow, pause_ms=700 if is_slow else 0))
+        namespaces[flow.name] = names[number % len(names)]
+
+    def receive(life: int) -> None:
+        for flow in flows:
+            traffic.leave(flow)
+        for flow in flows:
+            name = namespaces[flow.name]
+            traffic.receive(flow, name, f"{name.partition('/')[0]}-consumers-{life}")
+
+    for name in names:
+        make_topics(site, name, [flow for flow in flows if namespaces[flow.name] == name])
+    receive(0)
+    eventually(lambda: all(traffic.is_received(flow, 0) for flow in flows), _SECONDS, 0.2)
+    for flow in flows:
+        traffic.send(flow, namespaces[flow.name], "killed-producers")
+    traffic.wait_for(_BACKLOG, flows)
+    site.run("prepare", *names, "--execute", "--yes")
+    accepted = _accept(("idle-subscriptions", "transactions"))
+    for life in (1, 2):
+        site.run("start", *names, "--yes", *accepted)
+        time.sleep(3)
+        site.blue.broker.kill()
+        site.blue.broker.start()
+        aborted = site.answer("abort", *names)
+        _say(f"killed and aborted: {len(aborted['on_no_side'])} on no side, {len(aborted['made_again'])} made again")
+        receive(life)
+        for name in names:
+            drained(site, name)
+    site.run("start", *names, "--yes", *accepted)
+    traffic.hurry()
+    drain_or_abort(site, names, _say, accepted)
+    traffic.wait_for(4, flows)
+    traffic.end()
+    for flow in traffic.lacking(flows, 40):
+        _say(f"{flow.name}: {traffic.lacks(flow)} messages come only once its consumer is made again")
+        traffic.receive_again(flow, namespaces[flow.name], site.green.service_url)
+    traffic.lacking(flows, 40)
+    accounts = [traffic.account(flow) for flow in flows]
+    for line in table(accounts):
+        _say(line)
+    sent, doubled = sum(one.sent for one in accounts), sum(one.doubled for one in accounts)
+    _say(f"two kills: {sent:,} sent, {sum(one.lost for one in accounts)} lost, {doubled:,} doubled")
+    site.run("verify", *names)
+    return accounts
 
 
 def move(site: BlueGreenSite, traffic: JavaTraffic) -> list[JavaAccount]:
