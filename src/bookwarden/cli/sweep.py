@@ -88,28 +88,34 @@ def _look(settings: Settings, metadata: MetadataContext) -> _Waiting | None:
 
     Raises as the sweep where roots and BookKeeper do not belong together.
     """
-    retry_topic = TopicName.parse(settings.deletion.retry_topic).base
     with TopicsContext(settings, metadata.admin) as topics:
-        behind = {partition: found.entries for partition, found in topics.entries().items() if found.entries}
-        is_more = any(TopicName.parse(partition).base != retry_topic for partition in behind)
-        if is_more or sum(behind.values()) > _CHUNK or _has_directives(topics):
-            return None
-        due = [_due_ms(received) for received in topics.waiting()]
-    if due and min(due) <= (time.time() + _SOON_S) * 1000:
-        return None
-    for note in roots_proof_of(settings.metadata_store, metadata).require():
-        logger.warning("%s", note)
-    return _Waiting(len(due), min(due, default=None))
+        waiting = _what_waits(settings, topics)
+    if waiting is not None:
+        for note in roots_proof_of(settings.metadata_store, metadata).require():
+            logger.warning("%s", note)
+    return waiting
 
 
 def _look_behind(settings: Settings) -> _Waiting | None:
     """Return what waits when all that was due is done; where that cannot be seen any more, the sweep has ended well."""
     try:
-        with MetadataContext(settings) as metadata:
-            return _look(settings, metadata)
+        with TopicsContext(settings) as topics:
+            return _what_waits(settings, topics)
     except BookwardenError as error:
         logger.warning("what waits for its delay cannot be seen: %s", error)
         return None
+
+
+def _what_waits(settings: Settings, topics: TopicsContext) -> _Waiting | None:
+    retry_topic = TopicName.parse(settings.deletion.retry_topic).base
+    behind = {partition: found.entries for partition, found in topics.entries().items() if found.entries}
+    is_more = any(TopicName.parse(partition).base != retry_topic for partition in behind)
+    if is_more or sum(behind.values()) > _CHUNK or _has_directives(topics):
+        return None
+    due = [_due_ms(received) for received in topics.waiting()]
+    if due and min(due) <= (time.time() + _SOON_S) * 1000:
+        return None
+    return _Waiting(len(due), min(due, default=None))
 
 
 def _has_directives(topics: TopicsContext) -> bool:

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers, Outbox
-from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
@@ -40,11 +39,10 @@ from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
 from bookwarden.resources import Resources
-from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import connection_of, decoder_of
+from bookwarden.wiring.pulsar import connection_of, decoder_of, mark_sender_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
@@ -76,10 +74,10 @@ class PhaseOneContext(Resources):
         metadata: MetadataContext | None = None,
     ) -> None:
         super().__init__()
-        connection, deletion = connection_of(settings.pulsar), settings.deletion
+        deletion = settings.deletion
         with self._closed_on_error():
             self.metadata = metadata or self._keep(MetadataContext(settings))
-            sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
+            sender = self._keep(mark_sender_of(settings, deletion.topic))
             self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
             store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)
             migrations = self.metadata.migrations
@@ -98,15 +96,14 @@ class BrokerMarksContext(Resources):
             self.metadata = self._keep(MetadataContext(settings))
             self.brokers = MarkingBrokers(self.metadata.store)
             self.outbox = Outbox(self.metadata.store)
-
             #: Only plans to forward the outbox.
             self.planned_drain = OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog)
 
     @cached_property
     def drain(self) -> OutboxDrain:
         """What forwards the outbox."""
-        connection, deletion = connection_of(self._settings.pulsar), self._settings.deletion
-        sender = self._keep(PendingDeletionSender(connection, deletion.topic, PendingDeletionCodec()))
+        deletion = self._settings.deletion
+        sender = self._keep(mark_sender_of(self._settings, deletion.topic))
         marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
         return OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog, marker)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender, PendingDeletionSender
+from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
@@ -17,9 +17,8 @@ from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
-from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.pulsar import TopicsContext, mark_sender_of
 from bookwarden.wiring.stores import open_metadata_store
 
 
@@ -89,17 +88,13 @@ class FollowContext(Resources):
     @cached_property
     def _marker(self) -> Marker:
         deletion = self._settings.deletion
-        sender = self._keep(
-            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.topic, PendingDeletionCodec())
-        )
+        sender = self._keep(mark_sender_of(self._settings, deletion.topic))
         return Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=self._on_report)
 
     @cached_property
     def _later(self) -> LaterMarks:
         deletion = self._settings.deletion
-        sender = self._keep(
-            PendingDeletionSender(connection_of(self._settings.pulsar), deletion.retry_topic, PendingDeletionCodec())
-        )
+        sender = self._keep(mark_sender_of(self._settings, deletion.retry_topic))
         return LaterMarks(
             lambda delay_s: Marker(
                 DelayedSender(sender, delay_s, deletion.topic),

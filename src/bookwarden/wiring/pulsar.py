@@ -8,6 +8,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.deletion_topic_node import publish_deletion_topic
 from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
+from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.readers import DeadLetterTopic
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
@@ -20,7 +21,7 @@ from bookwarden.config import DeletionSettings, PulsarSettings, Settings
 from bookwarden.deletion.dead_letters import DeadLetters
 from bookwarden.deletion.inflight import count_in_flight, requests_in_flight
 from bookwarden.resources import Resources
-from bookwarden.wire.avro import registry_schema
+from bookwarden.wire.avro import PendingDeletionCodec, registry_schema
 from bookwarden.wire.switch_event import switch_event_schema
 from bookwarden.wiring.stores import open_metadata_store
 
@@ -43,6 +44,11 @@ def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
         oauth2={name: value for name, value in {**pulsar.oauth2.model_dump(), "private_key": key}.items() if value},
         client_options=dict(pulsar.client),
     )
+
+
+def mark_sender_of(settings: Settings, topic: str) -> PendingDeletionSender:
+    """Make what sends marks to this topic; it connects at the first one."""
+    return PendingDeletionSender(connection_of(settings.pulsar), topic, PendingDeletionCodec())
 
 
 def _topics_of(deletion: DeletionSettings) -> DeletionTopics:

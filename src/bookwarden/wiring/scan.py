@@ -9,7 +9,6 @@ from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.offload.stores import OffloadStores
-from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
@@ -22,9 +21,8 @@ from bookwarden.orphans.apply import Apply, ApplyCopies
 from bookwarden.orphans.applying import ApplyResult, PlanStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.resources import Resources
-from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.pulsar import TopicsContext, mark_sender_of
 from bookwarden.wiring.roots import cluster_of, roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
@@ -148,9 +146,7 @@ class OrphanApplyContext(Resources):
                 roots_proof_of(settings.metadata_store, metadata),
                 metadata.bookie_clusters.identity,
             )
-            sender = self._keep(
-                PendingDeletionSender(connection_of(settings.pulsar), deletion.topic, PendingDeletionCodec())
-            )
+            sender = self._keep(mark_sender_of(settings, deletion.topic))
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             doubts = partial(metadata.node_check.doubts_now, references=metadata.references)
             # Once for ledgers and copies.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import bookwarden.wiring.deletion
+import bookwarden.wiring.pulsar
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.roots.proof import RootsProof
 from bookwarden.config import Settings, load_settings
@@ -60,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
         marks.extend(given)
         return [None] * len(given)
 
-    monkeypatch.setattr(bookwarden.wiring.deletion.PendingDeletionSender, "send_all", send_all)
+    monkeypatch.setattr(bookwarden.wiring.pulsar.PendingDeletionSender, "send_all", send_all)
     return marks
 
 

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
+import bookwarden.wiring.pulsar
 from bookwarden.cli.main import cli
 from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.cluster_migration.states import ExpectedTopic
@@ -48,8 +48,8 @@ class Connections:
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
     found = Connections()
-    metadata, deletion = bookwarden.wiring.metadata, bookwarden.wiring.deletion
-    opening, sending, make = metadata.open_metadata_store, deletion.PendingDeletionSender, PulsarAdmin.__init__
+    metadata, pulsar = bookwarden.wiring.metadata, bookwarden.wiring.pulsar
+    opening, sending, make = metadata.open_metadata_store, pulsar.PendingDeletionSender, PulsarAdmin.__init__
 
     def admin(self: PulsarAdmin, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
@@ -61,7 +61,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
         lambda settings, url, **options: found.watched(url.partition("-")[2], opening(settings, url, **options)),
     )
     monkeypatch.setattr(
-        deletion, "PendingDeletionSender", lambda *arguments: found.watched("sender of marks", sending(*arguments))
+        pulsar, "PendingDeletionSender", lambda *arguments: found.watched("sender of marks", sending(*arguments))
     )
     monkeypatch.setattr(PulsarAdmin, "__init__", admin)
     return found

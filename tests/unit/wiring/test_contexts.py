@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
+import bookwarden.wiring.pulsar
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.dropped.following import Tally
 from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
@@ -83,7 +84,8 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     )
     for module, *names in (
         (bookwarden.wiring.metadata, "PulsarAdmin"),
-        (bookwarden.wiring.deletion, "PendingDeletionSender", "RetrySender", "journal_of"),
+        (bookwarden.wiring.deletion, "RetrySender", "journal_of"),
+        (bookwarden.wiring.pulsar, "PendingDeletionSender"),
     ):
         for name in names:
             monkeypatch.setattr(module, name, found.maker(name, getattr(module, name)))
@@ -159,7 +161,7 @@ def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
 ) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr(
-        bookwarden.wiring.deletion.PendingDeletionSender,
+        bookwarden.wiring.pulsar.PendingDeletionSender,
         "send_all",
         lambda _, marks: ["no answer"] + [None] * (len(marks) - 1),
     )
