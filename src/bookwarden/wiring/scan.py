@@ -150,7 +150,7 @@ class OrphanApplyContext(Resources):
             marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
             doubts = partial(metadata.node_check.doubts_now, references=metadata.references)
             # Once for ledgers and copies.
-            in_flight = cache(self._keep(TopicsContext(settings)).requests_in_flight)
+            in_flight = cache(self._keep(TopicsContext(settings, metadata.admin)).requests_in_flight)
             self.apply = Apply(
                 plans,
                 marker,
