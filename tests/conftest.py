@@ -125,21 +125,30 @@ def _quick_start_of_spark(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+def _log_levels() -> dict[str, int]:
+    loggers = (logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger))
+    return {logger.name: logger.level for logger in (logging.root, *loggers)}
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _log_level() -> int:
-    return logging.getLogger().level
+def _log_levels_at_start() -> dict[str, int]:
+    return _log_levels()
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was(_log_level: int) -> Iterator[None]:
+def _logging_as_it_was(_log_levels_at_start: dict[str, int]) -> Iterator[None]:
     """Undo what a command that a test ran in its own process did to the log: others look at what is logged."""
-    root = logging.getLogger()
+
+    def restore() -> None:
+        for name, level in _log_levels().items():
+            logging.getLogger(name).setLevel(_log_levels_at_start.get(name, logging.NOTSET))
+
     # The fixtures of a module, which come before this one, may have run commands too.
-    root.setLevel(_log_level)
-    handlers = list(root.handlers)
+    restore()
+    handlers = list(logging.root.handlers)
     yield
-    root.setLevel(_log_level)
-    root.handlers[:] = handlers
+    restore()
+    logging.root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -293,7 +293,10 @@ def test_spark_is_started_where_something_is_due(
     ],
 )
 def test_sessions_with_stores_are_logged_where_that_is_asked_for(verbose: bool, usual: int, level: int) -> None:
-    before = logging.getLogger().level
     Invocation(verbose=verbose).set_up_logging(usual)
     assert logging.getLogger("bookwarden.metastore.zookeeper.session").getEffectiveLevel() == level
-    Invocation().set_up_logging(before or logging.WARNING)
+
+
+def test_a_command_that_a_test_ran_leaves_the_log_as_it_was() -> None:
+    # Behind the test above, in whose process a command set levels.
+    assert logging.getLogger("kazoo").level == logging.NOTSET
