@@ -26,7 +26,8 @@ from servers.waiting import eventually
 # The first start on a machine builds Oxia.
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 
-SHARDS = 4
+# So many that no one server leads all of them.
+SHARDS = 8
 TOPIC = "t/n/persistent/orders"
 Opener = Callable[..., OxiaStore]
 

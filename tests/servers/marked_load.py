@@ -60,7 +60,8 @@ class Load:
         self.holders = {ledger: holders[ledger % TOPICS] for ledger in self.ids}
         self.paths = population.ledgers(self.holders)
         for holder in holders:
-            population.names(holder, [ledger for ledger in self.kept if self.holders[ledger] == holder])
+            # In their order: a broker takes one without entries before the last for empty, and deletes it.
+            population.names(holder, [ledger for ledger in sorted(self.kept) if self.holders[ledger] == holder])
 
     def start(self) -> threading.Thread:
         """Begin to mark, a few ledgers at a time."""

@@ -34,6 +34,7 @@ from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.migration.site import SHARDS
 from servers.pool import Clusters
 from servers.switching.ground import registry_of
 from servers.topic_contents import send
@@ -43,8 +44,7 @@ from servers.waiting import eventually
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 
 NODES = 3_000
-# The more shards, the less often brokers and bookies that connect at once stop one of Oxia 0.14.0: docs/oxia.md.
-OPTIONS = ClusterOptions(pulsar="4.2.4", oxia=True, oxia_shards=4)
+OPTIONS = ClusterOptions(pulsar="4.2.4", oxia=True, oxia_shards=SHARDS)
 
 
 @pytest.fixture

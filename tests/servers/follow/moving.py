@@ -17,11 +17,10 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.follow.planted import PlantedNodes
 from servers.follow.site import LATE_S, FollowingSite, site_of
-from servers.migration.site import Migration
+from servers.migration.site import SHARDS, Migration
 from servers.waiting import eventually
 
-# The more shards, the less often two clients write to one at the same moment, which stops it: docs/oxia.md.
-OPTIONS = ClusterOptions(pulsar="4.2.4", oxia=True, oxia_shards=4, session_seconds=60)
+OPTIONS = ClusterOptions(pulsar="4.2.4", oxia=True, oxia_shards=SHARDS, session_seconds=60)
 # Longer than the move: what is dropped before it is looked at after it.
 _GRACE_S = 60.0
 _TOPICS = 10
