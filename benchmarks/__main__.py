@@ -8,6 +8,7 @@ from collections.abc import Callable
 import click
 
 from benchmarks import (
+    broker_marks,
     copy,
     delete_oxia,
     delete_zookeeper,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "delete-oxia": delete_oxia.run,
     "verify": verify.run,
     "switch": switch.run,
+    "broker-marks": broker_marks.run,
     "copy": copy.run,
     "follow": follow.run,
     "pending": pending.run,

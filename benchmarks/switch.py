@@ -7,17 +7,14 @@ the same servers, in rounds by turns.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
-
-import pulsar
 
 from benchmarks.cluster import temporary_home
 from benchmarks.java_peer import JavaPeer, java_peer
 from benchmarks.options import Options
+from benchmarks.publishing import PER_SECOND, latencies, quantile
 from benchmarks.results import Result, compared, publish, say
 from bookwarden.bookie_clusters.broker_jar import PACKAGED
 from bookwarden.bookie_clusters.brokers import read_followers
@@ -36,7 +33,6 @@ COUNT = 3_000
 LEDGERS = 200
 ROUNDS = 6
 _SWITCHES = 10
-_PER_SECOND = 200
 _TOPICS = 6
 _PATIENCE_S = 60.0
 
@@ -101,7 +97,7 @@ def _published(with_jar: SiteBroker, stock: SiteBroker, count: int, rounds: int)
         }
         for number in range(rounds + 1):
             for broker in (with_jar, stock) if number % 2 else (stock, with_jar):
-                found = _latencies(producers[broker], count)
+                found = latencies(producers[broker], count)
                 # The first round warms up.
                 times[broker] += [found] if number else []
             say(f"publish, round {number} of {rounds}")
@@ -109,8 +105,8 @@ def _published(with_jar: SiteBroker, stock: SiteBroker, count: int, rounds: int)
         compared(
             f"publish p{share}",
             "ms",
-            [_quantile(found, share) * 1000 for found in times[with_jar]],
-            [_quantile(found, share) * 1000 for found in times[stock]],
+            [quantile(found, share) * 1000 for found in times[with_jar]],
+            [quantile(found, share) * 1000 for found in times[stock]],
             count,
             "ratio <= 1.05",
         )
@@ -131,31 +127,6 @@ def _owned_topic(broker: SiteBroker, name: str) -> str:
         if admin.get_json(lookup)["brokerUrl"] != broker.service_url:
             raise ServerError(f"namespace public/{name} did not move to {broker.service_url}")
     return topic
-
-
-def _latencies(producer: Any, count: int) -> list[float]:
-    found: list[float] = []
-    failed: list[object] = []
-    complete = threading.Event()
-    payload = b"x" * 1024
-
-    def on_answer(begin: float) -> Callable[[Any, Any], None]:
-        def answered(result: Any, _message_id: Any) -> None:
-            found.append(time.monotonic() - begin)
-            if result != pulsar.Result.Ok:
-                failed.append(result)
-            if len(found) == count:
-                complete.set()
-
-        return answered
-
-    start = time.monotonic()
-    for number in range(count):
-        time.sleep(max(start + number / _PER_SECOND - time.monotonic(), 0))
-        producer.send_async(payload, on_answer(time.monotonic()))
-    if not complete.wait(_PATIENCE_S) or failed:
-        raise ServerError(f"{count - len(found)} messages were not confirmed, {len(failed)} failed")
-    return found
 
 
 def _ledgers(clusters: SwitchablePulsar, count: int, rounds: int) -> list[Result]:
@@ -191,16 +162,16 @@ def _switches(clusters: SwitchablePulsar, node: RegistryNode) -> list[Result]:
     gaps: list[float] = []
     with (
         closing(open_store(clusters.store_url)) as store,
-        Load(clusters.connection(), topics, _PER_SECOND / _TOPICS) as load,
+        Load(clusters.connection(), topics, PER_SECOND / _TOPICS) as load,
     ):
         b = bookie_cluster_of(clusters, store, "b")
         _change(clusters, node, store, lambda registry: registry.with_cluster(b))
         load.start()
-        load.wait_for(_PER_SECOND, _PATIENCE_S)
+        load.wait_for(PER_SECOND, _PATIENCE_S)
         for _, target in zip(range(_SWITCHES), itertools.cycle("ba"), strict=False):
             begin = time.monotonic()
             followed.append(_switch(clusters, node, store, target))
-            load.wait_for(_PER_SECOND // _TOPICS * 3, _PATIENCE_S)
+            load.wait_for(PER_SECOND // _TOPICS * 3, _PATIENCE_S)
             gaps.append(load.longest_gap(begin, time.monotonic()))
             say(f"switch to {target}: followed in {followed[-1] * 1000:.0f} ms, longest gap {gaps[-1] * 1000:.0f} ms")
         tallies = load.stop()
@@ -212,7 +183,7 @@ def _switches(clusters: SwitchablePulsar, node: RegistryNode) -> list[Result]:
     return [
         Result("followed, slowest", "ms", max(followed) * 1000, None, _SWITCHES, "< 1000"),
         Result("publish gap, longest", "ms", max(gaps) * 1000, None, _SWITCHES, "< 1000", note),
-        Result("publish gap, median of switches", "ms", _quantile(gaps, 50) * 1000, None, _SWITCHES),
+        Result("publish gap, median of switches", "ms", quantile(gaps, 50) * 1000, None, _SWITCHES),
     ]
 
 
@@ -233,8 +204,3 @@ def _change(
             raise ServerError(f"not every broker follows epoch {changed.epoch}")
         time.sleep(0.001)
     return time.monotonic() - begin
-
-
-def _quantile(values: Sequence[float], share: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) * share // 100, len(ordered) - 1)]

@@ -1,0 +1,157 @@
+"""Brokers that mark what leaves their metadata, beside stock ones, while ledgers of ten entries are trimmed.
+
+Peer: a stock broker of the same version with servers of its own; a second one shows the noise. They take turns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pulsar
+
+from benchmarks.cluster import temporary_home
+from benchmarks.options import Options
+from benchmarks.processes import Usage, measured
+from benchmarks.publishing import PER_SECOND, latencies, quantile
+from benchmarks.results import Result, compared, publish, say
+from bookwarden.bookie_clusters.broker_jar import PACKAGED
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
+from bookwarden.errors import ServerError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.metastore.snapshot.transaction_log import Closed, logs_after, read_logs
+from bookwarden.metastore.urls import open_store
+from bookwarden.signals import sigterm_unwinds
+from bookwarden.wire.managed_ledger import decode_managed_ledger
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+
+COUNT: Final = 2_000
+ROUNDS: Final = 5
+_ENTRIES: Final = 10
+_TOPIC: Final = "persistent://public/default/published"
+_PATIENCE_S: Final = 120.0
+_STOCK, _NOISE, _MARK = "stock", "a second stock broker", "mark"
+_LINES: Final[Mapping[str, Mapping[str, str]]] = {
+    _STOCK: {},
+    _NOISE: {},
+    _MARK: {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"},
+}
+
+
+@dataclass
+class _Figures:
+    """One broker's, a value for each round."""
+
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    trims: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    writes: list[float] = field(default_factory=list)
+
+
+def run(options: Options) -> None:
+    """Run the benchmark."""
+    count, rounds = options.scaled(options.count or COUNT), options.rounds or ROUNDS
+    if not PACKAGED.is_file():
+        raise ServerError(f"there is no {PACKAGED}: run `make broker-jar`")
+    with ExitStack() as stack:
+        home = stack.enter_context(temporary_home())
+        stack.enter_context(sigterm_unwinds())
+        brokers = {name: stack.enter_context(_broker(home, name)) for name in _LINES}
+        names = list(brokers)
+        for number in range(rounds + 1):
+            for name in names if number % 2 else reversed(names):
+                # The first round warms up.
+                brokers[name].play(count, brokers[name].figures if number else _Figures())
+            say(f"round {number} of {rounds}")
+        found = {name: dataclasses.asdict(broker.figures) for name, broker in brokers.items()}
+        publish("Brokers that mark, and stock ones", _results(found, count))
+        say("stopping everything")
+
+
+def _results(found: Mapping[str, Mapping[str, list[float]]], count: int) -> list[Result]:
+    figures = (
+        ("p50_ms", f"publish p50 at {PER_SECOND} a second", "ms", "ratio <= 1.05, or the noise"),
+        ("p99_ms", "publish p99", "ms", ""),
+        ("trims", "ledgers trimmed, as fast as it goes", "1/s", "ratio >= 0.95"),
+        ("cpu_ms", "broker's processor time for a trimmed ledger", "ms", ""),
+        ("writes", "changes of the store for a trimmed ledger; each is an event to each broker", "", ""),
+    )
+    return [
+        compared(f"{what}: {name}", unit, found[name][figure], found[_STOCK][figure], count, target)
+        for figure, what, unit, target in figures
+        for name in found
+        if name != _STOCK
+    ]
+
+
+class _Broker:
+    def __init__(self, cluster: DevCluster, producer: pulsar.Producer) -> None:
+        self.figures = _Figures()
+        self._cluster = cluster
+        self._producer = producer
+
+    def play(self, count: int, figures: _Figures) -> None:
+        """Publish at a given rate, then as fast as it goes, and take what that cost."""
+        found = latencies(self._producer, count)
+        figures.p50_ms.append(quantile(found, 50) * 1000)
+        figures.p99_ms.append(quantile(found, 99) * 1000)
+        self._wait_for_trims()
+        usages: list[Usage] = []
+        changes, begin = self._changes(), time.monotonic()
+        with measured(self._cluster.broker.pid, usages):
+            for _ in range(count):
+                self._producer.send_async(b"x" * 1024, None)
+            self._producer.flush()
+            self._wait_for_trims()
+        ledgers = count / _ENTRIES
+        figures.trims.append(ledgers / (time.monotonic() - begin))
+        figures.cpu_ms.append(usages[0].cpu_seconds / ledgers * 1000)
+        figures.writes.append((self._changes() - changes) / ledgers)
+
+    def _wait_for_trims(self) -> None:
+        path = f"{MANAGED_LEDGERS_ROOT}/{TopicName.parse(_TOPIC).managed_ledger}"
+        end = time.monotonic() + _PATIENCE_S
+        with closing(open_store(self._cluster.store_url)) as store:
+            while True:
+                node = store.get(path)
+                if node is not None and len(decode_managed_ledger(node.value).ledgers) <= 1:
+                    return
+                if time.monotonic() > end:
+                    raise ServerError(f"{path} lists more than one ledger after {_PATIENCE_S:.0f} s")
+                time.sleep(0.02)
+
+    def _changes(self) -> int:
+        """Count the changes of nodes that the ZooKeeper has logged."""
+        logs = logs_after(self._cluster.home / "zookeeper" / "version-2", 0)
+        return sum(
+            not isinstance(change, Closed) for transaction in read_logs(logs, 0) for change in transaction.changes
+        )
+
+
+@contextmanager
+def _broker(home: Path, name: str) -> Iterator[_Broker]:
+    """Start a broker with its own ZooKeeper and bookie, and a subscriber that acknowledges all that it gets."""
+    options = ClusterOptions(
+        max_entries_per_ledger=_ENTRIES,
+        throughput=True,
+        log_level="warn",
+        broker_jar=str(PACKAGED),
+        broker_settings={"managedLedgerDefaultMarkDeleteRateLimit": "1000", **_LINES[name]},
+    )
+    with (
+        DevCluster(home / name.replace(" ", "-"), options, progress=say) as cluster,
+        closing(cluster.connection().client()) as client,
+        closing(client.subscribe(_TOPIC, "reader", message_listener=_acknowledge)),
+        closing(client.create_producer(_TOPIC, batching_enabled=False, block_if_queue_full=True)) as producer,
+    ):
+        yield _Broker(cluster, producer)
+
+
+def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+    consumer.acknowledge(message)

@@ -1,0 +1,100 @@
+"""What left Pulsar's nodes, by ZooKeeper's own log, and whether it was in an outbox before.
+
+The nodes are read with the generated classes alone: what is tested here is not to tell what was to be marked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, logs_after, read_logs
+from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
+from bookwarden.wire.pb import managed_ledger_pb2
+
+_BUCKET = "#pulsar.internal.delayed.bucket_"
+# Of a topic's list: /managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC. A cursor is one deeper.
+_OF_TOPICS = 5
+_OUTBOX_NODES = OUTBOX_ROOT.count("/") + 3
+
+#: The id of a ledger, or of an offloaded copy.
+Key = int | UUID
+
+
+@dataclass
+class DropsInLog:
+    """``dropped`` is what no node names any more, with the node that named it last; ``unmarked`` is what was in no
+    outbox when its node was written. Cursors of compaction are left out: their property is no list of what they need.
+    """
+
+    dropped: dict[Key, str] = field(default_factory=dict)
+    unmarked: dict[Key, str] = field(default_factory=dict)
+    marked: set[Key] = field(default_factory=set)
+    kinds: Counter[str] = field(default_factory=Counter)
+    _named: dict[str, frozenset[Key]] = field(default_factory=dict)
+
+    @property
+    def ledgers(self) -> set[int]:
+        """The ledgers in BookKeeper among what was dropped."""
+        return {key for key in self.dropped if isinstance(key, int)}
+
+    def created(self, path: str, value: bytes) -> None:
+        """Take a new node into account."""
+        if path.startswith(f"{OUTBOX_ROOT}/") and path.count("/") == _OUTBOX_NODES:
+            marks = decode_outbox_node(value, "")
+            self.marked |= {mark.offload_context.uuid if mark.offload_context else mark.ledger_id for mark in marks}
+        self.written(path, value)
+
+    def written(self, path: str, value: bytes | None) -> None:
+        """Take a node's value into account, None for one that was deleted."""
+        if not path.startswith("/managed-ledgers/") or path.endswith("/__compaction"):
+            return
+        before = self._named.get(path, frozenset())
+        now = self._named[path] = frozenset(_named_by(path, value) if value else ())
+        for key in now - before:
+            # A broker that knew better has put it back.
+            self.dropped.pop(key, None)
+        for key in before - now:
+            self.dropped[key] = path
+            self.kinds[_kind(path, value)] += 1
+            if key not in self.marked:
+                self.unmarked[key] = path
+
+
+def read_drops(folder: Path) -> DropsInLog:
+    """Read the log of a ZooKeeper from its first transaction, as far as it goes."""
+    found = DropsInLog()
+    for transaction in read_logs(logs_after(folder, 0), 0):
+        for change in transaction.changes:
+            if isinstance(change, Created):
+                found.created(change.path, change.value)
+            elif isinstance(change, Replaced):
+                found.written(change.path, change.value)
+            elif isinstance(change, Deleted):
+                found.written(change.path, None)
+    return found
+
+
+def _named_by(path: str, value: bytes) -> Iterator[Key]:
+    if path.count("/") == _OF_TOPICS:
+        for listed in managed_ledger_pb2.ManagedLedgerInfo.FromString(value).ledgerInfo:
+            offload = listed.offloadContext
+            if not offload.bookkeeperDeleted:
+                yield listed.ledgerId
+            if offload.HasField("uidMsb"):
+                yield UUID(int=(offload.uidMsb % 2**64) << 64 | offload.uidLsb % 2**64)
+    elif path.count("/") > _OF_TOPICS:
+        cursor = managed_ledger_pb2.ManagedCursorInfo.FromString(value)
+        if cursor.cursorsLedgerId >= 0:
+            yield cursor.cursorsLedgerId
+        for each in cursor.cursorProperties:
+            if each.name.startswith(_BUCKET):
+                yield int(each.value)
+
+
+def _kind(path: str, value: bytes | None) -> str:
+    what = "topic" if path.count("/") == _OF_TOPICS else "cursor"
+    return f"{what} {'deleted' if value is None else 'written'}"
