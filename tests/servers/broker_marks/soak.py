@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
@@ -35,6 +36,7 @@ from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.broker_marks.drops_in_log import DropsInLog, read_drops
 from servers.broker_marks.many import compare
+from servers.deletion_site import PARTITIONS
 from servers.follow.life import living
 from servers.follow.site import site_of
 from servers.marked_load import sweep_process
@@ -46,7 +48,8 @@ from servers.waiting import eventually
 
 _ACTS: Final = {
     "life": "each ledger that left its node was in the outbox before, and none is left",
-    "kills": "no ledger is left of a broker that was killed 20 times, 5 of them without a deletion topic",
+    "kills": "no ledger is left of a broker that was killed again and again, each fourth time without a deletion topic",
+    "topic": "no ledger is left where the deletion topic was unloaded, terminated, deleted or unsubscribed",
     "many": "a topic of 100,000 ledgers and 10,000 topics are deleted as fast as without it, and no request fails",
     "store": "no ledger is left where ZooKeeper was killed, or the broker stood still beyond its session",
 }
@@ -83,24 +86,35 @@ class MarkingSite:
     def __init__(self, cluster: DevCluster, tenant: str, home: Path) -> None:
         self.cluster = cluster
         self.tenant = tenant
-        self._home = home
         home.mkdir()
         self.site = site_of(cluster, tenant, home)
+        self.sweep = sweep_process(self.site, home)
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Create what is missing of the deletion topics, and tell brokers of them, as `init` does."""
         with TopicsContext(self.site.settings) as topics:
+            topics.setup().run()
             topics.publish()
+
+    def is_swept(self) -> bool:
+        """Say whether nothing is in flight; False while the topic cannot be asked."""
+        with TopicsContext(self.site.settings) as topics, suppress(PulsarError, NotFoundError):
+            return topics.in_flight().messages == 0
+        return False
 
     @contextmanager
     def played(self, seed: int, say: Callable[[str], None]) -> Iterator[Counter[str]]:
         """Let topics live, and sweep, during the block; then AssertionError if a drop was not marked, or is left."""
-        sweep = sweep_process(self.site, self._home)
-        sweep.start()
+        self.sweep.start()
         try:
             with living(self.cluster, f"{self.tenant}/life", seed, hands=_HANDS, topics=_TOPICS) as done:
                 yield done
             with closing(open_store(self.cluster.store_url)) as store:
                 self._settle(store, say)
+            self.sweep.stop()
         finally:
-            sweep.kill()
+            self.sweep.kill()
 
     def drops(self) -> DropsInLog:
         """What was dropped so far."""
@@ -148,7 +162,8 @@ class MarkingSite:
             assert node is not None
             store.delete_many([(DELETION_TOPIC_NODE, node.version)])
             yield
-            store.create(DELETION_TOPIC_NODE, node.value)
+            if store.get(DELETION_TOPIC_NODE) is None:
+                store.create(DELETION_TOPIC_NODE, node.value)
 
     def _settle(self, store: MetadataStore, say: Callable[[str], None]) -> None:
         eventually(lambda: _waiting(store) == 0, _GONE_S, 1)
@@ -163,8 +178,7 @@ class MarkingSite:
         assert not drops.unmarked, drops.unmarked
         assert broker.unmarked_writes == 0
         eventually(lambda: not self._left(store, drops), _GONE_S, 2)
-        with TopicsContext(self.site.settings) as topics:
-            eventually(lambda: topics.in_flight().messages == 0, _GONE_S, 1)
+        eventually(self.is_swept, _GONE_S, 1)
 
     def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
         ledgers = sorted(drops.ledgers)
@@ -203,6 +217,45 @@ def kill(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None
                     time.sleep(_SEND_AFTER_S)
 
 
+def lose_topic(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Do to the deletion topic whatever keeps marks from it, and set it up again each time."""
+    deletion = site.site.settings.deletion
+    partitions = [f"{deletion.topic}-partition-{number}" for number in range(PARTITIONS)]
+    with site.played(asked.seed, say) as done, closing(PulsarAdmin(site.cluster.connection(), timeout_s=60)) as admin:
+
+        def each(call: Callable[[str], object]) -> None:
+            for partition in partitions:
+                call(topic_path(partition))
+
+        def unloaded() -> None:
+            each(lambda path: admin.put(f"{path}/unload"))
+
+        def terminated() -> None:
+            each(lambda path: admin.post(f"{path}/terminate"))
+
+        def deleted() -> None:
+            admin.delete(f"{topic_path(deletion.topic)}/partitions", params={"force": True})
+
+        def unsubscribed() -> None:
+            each(lambda path: admin.delete(f"{path}/subscription/{deletion.subscription}", params={"force": True}))
+
+        for number, fault in enumerate((unloaded, terminated, deleted, unsubscribed)):
+            with site.without_deletion_topic():
+                # What was confirmed and not swept would go with the topic.
+                eventually(site.is_swept, _GONE_S, 1)
+                site.sweep.stop()
+                fault()
+            leaked = site.kill_between(number)
+            site.cluster.broker.start()
+            time.sleep(2 * _SEND_AFTER_S)
+            if fault is not unloaded:
+                with suppress(NotFoundError):
+                    deleted()
+                site.set_up()
+            site.sweep.start()
+            say(f"{fault.__name__}, {leaked} ledgers left behind meanwhile; {dict(done)}")
+
+
 def shake_store(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Kill ZooKeeper, and have the broker stand still for longer than its session, by turns."""
     chance = random.Random(asked.seed)
@@ -238,7 +291,7 @@ def main() -> int:
     # It stays if anything fails, with all logs.
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
     _say(f"seed {asked.seed}, servers in {home}")
-    plays = {"life": live, "kills": kill, "store": shake_store}
+    plays = {"life": live, "kills": kill, "topic": lose_topic, "store": shake_store}
     for act in asked.acts:
         if act == "many":
             brokers = {"stock": _stock(asked.version), "mark": _marking(asked.version)}
