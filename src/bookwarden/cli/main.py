@@ -13,6 +13,7 @@ from bookwarden.cli.shell.late import LateCommand
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("dev", "entry point dev", "Run a small real Pulsar on this machine."),
+    LateCommand("config", "bookwarden.cli.config:config", "Check the settings, and show where they come from."),
     LateCommand("init", "bookwarden.cli.init:init", "Create and check the deletion topics."),
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
@@ -57,6 +58,7 @@ Try it on this machine:
 
 \b
 On your own cluster, looking only:
+  bookwarden --config bookwarden.yaml config check
   bookwarden --config bookwarden.yaml init --dry-run
   bookwarden --config bookwarden.yaml ledger explain 4711
   bookwarden --config bookwarden.yaml inflight

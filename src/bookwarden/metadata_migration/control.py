@@ -126,6 +126,7 @@ class ConfiguredStores:
     other_stores: tuple[str, ...]  #: Stores of the settings other than the source.
     session_timeout_s: float  #: Bookwarden's own, in seconds.
     drain_limit_s: float  #: Bookwarden's own, in seconds.
+    own_locks: tuple[str, ...]  #: Paths below which bookwarden's own processes keep a node.
 
 
 @dataclass(frozen=True, slots=True)

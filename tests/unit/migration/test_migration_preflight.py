@@ -38,6 +38,7 @@ GOOD = Observations(
     other_stores=(),
     session_timeout_s=30,
     drain_limit_s=20,
+    own_locks=("/bookwarden/sweeps", "/bookwarden/follow"),
 )
 
 
@@ -90,6 +91,19 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
     ("bookie clusters", FAILS, {"registered": RegisteredClusters(problem="no registry")}, "no registry"),
     ("participants", FAILS, {"participants": {}}, "no process has registered"),
     ("participants", FAILS, {"not_taking_part": {7: ("/namespace/x",)}}, "keeps /namespace/x"),
+    # As the line on bookwarden says, its own sweep does not stand in the way.
+    (
+        "participants",
+        WARNING,
+        {"not_taking_part": {7: ("/bookwarden/sweeps/driver-0000000003",)}},
+        "bookwarden's own process that keeps /bookwarden/sweeps/driver-0000000003",
+    ),
+    (
+        "participants",
+        FAILS,
+        {"not_taking_part": {7: ("/bookwarden/sweeps/driver-0000000003", "/namespace/x")}},
+        "a process that has not registered",
+    ),
     ("bookies", FAILS, {"not_taking_part": {7: ("/ledgers/available/k1:3181",)}}, "bookie k1:3181 did not register"),
     ("bookies", FAILS, {"not_taking_part": {7: ("/ledgers/available/readonly/k2:1",)}}, "bookie k2:1 did not"),
     ("bookies", WARNING, {"bookies_known": ("k1:3181", "k9:3181")}, "k9:3181 has a cookie and does not run"),

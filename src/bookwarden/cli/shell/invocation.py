@@ -61,9 +61,12 @@ class Invocation:
     def settings(self) -> Settings:
         """The settings; ConfigError when they are not usable."""
         # Imported late, as in `writer`: --help and --version need neither settings nor tables.
-        from bookwarden.config import load_settings
+        from bookwarden.config import exposed_files, load_settings
 
-        return load_settings(self.config, self.overrides)
+        settings = load_settings(self.config, self.overrides)
+        for name, what in exposed_files(settings):
+            self.say(f"bookwarden: warning: {name} {what}; chmod 600 it, or 640 for a group that needs it")
+        return settings
 
     @cached_property
     def writer(self) -> Writer:
