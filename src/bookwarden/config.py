@@ -388,6 +388,12 @@ class ClusterMigrationSettings(_Section):
     journal: str = Field(default="var/cluster-migration", min_length=1)
 
 
+class LogSettings(_Section):
+    """The log file of commands that run for long."""
+
+    file: str | None = None
+
+
 class SparkSettings(_Section):
     """Spark as the sweep starts it when not started by spark-submit."""
 
@@ -411,6 +417,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()
     cluster_migration: ClusterMigrationSettings = ClusterMigrationSettings()
+    log: LogSettings = LogSettings()
     spark: SparkSettings = SparkSettings()
 
     @classmethod

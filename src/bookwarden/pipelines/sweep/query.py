@@ -177,7 +177,7 @@ class LedgerDeletion:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
     ``epoch`` reads the epoch of the registry of bookie clusters; StoreError where it cannot. ``totals`` counts the
-    outcomes of all batches that were finished, by outcome.
+    outcomes of all batches that were finished, by outcome; ``on_swept`` is called with their number after each batch.
     """
 
     def __init__(
@@ -189,6 +189,7 @@ class LedgerDeletion:
         *,
         epoch: Callable[[], int],
         writers: Writers | None = None,
+        on_swept: Callable[[int], object] | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
@@ -196,6 +197,7 @@ class LedgerDeletion:
         self._metrics = metrics
         self._epoch = epoch
         self._writers = writers or Writers(settings.metadata_store)
+        self._on_swept = on_swept
         self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings), keep_days=settings.sweep.outcomes_retention_days)
         self._driver_file = driver_file_of(settings.sweep)
@@ -305,5 +307,7 @@ class LedgerDeletion:
         if counts:
             shown = ", ".join(f"{number} {outcome}" for outcome, number in sorted(of_batch.items()))
             logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, shown)
+            if self._on_swept is not None:
+                self._on_swept(self.totals.total())
         if self._metrics is not None:
             self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)
