@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import DataGoneError, StoppedFailingError
+from bookwarden.errors import DataGoneError, FileError, StoppedFailingError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -64,6 +65,28 @@ def test_a_stop_while_batches_fail_tells_what_failed_and_what_is_in_flight(
     with TopicsContext(site.settings) as topics:
         assert topics.in_flight().messages == 2
     assert all(store.get_many(paths))
+
+
+def test_a_sweep_whose_checkpoint_has_no_room_says_so_and_works_once_there_is_some(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession, tmp_path: Path
+) -> None:
+    paths = leaked(site, store, 2)
+    folder = tmp_path / "full"
+    folder.mkdir()
+    # Room for what is written before the first batch, and not for that.
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("a file system cannot be mounted here")
+    try:
+        site.overrides = {"sweep.checkpoint": str(folder / "checkpoint")}
+        with pytest.raises(FileError, match=rf"No space left on device.*The checkpoint is {folder}/checkpoint"):
+            run_sweep(spark, site.settings, once=True)
+        assert all(store.get_many(paths))
+        subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
+        assert run_sweep(spark, site.settings, once=True).drained
+        assert not any(store.get_many(paths))
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_marks_that_somebody_skipped_end_the_sweep_at_once(

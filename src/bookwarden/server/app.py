@@ -103,7 +103,7 @@ async def _misshapen(_: Request, error: Exception) -> Response:
 
 
 def _fault(location: Sequence[int | str], kind: str, said: str) -> str:
-    """Say what is wrong with a field of a request; ``said`` is pydantic's text, for what has no better one."""
+    """Describe what is wrong with a field of a request; ``said`` is pydantic's text, for what has no better one."""
     where, *names = map(str, location)
     name = ".".join(names)
     if kind == "json_invalid":

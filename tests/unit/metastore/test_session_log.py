@@ -31,7 +31,7 @@ def test_values_of_nodes_are_not_in_the_log(caplog: pytest.LogCaptureFixture) ->
     assert SECRET.decode() not in caplog.text
     told = [record.getMessage() for record in caplog.records]
     assert told[:3] == [
-        "Sending request(xid=3): SetData",
+        "Sending request(xid=3): SetData /ledgers/00/0000/L0007",
         "Sending request(xid=4): MultiRead",
         "Received response(xid=4): 'list'",
     ]

@@ -137,6 +137,11 @@ class ZooKeeperConnection:
 _SHOWN = (int, str, float, Watch, Exception)
 
 
+def _without_value(message: object) -> str:
+    path = getattr(message, "path", None)
+    return type(message).__name__ + ("" if path is None else f" {path}")
+
+
 class _SessionLog(_Adapter):
     """kazoo's log without credentials (authentication requests, the session's password), values and repetitions.
 
@@ -151,7 +156,7 @@ class _SessionLog(_Adapter):
             return
         if level == logging.DEBUG:
             # The number of a request, and the path of an event, are all that there is besides requests and answers.
-            args = tuple(arg if isinstance(arg, _SHOWN) else type(arg).__name__ for arg in args)
+            args = tuple(arg if arg is None or isinstance(arg, _SHOWN) else _without_value(arg) for arg in args)
         if level >= logging.WARNING and isinstance(msg, str):
             text = msg % args if args else msg
             # An outage repeats the same line with every attempt to connect.

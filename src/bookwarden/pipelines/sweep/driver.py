@@ -19,7 +19,15 @@ from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError, StoreError
+from bookwarden.errors import (
+    DataGoneError,
+    FileError,
+    FormatError,
+    NotFoundError,
+    PulsarError,
+    StoppedFailingError,
+    StoreError,
+)
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
@@ -174,6 +182,10 @@ def _naming(checkpoint: str) -> Iterator[None]:
         yield
     except DataGoneError as error:
         raise DataGoneError(f"{error}. The checkpoint is {checkpoint}: move it away to start without it") from error
+    except FileError as error:
+        # Java does not say where.
+        text = str(error)
+        raise FileError(f"{text}. The checkpoint is {checkpoint}" if "java." in text else text) from error
 
 
 def _in_flight(topics: TopicsContext) -> str:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -168,6 +169,24 @@ def share_of_task(settings: Settings, cores: int | None, *, one_writer: bool) ->
     return settings.model_copy(update={"metadata_store": share})
 
 
+def remove_cut_short(checkpoint: str) -> None:
+    """Remove what the first batch left in a checkpoint on this machine when it could not be written, as on a full disk.
+
+    Spark takes any file there for batches of another query, and would refuse the checkpoint for ever.
+    """
+    is_file_url = checkpoint.startswith("file:")
+    if "://" in checkpoint and not is_file_url:
+        return
+    folder = "/" + checkpoint.removeprefix("file:").lstrip("/") if is_file_url else checkpoint
+    offsets = Path(folder) / "offsets"
+    if not offsets.is_dir():
+        return
+    left = list(offsets.iterdir())
+    if all(path.name.startswith(".") for path in left):
+        for path in left:
+            path.unlink()
+
+
 def outcomes_location(settings: Settings) -> str:
     """Return the place of the outcome table; a dry run has one of its own."""
     return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
@@ -222,6 +241,7 @@ class LedgerDeletion:
         outcomes = received.mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
+            remove_cut_short(sweep.checkpoint)
             # That of a dry run is temporary: the next real run must not take its batches for finished.
             writer = writer.option("checkpointLocation", sweep.checkpoint)
         if once:
