@@ -32,7 +32,6 @@ from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import (
     DeletionSettings,
@@ -64,7 +63,7 @@ from bookwarden.wiring.cluster_migration import settings_of_side
 from bookwarden.wiring.journal import journal_objects_of
 from bookwarden.wiring.metadata import MetadataContext, bookie_options_of
 from bookwarden.wiring.offload import allowed_store
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.pulsar import admin_of, connection_of
 from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
@@ -204,6 +203,8 @@ def _targets(settings: Settings) -> list[Target]:
             ("cluster_migration.journal", settings.cluster_migration.journal),
         )
     ]
+    if settings.log.file:
+        targets.append(_folder_target("log.file", str(Path(settings.log.file).parent)))
     targets += [
         Target(f"orphans.inventories[{index}]", partial(_look_into, folder), "check the path")
         for index, folder in enumerate(settings.orphans.inventories)
@@ -404,7 +405,7 @@ def _pulsar_targets(name: str, pulsar_settings: PulsarSettings, deletion: Deleti
 
 
 def _look_at_admin(connection: PulsarConnection, deletion: DeletionSettings | None) -> Iterator[Found]:
-    with closing(PulsarAdmin(connection, _REQUEST_S)) as admin:
+    with closing(admin_of(connection, _REQUEST_S)) as admin:
         names = admin.get_json("/clusters")
         yield ok(f"answers; knows the clusters {some(sorted(map(str, names)))}")
         try:
@@ -445,7 +446,7 @@ def _look_at_service(connection: PulsarConnection, topic: str, *, sends: bool) -
 
 
 def _is_there(connection: PulsarConnection, topic: str) -> bool:
-    with closing(PulsarAdmin(connection, _REQUEST_S)) as admin:
+    with closing(admin_of(connection, _REQUEST_S)) as admin:
         try:
             return bool(Topics(admin).partitions(topic))
         except (NotFoundError, PulsarError):

@@ -15,10 +15,13 @@ from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Permissions, make_acl
 
 from bookwarden.cli.main import cli
+from bookwarden.config import OffloadStoreSettings, load_settings
+from bookwarden.config_check import _journal_target, _offload_targets, ask_all
 from bookwarden.metastore.urls import open_store
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.metadata_tree import nodes_below
+from servers.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 
 pytestmark = pytest.mark.servers
 
@@ -141,3 +144,36 @@ def test_a_right_that_an_acl_takes_away_is_named(check: Check, shared_cluster: D
     (kept,) = (one for one in found["metadata_store.urls[0],"] if one["verdict"] == "would fail")
     assert kept["seen"].startswith("ledgers below /ledgers/00/0000 cannot be deleted")
     assert "ACL" in kept["advice"]
+
+
+def test_object_stores_are_asked_and_keep_nothing(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = f"check-{uuid.uuid4().hex}"
+    object_store.create_bucket(bucket)
+    variables = {
+        "AWS_ENDPOINT_URL": object_store.endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": REGION,
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(overrides={"sweep.journal": f"s3://{bucket}/journal"})
+    store = OffloadStoreSettings.model_validate(
+        {
+            "driver": "S3",
+            "endpoint": object_store.endpoint,
+            "buckets": [bucket, "no-such-bucket"],
+            "access_key": ACCESS_KEY,
+            "secret_key": SECRET_KEY,
+        }
+    )
+    found = ask_all([_journal_target(settings), *_offload_targets("offload.stores[0]", store, settings)], 20)
+    assert [(one.check.rpartition(" ")[2], one.verdict.value) for one in found] == [
+        (f"s3://{bucket}/journal", "ok"),
+        (bucket, "ok"),
+        (bucket, "ok"),
+        ("no-such-bucket", "would fail"),
+    ]
+    assert found[0].seen == "can be listed and written: an object of our own was made and removed"
+    assert "may be deleted" in found[2].seen
+    assert object_store.keys(bucket) == set()

@@ -176,6 +176,14 @@ def test_a_line_is_given_for_each_session_that_does_not_take_part() -> None:
     ]
 
 
+def test_a_sweep_of_our_own_does_not_stand_in_the_way() -> None:
+    # As the line on bookwarden says in the same table.
+    sessions = {7: ("/bookwarden/sweeps/driver-0000000003",)}
+    findings = evaluate(dataclasses.replace(GOOD, not_taking_part=sessions))
+    assert failing(findings) == []
+    assert [one.verdict for one in findings if one.check == "participants"] == [WARNING]
+
+
 def test_long_lists_are_cut() -> None:
     names = tuple(f"n{number}" for number in range(9))
     (found,) = failing(evaluate(dataclasses.replace(GOOD, target=TargetSeen(names, True, True))))
