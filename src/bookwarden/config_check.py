@@ -8,7 +8,6 @@ store checks the right first.
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import pulsar
 
+from bookwarden.background import run_unawaited
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
 from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
@@ -132,7 +132,7 @@ def _asked(target: Target) -> Future[list[Found]]:
             answer.set_result(found)
 
     # The process does not wait for one that does not answer.
-    threading.Thread(target=ask, name=f"check {target.name}", daemon=True).start()
+    run_unawaited(ask, target.name)
     return answer
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.errors import FileError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.processes import command_line, descendants
 from servers.deletion_site import DeletionSite
+from servers.full_disk import small_disk
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -52,6 +54,18 @@ def test_a_good_sweep_says_only_what_is_ours_and_its_log_file_has_the_rest(setti
     assert "INFO bookwarden.pipelines.sweep.query: swept 1 pending deletions" in log
     assert "bookwarden.metastore.zookeeper.session: Zookeeper connection established" in log
     assert re.search(r"WARNING spark: \w+: ", log)
+
+
+def test_a_sweep_that_fails_says_only_what_is_ours(settings: list[str], tmp_path: Path) -> None:
+    with small_disk(tmp_path / "full", "16k") as folder:
+        checkpoint = ["--set", f"sweep.checkpoint={folder / 'checkpoint'}"]
+        done = subprocess.run([*PROGRAM, *settings, *checkpoint, "sweep", "--once"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (FileError.exit_code, "")
+    assert_only_ours(done.stderr)
+    assert "No space left on device; make room" in done.stderr.splitlines()[-1]
+    # The stack trace of Spark is in the log file, on the line of its event.
+    (trace,) = (line for line in (tmp_path / "log").read_text().splitlines() if "terminated with error" in line)
+    assert " | " in trace
 
 
 def test_an_interrupt_while_spark_starts_is_one_line(settings: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from bookwarden.pipelines.streams import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.full_disk import enlarge, small_disk
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
@@ -71,22 +71,15 @@ def test_a_sweep_whose_checkpoint_has_no_room_says_so_and_works_once_there_is_so
     site: DeletionSite, store: MetadataStore, spark: SparkSession, tmp_path: Path
 ) -> None:
     paths = leaked(site, store, 2)
-    folder = tmp_path / "full"
-    folder.mkdir()
     # Room for what is written before the first batch, and not for that.
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("a file system cannot be mounted here")
-    try:
+    with small_disk(tmp_path / "full", "16k") as folder:
         site.overrides = {"sweep.checkpoint": str(folder / "checkpoint")}
         with pytest.raises(FileError, match=rf"No space left on device.*The checkpoint is {folder}/checkpoint"):
             run_sweep(spark, site.settings, once=True)
         assert all(store.get_many(paths))
-        subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
+        enlarge(folder, "4m")
         assert run_sweep(spark, site.settings, once=True).drained
         assert not any(store.get_many(paths))
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_marks_that_somebody_skipped_end_the_sweep_at_once(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -254,3 +256,24 @@ def test_a_token_file_that_others_may_use_is_warned_of(tmp_path: Path, mode: int
         cli, ["-o", "json", *options, "--set", f"orphans.folder={tmp_path}", "orphans", "list"]
     )
     assert in_json.stderr == ""
+
+
+HANGS = """
+import atexit, sys, time
+from bookwarden.background import run_unawaited
+from bookwarden.cli.main import main
+atexit.register(print, "the process ends as ever")
+if sys.argv.pop(1) == "hanging":
+    run_unawaited(lambda: time.sleep(600), "silent")
+main()
+"""
+
+
+@pytest.mark.parametrize("hanging", [True, False])
+def test_a_target_that_hangs_in_a_library_does_not_keep_the_process_or_its_code(hanging: bool) -> None:
+    # The end of the native Pulsar client's threads would abort it, with another code.
+    arguments = ["hanging" if hanging else "", "config", "show", "--changed"]
+    done = subprocess.run([sys.executable, "-c", HANGS, *arguments], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "There is no settings file" in done.stdout
+    assert ("ends as ever" in done.stdout) is not hanging

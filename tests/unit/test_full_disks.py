@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from bookwarden.pipelines.scan.folder import folder_errors
 from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor
 from bookwarden.pipelines.sweep.query import remove_cut_short
 from bookwarden.preflight import require_folder
+from servers.full_disk import small_disk
 from servers.switching.ground import registry_of
 
 SAID = "No space left on device"
@@ -41,19 +41,10 @@ SAID = "No space left on device"
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     """A folder on a file system of its own that has no room left; files of it may be made, and stay empty."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    # Its size is rounded up to a page.
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    try:
+    # The size is rounded up to a page.
+    with small_disk(tmp_path / "full", "4k") as folder:
         (folder / "takes all room").write_bytes(b"\0" * 4096)
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def ended(act: Callable[[], object]) -> tuple[int, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
 
+from bookwarden.background import is_any_unawaited
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
@@ -117,4 +120,12 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the command line; the console script."""
-    cli(prog_name="bookwarden")
+    try:
+        cli(prog_name="bookwarden")
+    except SystemExit as ended:
+        if is_any_unawaited():
+            # The native Pulsar client would abort the process, whose threads end while one of them waits in it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)
+        raise
