@@ -1,10 +1,13 @@
-"""Work in a thread of its own for the length of a block."""
+"""Work in threads of its own: for the length of a block, or as long as it takes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_UNAWAITED: Final = "unawaited "
 
 
 @contextmanager
@@ -23,3 +26,13 @@ def in_background(
     finally:
         ended.set()
         thread.join(end_seconds)
+
+
+def run_unawaited(work: Callable[[], object], name: str) -> None:
+    """Run ``work`` in a thread that the process does not wait for, though it may hang in a native library."""
+    threading.Thread(target=work, name=f"{_UNAWAITED}{name}", daemon=True).start()
+
+
+def is_any_unawaited() -> bool:
+    """Return whether such work goes on."""
+    return any(thread.name.startswith(_UNAWAITED) for thread in threading.enumerate())

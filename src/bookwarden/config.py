@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -386,6 +388,12 @@ class ClusterMigrationSettings(_Section):
     journal: str = Field(default="var/cluster-migration", min_length=1)
 
 
+class LogSettings(_Section):
+    """The log file of commands that run for long."""
+
+    file: str | None = None
+
+
 class SparkSettings(_Section):
     """Spark as the sweep starts it when not started by spark-submit."""
 
@@ -409,6 +417,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()
     cluster_migration: ClusterMigrationSettings = ClusterMigrationSettings()
+    log: LogSettings = LogSettings()
     spark: SparkSettings = SparkSettings()
 
     @classmethod
@@ -445,6 +454,108 @@ def load_settings(file: str | Path | None = None, overrides: Mapping[str, str] |
         _file_values.reset(reset)
 
 
+class SettingValue(NamedTuple):
+    """The value of one setting; secrets in it are masked."""
+
+    name: str
+    value: Any  #: Of JSON's types.
+    origin: str  #: ``default``, ``file PATH``, ``environment VARIABLE`` or ``--set``.
+
+
+def values_with_origins(
+    settings: Settings, file: str | Path | None = None, overrides: Mapping[str, str] | None = None
+) -> list[SettingValue]:
+    """List the values of ``settings``, which was loaded from the same file and flags, and say where each is from."""
+    path = file or os.environ.get(CONFIG_VARIABLE)
+    environment = EnvSettingsSource(Settings)()
+    sources = (
+        (lambda _: "--set", _nest(overrides or {})),
+        (_variable_of, environment),
+        (lambda _: f"file {path}", _read_file(Path(path)) if path else {}),
+    )
+
+    def origin(name: tuple[str, ...]) -> str:
+        return next((tell(name) for tell, values in sources if _has(values, name)), "default")
+
+    leaves = _leaves(settings.model_dump(mode="json"), ())
+    return [SettingValue(".".join(name), _masked(name, value), origin(name)) for name, value in leaves]
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def _has(values: Any, name: tuple[str, ...]) -> bool:
+    for part in name:
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _variable_of(name: tuple[str, ...]) -> str:
+    """Return what names the variable of a setting, or of what it is in."""
+    variables = {variable.upper(): variable for variable in os.environ}
+    for end in range(len(name), 1, -1):
+        variable = f"{_PREFIX}{'__'.join(name[:end])}".upper()
+        if variable in variables:
+            return f"environment {variables[variable]}"
+    return "environment"
+
+
+# Names in free sections (spark.conf, pulsar.client) whose values are secrets, as Spark's own redaction finds them.
+_SECRET_NAME: Final = re.compile(
+    r"secret|password|passwd|token|credential|access[._-]?key|private[._-]?key", re.IGNORECASE
+)
+_FREE_SECTIONS: Final = (("spark", "conf"), ("pulsar", "client"))
+_MASK: Final = "**********"
+
+
+def _masked(name: tuple[str, ...], value: Any) -> Any:
+    if name[:2] in _FREE_SECTIONS and value and _SECRET_NAME.search(f"{'.'.join(name[2:])} {value}"):
+        return _MASK
+    if isinstance(value, str):
+        # A user and password in a URL.
+        return re.sub(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)", _MASK, value)
+    if isinstance(value, dict):
+        return {key: _masked(name, one) for key, one in value.items()}
+    return [_masked(name, one) for one in value] if isinstance(value, list) else value
+
+
+def exposed_files(settings: Settings) -> list[tuple[str, str]]:
+    """List the files with a token that other users of this machine may read or change: the setting, and what is wrong.
+
+    One that is not there, or may not be looked at, is not in the list: whoever reads it says so.
+    """
+    found = []
+    for name, path in _token_files(settings):
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:
+            continue
+        others = mode & (stat.S_IRWXO | stat.S_IWGRP)
+        if others:
+            may = "change" if others & (stat.S_IWOTH | stat.S_IWGRP) else "read"
+            found.append((name, f"{path} has mode {mode:o}: other users may {may} the token in it"))
+    return found
+
+
+def _token_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    migration = settings.cluster_migration
+    for name, section in (
+        ("pulsar", settings.pulsar),
+        ("serve", settings.serve),
+        ("cluster_migration.blue.pulsar", migration.blue.pulsar),
+        ("cluster_migration.green.pulsar", migration.green.pulsar),
+    ):
+        if section is not None and section.token_file:
+            yield f"{name}.token_file", section.token_file
+
+
 def settings_schema() -> str:
     """Render the JSON schema of a settings file, for editors and for checks before a deployment."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Settings.model_json_schema()}
@@ -474,9 +585,9 @@ def _refuse_unknown_variables() -> None:
     for variable in os.environ:
         if not variable.upper().startswith(_PREFIX) or variable.upper() in known:
             continue
-        section, _, setting = variable[len(_PREFIX) :].lower().partition("__")
-        if not _exists(section, setting.partition("__")[0]):
-            raise ConfigError(f"environment variable {variable} names no setting; conf/bookwarden.yaml has them all")
+        section, *rest = name = variable[len(_PREFIX) :].lower().split("__")
+        if not rest or not _exists(section, rest[0]):
+            raise ConfigError(f"{_no_such_setting('.'.join(name))} (environment variable {variable})")
 
 
 def _exists(section: str, setting: str) -> bool:
@@ -495,16 +606,25 @@ def _describe_problem(name: str, kind: str, text: str) -> str:
 
 
 def _no_such_setting(name: str) -> str:
-    known = [
-        f"{section}.{setting}"
-        for section, field in Settings.model_fields.items()
-        if isinstance(field.default, BaseModel)
-        for setting in type(field.default).model_fields
-    ]
-    near = get_close_matches(name, known, 1)
+    # Of a list the location has the number of the item.
+    plain = re.sub(r"\.\d+(?=\.|$)", "", name)
+    known = list(_names(Settings, ""))
+    if plain in known:
+        return f"there is no setting {name!r}: it is a section; name one of its settings"
+    near = get_close_matches(plain, known, 1)
     return f"there is no setting {name!r}; " + (
         f"did you mean {near[0]}?" if near else "conf/bookwarden.yaml has them all"
     )
+
+
+def _names(model: type[BaseModel], above: str) -> Iterator[str]:
+    """Yield the names of all settings and sections, those of items of lists without a number."""
+    for name, field in model.model_fields.items():
+        yield above + name
+        # Of an optional section, or of a list of them, too.
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _names(kind, f"{above}{name}.")
 
 
 def _nest(overrides: Mapping[str, str]) -> dict[str, Any]:

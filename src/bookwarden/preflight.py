@@ -71,13 +71,18 @@ def require_folder(setting: str, folder: str) -> None:
         return
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\0" * _PAGE)
+        write_into(Path(folder))
     except OSError as error:
         raise ConfigError(
             f"{setting} {Path(folder).absolute()} cannot be written: {error.strerror}; name a folder that this user "
             "may write to, on a disk with space"
         ) from error
+
+
+def write_into(folder: Path) -> None:
+    """Write a file without a name into a folder that is there; raises OSError, and leaves nothing."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\0" * _PAGE)
 
 
 def require_absolute_journal(sweep: SweepSettings, master: str) -> None:

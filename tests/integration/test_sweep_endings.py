@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import DataGoneError, StoppedFailingError
+from bookwarden.errors import DataGoneError, FileError, StoppedFailingError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -19,6 +19,7 @@ from bookwarden.pipelines.streams import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.full_disk import enlarge, small_disk
 from servers.population import Population
 
 pytestmark = pytest.mark.servers
@@ -64,6 +65,21 @@ def test_a_stop_while_batches_fail_tells_what_failed_and_what_is_in_flight(
     with TopicsContext(site.settings) as topics:
         assert topics.in_flight().messages == 2
     assert all(store.get_many(paths))
+
+
+def test_a_sweep_whose_checkpoint_has_no_room_says_so_and_works_once_there_is_some(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession, tmp_path: Path
+) -> None:
+    paths = leaked(site, store, 2)
+    # Room for what is written before the first batch, and not for that.
+    with small_disk(tmp_path / "full", "16k") as folder:
+        site.overrides = {"sweep.checkpoint": str(folder / "checkpoint")}
+        with pytest.raises(FileError, match=rf"No space left on device.*The checkpoint is {folder}/checkpoint"):
+            run_sweep(spark, site.settings, once=True)
+        assert all(store.get_many(paths))
+        enlarge(folder, "4m")
+        assert run_sweep(spark, site.settings, once=True).drained
+        assert not any(store.get_many(paths))
 
 
 def test_marks_that_somebody_skipped_end_the_sweep_at_once(

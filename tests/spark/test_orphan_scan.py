@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from bookwarden.deletion.node_check import NodeDoubt
-from bookwarden.errors import NotFoundError, RefusedError, StoreAccessError, StoreError
+from bookwarden.errors import FileError, NotFoundError, RefusedError, StoreAccessError
 from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedgerHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.references import Doubt, HoldersBelow
@@ -94,7 +94,7 @@ def test_a_stage_that_failed_goes_on_with_what_is_not_finished(spark: SparkSessi
     with pytest.raises(StoreAccessError, match="piece -7 is not for us"):
         stages.run("ledgers", lambda: [1, 2, -7, 4], read_numbers)
     folder.folder.write_json("stages/ledgers.json", [1, 2, 2_000, 4])
-    with pytest.raises(StoreError, match=r"piece 2 cannot be kept in .*: no space left on device"):
+    with pytest.raises(FileError, match=r"piece 2 cannot be kept in .*: no space left on device"):
         stages.run("ledgers", list, read_numbers)
     folder.folder.write_json("stages/ledgers.json", [1, 2, 3, 4])
     finished = folder.finished("ledgers")

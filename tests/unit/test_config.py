@@ -95,7 +95,9 @@ def test_what_cannot_work_is_refused_by_name(overrides: dict[str, str], says: st
 
 def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOOKWARDEN_SWEEP__DRYRUN", "true")
-    with pytest.raises(ConfigError, match="BOOKWARDEN_SWEEP__DRYRUN names no setting"):
+    with pytest.raises(
+        ConfigError, match=r"did you mean sweep.dry_run\? \(environment variable BOOKWARDEN_SWEEP__DRYRUN\)"
+    ):
         load_settings()
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -221,6 +221,8 @@ def _write_whole(file: Path, lines: Iterable[str]) -> int:
                 count += 1
         part.replace(file)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink()
         raise FileError(f"{file} cannot be written: {error.strerror}") from error
     return count
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import require_spark, unless_away
+from bookwarden.cli.preflight import STARTING_SPARK, require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.config import Settings
@@ -51,6 +51,7 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
             require_stores(metadata)
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
+    invocation.say(STARTING_SPARK)
     end = _follow(settings, once)
     looked = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(end.counts.items())) or "nothing was due"
     text = f"{counted(end.nodes, 'node')} followed; of what was dropped: {looked}; {end.pending:,} to be looked at."

@@ -102,7 +102,7 @@ def _describe(
     ]
     rows.append(("total", f"{found.entries:,}", _estimate(found.messages, found.exact), ""))
     columns = (
-        Column("partition", whole=False),
+        Column("partition", whole=False, topics=True),
         Column("entries", right=True),
         Column("messages", right=True),
         Column("first entry"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
 
+from bookwarden.background import is_any_unawaited
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
@@ -13,6 +16,7 @@ from bookwarden.cli.shell.late import LateCommand
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("dev", "entry point dev", "Run a small real Pulsar on this machine."),
+    LateCommand("config", "bookwarden.cli.config:config", "Check the settings, and show where they come from."),
     LateCommand("init", "bookwarden.cli.init:init", "Create and check the deletion topics."),
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
@@ -57,6 +61,7 @@ Try it on this machine:
 
 \b
 On your own cluster, looking only:
+  bookwarden --config bookwarden.yaml config check
   bookwarden --config bookwarden.yaml init --dry-run
   bookwarden --config bookwarden.yaml ledger explain 4711
   bookwarden --config bookwarden.yaml inflight
@@ -115,4 +120,12 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the command line; the console script."""
-    cli(prog_name="bookwarden")
+    try:
+        cli(prog_name="bookwarden")
+    except SystemExit as ended:
+        if is_any_unawaited():
+            # The native Pulsar client would abort the process, whose threads end while one of them waits in it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
-from bookwarden.cli.preflight import require_spark
+from bookwarden.cli.preflight import STARTING_SPARK, require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note
+from bookwarden.cli.shell.steps import SaidProgress
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.applying import ApplyResult
@@ -97,8 +97,8 @@ def scan(
     elif snapshot is None:
         with MetadataContext(settings) as metadata:
             require_stores(metadata)
-    if invocation.verbose or invocation.debug:
-        invocation.set_up_logging(logging.INFO)
+    invocation.set_up_logging()
+    invocation.say(STARTING_SPARK)
     click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
 
 
@@ -302,6 +302,7 @@ def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=Console(stderr=True),
         ) as bars:
             tasks = {}
@@ -313,12 +314,11 @@ def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None
 
             yield show
         return
-    said: dict[str, bool] = {}
+    told: dict[str, SaidProgress] = {}
 
     def say(stage: str, done: int, total: int) -> None:
-        finished = done >= total
-        if said.get(stage) != finished:
-            said[stage] = finished
-            invocation.say(f"{_STAGES.get(stage, stage)}: {done:,} of {total:,}")
+        if stage not in told:
+            told[stage] = SaidProgress(invocation, _STAGES.get(stage, stage))
+        told[stage].tell(done, total)
 
     yield say

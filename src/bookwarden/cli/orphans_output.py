@@ -214,7 +214,7 @@ def _inside_lists(summary: Summary) -> list[Part]:
     cells: Cells[InsideList] = {
         Column("ledger", right=True): lambda one: str(one.ledger_id),
         Column(BYTES_LABEL, right=True): lambda one: size_text(one.logical_bytes),
-        Column("topic", whole=False): lambda one: one.topic,
+        Column("topic", whole=False, topics=True): lambda one: one.topic,
         Column("why it is no trim's", whole=False): lambda one: one.reason,
     }
     ledgers, size = summary.total(LedgerClass.INSIDE_LIST)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from bookwarden.errors import MissingExtraError, PulsarUnavailableError, ServerError, SparkError
 from bookwarden.java import find_java
 
 logger = logging.getLogger(__name__)
+#: Said before it: it takes seconds, in which nothing is heard of it.
+STARTING_SPARK: Final = "starting Spark"
 
 
 def require_spark() -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from bookwarden.cli.preflight import require_spark, unless_away
+from bookwarden.cli.preflight import STARTING_SPARK, require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted, moment
+from bookwarden.cli.shell.steps import SaidProgress
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, PulsarError
 from bookwarden.ledgers.names import TopicName
@@ -69,7 +70,7 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
         return
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
-    end = _sweep(settings, once)
+    end = _sweep(invocation, once)
     waiting = _look_behind(settings) if once and end.drained else None
     invocation.write(_end_document(end.counts, drained=end.drained, waiting=waiting))
     if once and not end.drained:
@@ -142,12 +143,26 @@ def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | No
     return Document(data, (Note(text),))
 
 
-def _sweep(settings: Settings, once: bool) -> SweepEnd:
+def _sweep(invocation: Invocation, once: bool) -> SweepEnd:
     from bookwarden.pipelines.session import running_session
     from bookwarden.pipelines.sweep.driver import run_sweep
 
+    settings = invocation.settings
+    progress = SaidProgress(invocation, "marks", about=True)
+    due = _due(settings) if once else 0
+    invocation.say(STARTING_SPARK)
     with running_session(settings, local=True) as spark:
-        return run_sweep(spark, settings, once=once)
+        return run_sweep(spark, settings, once=once, on_swept=partial(progress.tell, total=due) if due else None)
+
+
+def _due(settings: Settings) -> int:
+    """Estimate the marks in flight, for the time that is left; 0 where they cannot be seen."""
+    try:
+        with TopicsContext(settings) as topics:
+            return topics.in_flight().messages
+    except BookwardenError as error:
+        logger.warning("how many marks are in flight cannot be seen: %s", error)
+        return 0
 
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:

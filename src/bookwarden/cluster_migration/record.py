@@ -17,7 +17,7 @@ from typing import Any, Final
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.cluster_migration.states import ExpectedTopic
 from bookwarden.durable import sync
-from bookwarden.errors import FormatError, PulsarError
+from bookwarden.errors import FileError, FormatError, PulsarError
 
 FILE_NAME: Final = "cluster-migration.jsonl"
 
@@ -50,7 +50,16 @@ class MigrationRecord:
         self.path = folder / FILE_NAME
 
     def append(self, event: str, **facts: Any) -> None:
-        """Write an event with its time, and wait until it is on disk."""
+        """Write an event with its time, and wait until it is on disk; FileError where it cannot be."""
+        try:
+            self._append(event, facts)
+        except OSError as error:
+            raise FileError(
+                f"the record {self.path} of the migration cannot be written: {error.strerror}; make room, or name "
+                "another folder with cluster_migration.journal, and run it again"
+            ) from error
+
+    def _append(self, event: str, facts: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, "at_ms": int(time.time() * 1000), **facts}, ensure_ascii=False)
         fresh = not self.path.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)

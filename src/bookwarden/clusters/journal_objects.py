@@ -76,6 +76,13 @@ class S3Objects:
                 return None
             raise self._translate(error, "read") from error
 
+    def remove(self, name: str) -> None:
+        """Remove an object, also one that is not there."""
+        try:
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translate(error, "removed from") from error
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -126,6 +127,7 @@ class ConfiguredStores:
     other_stores: tuple[str, ...]  #: Stores of the settings other than the source.
     session_timeout_s: float  #: Bookwarden's own, in seconds.
     drain_limit_s: float  #: Bookwarden's own, in seconds.
+    own_locks: tuple[str, ...]  #: Paths below which bookwarden's own processes keep a node.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,12 @@ class MigrationControl:
             return None
         there = sum(node is not None for node in nodes)
         return CopyProgress(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
+
+    def require_libraries(self, target_url: str) -> None:
+        """Raise MissingExtraError where a library for the target is not installed; nothing is connected."""
+        with suppress(ConfigError):
+            # A URL that cannot be is a line of the pre-flight.
+            self._target(target_url)
 
     def survey(self, progress: Callable[[int], object] = lambda _: None) -> Survey:
         """Read all of the source."""

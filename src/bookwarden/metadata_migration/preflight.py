@@ -146,18 +146,29 @@ def _way_to(seen: Observations) -> str:
 
 
 def _participants(seen: Observations) -> Iterator[Found]:
-    others = {session: paths for session, paths in seen.not_taking_part.items() if not _bookies_in(paths, seen)}
+    others = {
+        session: paths
+        for session, paths in seen.not_taking_part.items()
+        if not _bookies_in(paths, seen) and not _is_bookwardens(paths, seen)
+    }
+    own = [paths for paths in seen.not_taking_part.values() if _is_bookwardens(paths, seen)]
     if not seen.participants:
         yield fails(
             "no process has registered: the copy would begin at once, and no process would follow",
             "restart all brokers and bookies: after a migration that failed they register when they start",
+        )
+    for paths in own:
+        yield warns(
+            f"bookwarden's own process that keeps {some(list(paths))} has not registered: it does within seconds once "
+            f"a broker of 4.2 runs, and leaves within {seen.drain_limit_s:g} s of a migration's begin",
+            "nothing before brokers are of 4.2; after that look again, and restart it if it is still named here",
         )
     for paths in others.values():
         yield fails(
             f"a process that has not registered keeps {some(list(paths))}: it would stay on the source",
             "find it by these nodes; restart it, upgrade it to 4.2, or stop it",
         )
-    if seen.participants and not others:
+    if seen.participants and not others and not own:
         ours = sum(whose.startswith("bookwarden") for whose in seen.participants.values())
         said = (
             f"{len(seen.participants)} registered, {ours} of them bookwarden's"
@@ -327,6 +338,11 @@ def is_new_enough(version: str) -> bool:
     """Return whether a broker of this version takes part in migrations; one that cannot be read does not."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) >= _OLDEST
+
+
+def _is_bookwardens(paths: tuple[str, ...], seen: Observations) -> bool:
+    """Return whether these are all nodes that bookwarden's own commands keep."""
+    return bool(paths) and all(path.startswith(tuple(f"{lock}/" for lock in seen.own_locks)) for path in paths)
 
 
 def _bookies_in(paths: tuple[str, ...], seen: Observations) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ class Folder:
     """The files below `location`, a path or a URI that pyarrow opens (file, s3, gs, hdfs), or s3a; picklable.
 
     A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
-    the folder and may have folders in it. A file system's own errors (OSError) are not translated. ``with_options``
-    allows pyarrow's options behind a ? of a URI, where nobody makes a path by appending to the location.
+    the folder and may have folders in it. A file system's own errors (OSError) are not translated, but name the file
+    that could not be written. ``with_options`` allows pyarrow's options behind a ? of a URI, where nobody makes a path
+    by appending to the location.
     """
 
     def __init__(self, location: str, *, with_options: bool = False) -> None:
@@ -52,7 +54,9 @@ class Folder:
 
     def make(self, name: str = "") -> None:
         """Make a folder inside this one, or this one."""
-        self._fs.create_dir(self._path(name), recursive=True)
+        path = self._path(name)
+        with _naming(path):
+            self._fs.create_dir(path, recursive=True)
 
     def write(self, name: str, write_to: Callable[[pa.NativeFile], object], *, durable: bool = False) -> None:
         """Write a file, replacing one of that name.
@@ -62,15 +66,16 @@ class Folder:
         path = self._path(name)
         parent, _, base = path.rpartition("/")
         hidden = f"{parent}/{_HIDDEN}{base}.{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._fs.create_dir(parent, recursive=True)
         try:
-            with self._fs.open_output_stream(hidden) as sink:
-                write_to(sink)
-            # An object store writes objects whole and durable.
-            local = self.local_path if durable else None
-            if local:
-                sync(hidden)
-            self._fs.move(hidden, path)
+            with _naming(path):
+                self._fs.create_dir(parent, recursive=True)
+                with self._fs.open_output_stream(hidden) as sink:
+                    write_to(sink)
+                # An object store writes objects whole and durable.
+                local = self.local_path if durable else None
+                if local:
+                    sync(hidden)
+                self._fs.move(hidden, path)
         except BaseException:
             self._remove_path(hidden)
             raise
@@ -150,6 +155,17 @@ class Folder:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Add the file to an error of pyarrow, which of a full disk does not say what was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), path) from error
+        raise
 
 
 def _for_arrow(location: str, with_options: bool) -> str:

@@ -10,14 +10,16 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from bookwarden.pipelines.jvm_output import LOG_CONFIGURATION, JvmOutput
 from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
 
 logger = logging.getLogger(__name__)
@@ -28,9 +30,10 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OwnJvm:
-    """A folder for all temporary files of a JVM; None where the JVM is not ours."""
+    """A folder for all temporary files of a JVM, and its output; None where the JVM is not ours."""
 
     folder: str | None
+    output: JvmOutput | None = None
 
     @property
     def properties(self) -> dict[str, str]:
@@ -39,7 +42,22 @@ class OwnJvm:
             return {}
         # Java writes its performance data to /tmp/hsperfdata_* in spite of its properties.
         java = f'"-Djava.io.tmpdir={self.folder}" -XX:-UsePerfData'
-        return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
+        log = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'
+        return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": f"{java} {log}"}
+
+    def launch(self, properties: Mapping[str, str]) -> None:
+        """Start the JVM with these Spark properties; its output is for Python's log, where PySpark gives it our own."""
+        if self.output is None:
+            return
+        configuration = SparkConf()
+        configuration.setAll(list(properties.items()))
+        try:
+            gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # of PySpark
+                configuration, {"stdout": self.output.file, "stderr": self.output.file}
+            )
+        finally:
+            self.output.started()
+        SparkContext._ensure_initialized(gateway=gateway)
 
     def started(self, spark: SparkSession) -> None:
         """Make the JVM remove the folder if this process is killed: it then ends in order, and last."""
@@ -59,10 +77,12 @@ def own_jvm() -> Iterator[OwnJvm]:
         yield OwnJvm(None)
         return
     folder = tempfile.mkdtemp(prefix="bookwarden-spark-")
+    output = JvmOutput()
     try:
-        yield OwnJvm(folder)
+        yield OwnJvm(folder, output)
     finally:
         _end_jvm(folder)
+        output.ended(_WORKERS_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
 
 

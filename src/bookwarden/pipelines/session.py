@@ -36,7 +36,6 @@ _LOCAL_DEFAULTS = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.log.level": "WARN",
 }
 # On a local file system Spark's own choice starts programs (chmod, readlink) for each file of the checkpoint, of which
 # a batch writes four: half the time of a small batch.
@@ -72,7 +71,7 @@ def running_session(
     """
     is_running = SparkSession.getActiveSession() is not None
     with own_jvm() if local else nullcontext(OwnJvm(None)) as jvm:
-        spark = _session(settings, local, application, {**jvm.properties, **(defaults or {})})
+        spark = _session(settings, jvm, application, {**jvm.properties, **(defaults or {})}, local=local)
         try:
             jvm.started(spark)
             yield spark
@@ -81,16 +80,24 @@ def running_session(
                 end_session(spark)
 
 
-def _session(settings: Settings, local: bool, application: str, defaults: Mapping[str, str]) -> SparkSession:
-    builder = SparkSession.builder.appName(application)
-    properties = {**spark_properties(settings, local=local), **defaults, **settings.spark.conf}
-    for name, value in properties.items():
-        builder = builder.config(name, value)
+def _session(
+    settings: Settings, jvm: OwnJvm, application: str, defaults: Mapping[str, str], *, local: bool
+) -> SparkSession:
+    properties = {
+        "spark.app.name": application,
+        **spark_properties(settings, local=local),
+        **defaults,
+        **settings.spark.conf,
+    }
     if local:
-        builder = builder.master(settings.spark.master)
+        properties["spark.master"] = settings.spark.master
         # The workers that Spark starts beside the driver must find this installation.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    for name, value in properties.items():
+        builder = builder.config(name, value)
     try:
+        jvm.launch(properties)
         return builder.getOrCreate()
     except Py4JJavaError as error:
         # It can be asked as long as the JVM runs, which ends with the block; so its text is taken now, and not chained.
@@ -98,6 +105,8 @@ def _session(settings: Settings, local: bool, application: str, defaults: Mappin
         raise SparkError(f"Spark does not start with these settings (spark.conf): {said}") from None
     except (Py4JError, PySparkException, OSError, RuntimeError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if jvm.output is not None and jvm.output.last:
+            text = jvm.output.last
         raise SparkError(f"Spark does not start ({text}); it needs Java 17 or newer: check java -version") from error
 
 

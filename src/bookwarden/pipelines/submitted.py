@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from bookwarden.config import Settings, load_settings
+from bookwarden.config import Settings, exposed_files, load_settings
 from bookwarden.errors import BookwardenError
 
 # As a shell tells it of a command that SIGINT ended.
@@ -26,7 +26,10 @@ def run_submitted(given: argparse.Namespace, work: Callable[[Settings], int]) ->
     """Return the exit code of the work, or that of the error or signal that ended it, which is logged."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        return work(load_settings(given.config, dict(item.partition("=")[::2] for item in given.set)))
+        settings = load_settings(given.config, dict(item.partition("=")[::2] for item in given.set))
+        for name, what in exposed_files(settings):
+            logging.warning("%s %s; chmod 600 it, or 640 for a group that needs it", name, what)
+        return work(settings)
     except BookwardenError as error:
         logging.error("%s", error)
         return error.exit_code

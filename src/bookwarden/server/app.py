@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -56,11 +56,12 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _misshapen)
     # The last added is the first asked.
-    app.middleware("http")(_require_json)
     if token is not None:
+        app.middleware("http")(_take_as_json)
         app.middleware("http")(_Bearer(token))
     else:
         # A page that a browser here shows must not get here by a name of its own for this address.
+        app.middleware("http")(_require_json)
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
     return app
 
@@ -97,19 +98,59 @@ async def _misshapen(_: Request, error: Exception) -> Response:
     """Answer a request with fields that are missing, unknown or of another type; ``detail`` is as FastAPI has it."""
     if not isinstance(error, RequestValidationError):
         raise error
-    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+    faults = [_fault(one["loc"], one["type"], one["msg"]) for one in error.errors()]
     return JSONResponse({"reason": "; ".join(faults), "detail": jsonable_encoder(error.errors())}, 422)
+
+
+def _fault(location: Sequence[int | str], kind: str, said: str) -> str:
+    """Describe what is wrong with a field of a request; ``said`` is pydantic's text, for what has no better one."""
+    where, *names = map(str, location)
+    name = ".".join(names)
+    if kind == "json_invalid":
+        return "the body is no JSON"
+    if kind == "missing":
+        return f"{name} is missing: the {where} must name it" if name else "the body is missing: a JSON object"
+    if kind == "extra_forbidden":
+        return f"there is no field {name!r}: /openapi.json has all of this request"
+    must = _MUST_BE.get(kind)
+    if must is not None:
+        return f"{name or 'the ' + where} must be {must}"
+    return f"{name or where}: {said}"
+
+
+_MUST_BE: Final = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a JSON object",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "model_attributes_type": "a JSON object",
+    "model_type": "a JSON object",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
 
 
 async def _require_json(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
     """Let requests through that only ask, and others that a page of another origin could not send.
 
-    A browser sends a request of this content type for such a page only after it asked here whether it may.
+    A browser sends a request of this content type for such a page only after it asked here whether it may. With a token
+    this is not needed: no page can add that.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method not in _ASKING and media_type != "application/json":
         reason = f"{request.method} needs the header Content-Type: application/json, without a body too"
         return JSONResponse({"reason": reason}, 415)
+    return await answer(request)
+
+
+async def _take_as_json(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Read any body as JSON, whatever the request calls it: `curl -d` says that it is a form."""
+    headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
+    request.scope["headers"] = [*headers, (b"content-type", b"application/json")]
     return await answer(request)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -255,7 +255,7 @@ class _Endpoints(NamedTuple):
             result = RegistryImport(context.registry).put_back(saved, dry_run=body.dry_run)
             return import_data(context.pulsar_url, result)
 
-    def upgrade(self, body: UpgradeRequest) -> dict[str, Any]:
+    def upgrade(self, body: Annotated[UpgradeRequest, Body(default_factory=UpgradeRequest)]) -> dict[str, Any]:
         with RegistryContext(self.settings) as context:
             plan = Upgrade(context.registry).upgrade(body.owners, dry_run=body.dry_run)
             return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
@@ -293,7 +293,9 @@ class _Endpoints(NamedTuple):
         with SwitchContext(self.settings) as context:
             return run_precheck(context.observer, name, with_trial=False).as_json()
 
-    def precheck_with_trial(self, name: _Name, body: PrecheckRequest) -> dict[str, Any]:
+    def precheck_with_trial(
+        self, name: _Name, body: Annotated[PrecheckRequest, Body(default_factory=PrecheckRequest)]
+    ) -> dict[str, Any]:
         with SwitchContext(self.settings) as context:
             return run_precheck(context.observer, name, with_trial=body.trial).as_json()
 
@@ -305,11 +307,11 @@ class _Endpoints(NamedTuple):
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan(body.target), body)
 
-    def rollback(self, body: OrderRequest) -> JSONResponse:
+    def rollback(self, body: Annotated[OrderRequest, Body(default_factory=OrderRequest)]) -> JSONResponse:
         with SwitchContext(self.settings) as context:
             return _carry_out(context, context.switch.plan_back(), body)
 
-    def promote(self, body: PromoteRequest) -> dict[str, Any]:
+    def promote(self, body: Annotated[PromoteRequest, Body(default_factory=PromoteRequest)]) -> dict[str, Any]:
         with MoveContext(self.settings) as context:
             stamping = context.stamping if body.stamp else None
             return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
@@ -318,7 +320,7 @@ class _Endpoints(NamedTuple):
         with MoveContext(self.settings, looks_only=True) as context:
             return targets_data(context.cleanup.targets(srcClusterFilter))
 
-    def cleanup(self, body: CleanupRequest) -> dict[str, Any]:
+    def cleanup(self, body: Annotated[CleanupRequest, Body(default_factory=CleanupRequest)]) -> dict[str, Any]:
         with MoveContext(self.settings) as context:
             return cleaned_data(
                 context.cleanup.clean_up(

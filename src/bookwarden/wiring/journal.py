@@ -26,7 +26,7 @@ def journal_of(
     ``driver_file`` is what `DriverFile.write` returned in the driver; without it this process need prove nothing.
     """
     if "://" in sweep.journal:
-        return ObjectJournal(_journal_objects(sweep.journal))
+        return ObjectJournal(journal_objects_of(sweep.journal))
     keep_days = None if store_clock is None else sweep.journal_retention_days
     return FileJournal(
         Path(sweep.journal), keep_days=keep_days, clock=store_clock or time.time, driver_file=driver_file
@@ -43,16 +43,19 @@ def driver_file_of(sweep: SweepSettings) -> DriverFile | None:
 def sent_records_of(sweep: SweepSettings) -> FileSentRecords | ObjectSentRecords:
     """Make this process's record of sent messages, beside the journal."""
     journal = sweep.journal
-    return ObjectSentRecords(_journal_objects(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")
+    return (
+        ObjectSentRecords(journal_objects_of(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")
+    )
 
 
 def journal_reader_of(sweep: SweepSettings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
     """Return access to the whole journal; ``damaged`` is called with damaged places in it."""
     journal = sweep.journal
-    return JournalReader(_journal_objects(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
+    return JournalReader(journal_objects_of(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
 
 
-def _journal_objects(location: str) -> S3Objects:
+def journal_objects_of(location: str) -> S3Objects:
+    """Make the access to a journal in an object store; MissingExtraError where its library is not installed."""
     try:
         from bookwarden.clusters.journal_objects import S3Objects
     except ImportError as error:

@@ -18,6 +18,7 @@ from bookwarden.metastore.urls import scheme_of, split_chroot
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
 from bookwarden.resources import Resources
+from bookwarden.wiring.cluster_migration import LEASES_PATH
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import bookkeeper_place_of, open_single_store
 
@@ -56,6 +57,7 @@ class MigrationContext(Resources):
                 other_stores=tuple(sorted(others)),
                 session_timeout_s=store.session_timeout_seconds,
                 drain_limit_s=store.migration_drain_seconds,
+                own_locks=(settings.sweep.lock, settings.follow.lock, LEASES_PATH),
             )
             self.admin = MigrationAdmin(self._keep(PulsarAdmin(connection)))
             self.control = MigrationControl(

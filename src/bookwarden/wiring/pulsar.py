@@ -46,6 +46,11 @@ def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
     )
 
 
+def admin_of(connection: PulsarConnection, timeout_s: float) -> PulsarAdmin:
+    """Make an admin client of its own, whose requests take so long at most; the caller closes it."""
+    return PulsarAdmin(connection, timeout_s)
+
+
 def mark_sender_of(settings: Settings, topic: str) -> PendingDeletionSender:
     """Make what sends marks to this topic; it connects at the first one."""
     return PendingDeletionSender(connection_of(settings.pulsar), topic, PendingDeletionCodec())

@@ -182,6 +182,8 @@ class DevCluster:
         self.down()
 
     def _start_servers(self) -> None:
+        # What has to be fetched first is told first.
+        self._runtime()
         for name in self.options.stores:
             self._progress(f"starting {name} on {addresses(self.ports, self.options.auth)[name]}")
             # A ZooKeeper that still starts may accept a connection and never answer on it.

@@ -285,16 +285,21 @@ def test_spark_is_started_where_something_is_due(
 
 
 @pytest.mark.parametrize(
-    ("verbose", "usual", "level"),
+    ("verbose", "usual", "shown"),
     [
-        (False, logging.INFO, logging.WARNING),
-        (False, logging.ERROR, logging.ERROR),
-        (True, logging.INFO, logging.INFO),
+        (False, logging.INFO, ["WARNING"]),
+        (False, logging.ERROR, []),
+        (True, logging.INFO, ["INFO", "WARNING"]),
     ],
 )
-def test_sessions_with_stores_are_logged_where_that_is_asked_for(verbose: bool, usual: int, level: int) -> None:
+def test_sessions_with_stores_are_logged_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], verbose: bool, usual: int, shown: list[str]
+) -> None:
     Invocation(verbose=verbose).set_up_logging(usual)
-    assert logging.getLogger("bookwarden.metastore.zookeeper.session").getEffectiveLevel() == level
+    sessions = logging.getLogger("bookwarden.metastore.zookeeper.session")
+    sessions.info("connected")
+    sessions.warning("lost")
+    assert re.findall(r" ([A-Z]+) bookwarden", capsys.readouterr().err) == shown
 
 
 def test_a_command_that_a_test_ran_leaves_the_log_as_it_was() -> None:

@@ -98,6 +98,10 @@ def test_every_command_shows_its_help_where_no_extra_is_installed() -> None:
         (["orphans", "list"], "spark"),
         (["orphans", "apply", "--plan", "P"], "spark"),
         (["--set", "metadata_store.urls=['oxia://127.0.0.1:1/n']", "ledger", "show", "1"], "oxia"),
+        # Before anything is asked of the source, which would take seconds to fail.
+        (["metadata-migration", "preflight", "--target", "oxia://127.0.0.1:1/n"], "oxia"),
+        (["metadata-migration", "start", "--target", "oxia://127.0.0.1:1/n", "--yes"], "oxia"),
+        (["metadata-migration", "rehearse", "--target", "oxia://127.0.0.1:1/n"], "oxia"),
         (["--set", "sweep.journal=s3://bucket/journal", "undo", "--list"], "s3"),
         (["demo"], "demo"),
     ],

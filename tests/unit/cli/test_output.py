@@ -22,8 +22,10 @@ from bookwarden.cli.shell.output import (
     Stream,
     Table,
     TextWriter,
+    local_topics,
     moment,
     plain,
+    short_topics,
     table_of,
 )
 
@@ -194,3 +196,29 @@ def test_a_stream_is_one_json_object_as_any(count: int) -> None:
     JsonWriter(output, io.StringIO()).write_stream(stream)
     JsonWriter(whole, io.StringIO()).write(Document({"numbers": numbers, "counts": {"a": [1]}, "none": {}}, ()))
     assert output.getvalue() == whole.getvalue()
+
+
+PARTITIONS = tuple(f"persistent://pulsar/system/__ledger_deletion-partition-{number}" for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("width", "first"),
+    [(120, PARTITIONS[0]), (75, "pulsar/system/__ledger_deletion-partition-0"), (60, "__ledger_deletion-partition-0")],
+)
+def test_names_of_topics_are_shorter_where_the_terminal_is_narrow(
+    width: int, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    columns = (Column("partition", whole=False, topics=True), Column("entries", right=True), Column("first entry"))
+    rows = (*((name, "12", "1204:17") for name in PARTITIONS), ("total", "36", ""))
+    lines = written(Document(None, (Table(columns, rows),)), Terminal(), width).splitlines()
+    # No name is cut over two lines.
+    assert len(lines) == 2 + len(rows)
+    assert lines[2].split()[0] == first
+    assert lines[-1].split()[0] == "total"
+
+
+def test_names_of_several_namespaces_keep_them() -> None:
+    assert local_topics(["t/a/x", "t/b/x", "total"]) == ["t/a/x", "t/b/x", "total"]
+    assert local_topics(["t/a/x", "t/a/y", "total"]) == ["x", "y", "total"]
+    assert short_topics(["persistent://public/default/x", "persistent://t/n/x"]) == ["x", "t/n/x"]

@@ -106,6 +106,19 @@ def test_what_is_refused_says_why(broker: Broker, status: int, kind: type[Bookwa
         broker.migration.start("oxia://o/n")
 
 
+def test_a_broker_that_knows_no_migrations_says_that_alone(broker: Broker) -> None:
+    # As 4.0.8 answers.
+    servlet = "org.glassfish.jersey.servlet.ServletContainer-1"
+    broker.say(
+        404, {"servlet": servlet, "message": "Not Found", "url": "/admin/v2/metadata/migration", "status": "404"}
+    )
+    with pytest.raises(NotFoundError) as told:
+        broker.migration.status()
+    assert str(told.value) == "the broker knows no migrations: they need Pulsar 4.2 or newer on all brokers"
+    with pytest.raises(NotFoundError, match=r"GET /x: the broker answered 404: Not Found$"):
+        broker.admin.get_json("/x")
+
+
 def test_a_broker_on_another_store_cannot_migrate(broker: Broker) -> None:
     broker.say(400, {"reason": "Metadata store is not configured for migration."})
     with pytest.raises(RefusedError, match=r"not configured for migration\. \(only brokers on a ZooKeeper"):

@@ -14,8 +14,14 @@ import pytest
 
 from bookwarden import java
 from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster.releases import program
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import Release, ensure_distribution, fetch_with_maven
+from bookwarden_dev.devcluster.releases.distribution import (
+    Release,
+    ensure_distribution,
+    fetch_with_maven,
+    fetched_share,
+)
 
 
 def archive(version: str = "9", *names: str) -> bytes:
@@ -172,3 +178,32 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ServerError, match=r"is Java 11, .* 17 or newer"):
         java.find_java()
+
+
+def test_how_much_maven_has_fetched_is_seen_in_its_repository(tmp_path: Path) -> None:
+    release = Release("9", "", 1_000)
+    assert fetched_share(release, tmp_path) is None
+    folder = tmp_path / "org" / "apache" / "pulsar" / release.distribution / "9"
+    folder.mkdir(parents=True)
+    (folder / "_remote.repositories").write_bytes(b"x" * 5_000)
+    (folder / f"{release.archive_name}.123.tmp").write_bytes(b"x" * 250)
+    assert fetched_share(release, tmp_path) == 0.25
+    (folder / release.archive_name).write_bytes(b"x" * 2_000)
+    assert fetched_share(release, tmp_path) == 1.0
+
+
+def test_a_long_fetch_tells_its_percentage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_SHOWN_EVERY_SECONDS", 0.05)
+    told: list[str] = []
+    shares = iter([None, 0.25])
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            (tmp_path / "enough").touch()
+
+    waits = ["sh", "-c", "until [ -e enough ]; do sleep 0.01; done"]
+    program.run_to_its_end(
+        waits, tmp_path, tmp_path / "log", tell, label="fetching Pulsar", done=lambda: next(shares, None)
+    )
+    assert told[:2] == ["fetching Pulsar: 0 s", "fetching Pulsar: 25%, 0 s"]

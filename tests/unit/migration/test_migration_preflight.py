@@ -38,6 +38,7 @@ GOOD = Observations(
     other_stores=(),
     session_timeout_s=30,
     drain_limit_s=20,
+    own_locks=("/bookwarden/sweeps", "/bookwarden/follow"),
 )
 
 
@@ -90,6 +91,19 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
     ("bookie clusters", FAILS, {"registered": RegisteredClusters(problem="no registry")}, "no registry"),
     ("participants", FAILS, {"participants": {}}, "no process has registered"),
     ("participants", FAILS, {"not_taking_part": {7: ("/namespace/x",)}}, "keeps /namespace/x"),
+    # As the line on bookwarden says, its own sweep does not stand in the way.
+    (
+        "participants",
+        WARNING,
+        {"not_taking_part": {7: ("/bookwarden/sweeps/driver-0000000003",)}},
+        "bookwarden's own process that keeps /bookwarden/sweeps/driver-0000000003",
+    ),
+    (
+        "participants",
+        FAILS,
+        {"not_taking_part": {7: ("/bookwarden/sweeps/driver-0000000003", "/namespace/x")}},
+        "a process that has not registered",
+    ),
     ("bookies", FAILS, {"not_taking_part": {7: ("/ledgers/available/k1:3181",)}}, "bookie k1:3181 did not register"),
     ("bookies", FAILS, {"not_taking_part": {7: ("/ledgers/available/readonly/k2:1",)}}, "bookie k2:1 did not"),
     ("bookies", WARNING, {"bookies_known": ("k1:3181", "k9:3181")}, "k9:3181 has a cookie and does not run"),
@@ -160,6 +174,14 @@ def test_a_line_is_given_for_each_session_that_does_not_take_part() -> None:
         "/namespace/a",
         "/namespace/b, /namespace/c",
     ]
+
+
+def test_a_sweep_of_our_own_does_not_stand_in_the_way() -> None:
+    # As the line on bookwarden says in the same table.
+    sessions = {7: ("/bookwarden/sweeps/driver-0000000003",)}
+    findings = evaluate(dataclasses.replace(GOOD, not_taking_part=sessions))
+    assert failing(findings) == []
+    assert [one.verdict for one in findings if one.check == "participants"] == [WARNING]
 
 
 def test_long_lists_are_cut() -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.errors import FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
@@ -238,7 +238,7 @@ def test_progress_that_cannot_be_written_leaves_that_of_before(
         monkeypatch.setattr(Folder, "write", lambda folder, name, _, **more: write(folder, name, full, **more))
     else:
         monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(FileError, match="No space left"):
         files.record(plan, ApplyProgress("p1", 5))
     assert files.progress(plan) == ApplyProgress("p1", 3)
     assert not [path for path in (Path(files.folder.location) / "p1").iterdir() if path.name.startswith("_")]

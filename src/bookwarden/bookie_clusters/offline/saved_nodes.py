@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.bookie_clusters.brokers import read_brokers
 from bookwarden.bookie_clusters.moving.former import in_parts
 from bookwarden.durable import sync
-from bookwarden.errors import ConfigError, FormatError, LostRaceError, RefusedError
+from bookwarden.errors import FileError, FormatError, LostRaceError, RefusedError
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
 #: Everything below these names ledgers of brokers.
@@ -43,7 +43,7 @@ class SavedNode(NamedTuple):
 def save_nodes(store: MetadataStore, url: str, folder: Path, name: str) -> Path:
     """Save all nodes into a new file of the folder, only for its owner's eyes; return it once it is durable.
 
-    The folder is made if it is missing. ConfigError where it cannot be written.
+    The folder is made if it is missing. FileError where it cannot be written.
     """
     target = folder / f"nodes-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{name}.jsonl.gz"
     part = target.with_suffix(".part")
@@ -69,7 +69,10 @@ def save_nodes(store: MetadataStore, url: str, folder: Path, name: str) -> Path:
         part.replace(target)
         sync(folder)
     except OSError as error:
-        raise ConfigError(f"the nodes cannot be saved in {folder}: {error}") from error
+        with suppress(OSError):
+            # Half of it would take room for nothing.
+            part.unlink()
+        raise FileError(f"the nodes cannot be saved in {folder}: {error.strerror}") from error
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from bookwarden.bookie_clusters.moving.build import (
     FoundBuild,
 )
 from bookwarden.bookie_clusters.moving.scope import scope_of
-from bookwarden.cli.preflight import require_spark
+from bookwarden.cli.preflight import STARTING_SPARK, require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -104,8 +103,8 @@ def build(
     require_spark()
     from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 
-    if invocation.verbose or invocation.debug:
-        invocation.set_up_logging(logging.INFO)
+    invocation.set_up_logging()
+    invocation.say(STARTING_SPARK)
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
     with (
         RegistryContext(invocation.settings) as context,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -31,6 +31,7 @@ from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
+from bookwarden.errors import FileError
 from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _RAISE_EPILOG = """\b
@@ -202,9 +203,14 @@ def export_registry(invocation: Invocation, file: Path) -> None:
     with RegistryContext(invocation.settings) as context:
         found = context.registry.require().registry
         written = file.with_name(f"{file.name}.tmp")
-        written.write_bytes(serialize_registry(found))
-        sync(written)
-        written.replace(file)
+        try:
+            written.write_bytes(serialize_registry(found))
+            sync(written)
+            written.replace(file)
+        except OSError as error:
+            with suppress(OSError):
+                written.unlink()
+            raise FileError(f"{file} cannot be written: {error.strerror}") from error
         invocation.write(describe_registry(context, found, f"Saved in {file}."))
 
 

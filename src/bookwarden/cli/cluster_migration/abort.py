@@ -54,7 +54,7 @@ def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: in
 def _describe(done: AbortResult, show: int) -> Document:
     marked = done.snapshot.of_state(TopicState.ROLLED_BACK)
     cells = {
-        Column("topic that accepts no message", whole=False): lambda seen: seen.topic,
+        Column("topic that accepts no message", whole=False, topics=True): lambda seen: seen.topic,
         Column("unread", right=True): lambda seen: _unread(seen),
     }
     taken = ", ".join(done.taken_off) or "no namespace, none was flagged"
@@ -149,7 +149,7 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
 
 def _describe_reopened(results: list[ReopenResult], *, planned: bool) -> Document:
     cells = {
-        Column("topic", whole=False): lambda one: one.topic,
+        Column("topic", whole=False, topics=True): lambda one: one.topic,
         Column("result", whole=False): lambda one: one.said,
     }
     note = "Nothing was changed." if planned else "Restart producers that gave up on these topics."

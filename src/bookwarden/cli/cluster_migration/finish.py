@@ -122,7 +122,7 @@ def _act(
 
 def _describe(plan: FinishPlan, results: list[TopicRemoval], show: int, *, executed: bool) -> Document:
     cells = {
-        Column("topic", whole=False): lambda one: one.topic,
+        Column("topic", whole=False, topics=True): lambda one: one.topic,
         Column("entries", right=True): lambda one: f"{one.entries:,}",
         Column("bytes", right=True): lambda one: f"{one.size:,}",
         Column("marks", right=True): lambda one: f"{one.marks:,}",
@@ -192,7 +192,7 @@ def _describe_verified(found: MigrationVerification, show: int) -> Document:
     """Describe every topic, the faults first."""
     topics = sorted(found.topics, key=lambda one: (one.ok, one.topic))
     cells = {
-        Column("topic", whole=False): lambda one: one.topic,
+        Column("topic", whole=False, topics=True): lambda one: one.topic,
         Column("on blue"): lambda one: one.state,
         Column("when marked", right=True): lambda one: _number(one.began_with),
         Column("entries on blue", right=True): lambda one: _number(one.on_blue),

@@ -60,9 +60,10 @@ def rehearse(
     """
     with SourceContext(invocation.settings.metadata_store, source) as context:
         require_scratch(target, context.in_use)
+        # It needs a library, and says so before the source is asked.
+        scratch = context.open(target)
         timed, times = TimedStore(context.source), LeaseTimes()
         require_idle(read_flag(timed), context.source_url, target)
-        scratch = context.open(target)
         if not isinstance(scratch, ScratchStore):
             raise ConfigError(f"{type(scratch).__name__} takes no copy")
         left = clean_up(scratch, times, invocation.say) if clean or only_clean else 0

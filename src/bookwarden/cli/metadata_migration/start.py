@@ -66,6 +66,8 @@ def _examine(
     invocation: Invocation, control: MigrationControl, target: str, *, read_only: bool
 ) -> tuple[list[Finding], Survey]:
     """Observe everything, and evaluate it."""
+    # To read all of the source may take minutes.
+    control.require_libraries(target)
     with node_progress(invocation, f"reading all of {control.source_url}", "read") as tell:
         found = control.survey(tell)
     return evaluate(control.observe(target, found, may_write=not read_only)), found

@@ -17,6 +17,7 @@ import click
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+from bookwarden.log_file import LOG_FORMAT, LogFile
 
 if TYPE_CHECKING:
     from bookwarden.cli.shell.output import Document, Stream, Writer
@@ -47,6 +48,15 @@ def parse_topic(text: str) -> str:
 _CHATTY = ("kazoo", "pulsar", "urllib3")
 
 
+# Sessions with stores come and go all the time; what is wrong with one is a warning.
+_SESSIONS = "bookwarden.metastore.zookeeper.session"
+
+
+def _is_for_everybody(record: logging.LogRecord) -> bool:
+    ours = record.name.partition(".")[0] in ("bookwarden", "bookwarden_dev", "uvicorn")
+    return ours and (record.name != _SESSIONS or record.levelno >= logging.WARNING)
+
+
 @dataclass
 class Invocation:
     """One call of the program; the settings are read when a command first needs them."""
@@ -61,9 +71,12 @@ class Invocation:
     def settings(self) -> Settings:
         """The settings; ConfigError when they are not usable."""
         # Imported late, as in `writer`: --help and --version need neither settings nor tables.
-        from bookwarden.config import load_settings
+        from bookwarden.config import exposed_files, load_settings
 
-        return load_settings(self.config, self.overrides)
+        settings = load_settings(self.config, self.overrides)
+        for name, what in exposed_files(settings):
+            self.say(f"bookwarden: warning: {name} {what}; chmod 600 it, or 640 for a group that needs it")
+        return settings
 
     @cached_property
     def writer(self) -> Writer:
@@ -86,14 +99,25 @@ class Invocation:
             click.echo(line, err=True)
 
     def set_up_logging(self, usual: int = logging.ERROR) -> None:
-        """Log to the standard error at the command's usual level, and more on demand."""
+        """Log to the standard error at the command's usual level, and more on demand.
+
+        Without -v only our own lines are shown: those of Spark, the JVM and libraries are for who looks for a cause.
+        A command that runs for long calls it again once it has the settings: then the file of log.file gets everything.
+        Raises FileError where that cannot be written.
+        """
         level = logging.DEBUG if self.debug else logging.INFO if self.verbose else usual
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+        shown = logging.StreamHandler()
+        shown.setLevel(level)
+        shown.setFormatter(logging.Formatter(LOG_FORMAT))
+        if not (self.debug or self.verbose):
+            shown.addFilter(_is_for_everybody)
+        handlers: list[logging.Handler] = [shown]
+        settings: Settings | None = self.__dict__.get("settings")
+        if settings is not None and settings.log.file:
+            handlers.append(LogFile(settings.log.file, min(level, logging.INFO)))
+        logging.basicConfig(level=min(one.level for one in handlers), handlers=handlers, force=True)
         for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.DEBUG if self.debug else logging.CRITICAL)
-        # Sessions with stores come and go all the time; what is wrong with one is a warning.
-        sessions = logging.getLogger("bookwarden.metastore.zookeeper.session")
-        sessions.setLevel(level if self.debug or self.verbose else max(level, logging.WARNING))
         # It logs each call into Spark with its arguments, and some of those are secrets.
         logging.getLogger("py4j").setLevel(logging.WARNING)
 

@@ -37,11 +37,15 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's heading; ``whole`` keeps its cells on one line, ``right`` aligns numbers."""
+    """A column's heading; ``whole`` keeps its cells on one line, ``right`` aligns numbers.
+
+    ``topics`` says that its cells are names of topics, which are shown shorter where the terminal is narrow.
+    """
 
     name: str
     right: bool = False
     whole: bool = True
+    topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,7 @@ class TextWriter:
         if isinstance(part, Facts):
             self._console.print(_facts_grid(part))
         elif part.rows:
-            self._console.print(_rich_table(part))
+            self._console.print(_rich_table(part, self._console.width))
         else:
             self._console.print(Text(part.empty))
 
@@ -263,9 +267,10 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
-def _rich_table(table: Table) -> RichTable:
+def _rich_table(table: Table, width: int) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     columns, rows = _filled(table)
+    rows = _with_short_topics(columns, rows, width)
     for column in columns:
         drawn.add_column(
             column.name, justify="right" if column.right else "left", no_wrap=column.whole, overflow="fold"
@@ -273,6 +278,32 @@ def _rich_table(table: Table) -> RichTable:
     for row in rows:
         drawn.add_row(*(_styled(cell) for cell in row))
     return drawn
+
+
+def _with_short_topics(columns: Sequence[Column], rows: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """Shorten the names of topics where the rows are wider than the terminal: as `pulsar-admin` takes them, then more.
+
+    Last the namespace is left out where it is the same in all rows.
+    """
+    topics = [index for index, column in enumerate(columns) if column.topics]
+    for shorten in (short_topics, local_topics):
+        if sum(_widths([tuple(column.name for column in columns), *rows])) + len(_GAP) * len(columns) <= width:
+            break
+        for index in topics:
+            names = shorten([row[index] for row in rows])
+            rows = [(*row[:index], name, *row[index + 1 :]) for row, name in zip(rows, names, strict=True)]
+    return rows
+
+
+def short_topics(names: Sequence[str]) -> list[str]:
+    """Leave out what `pulsar-admin` adds itself: that topics are persistent, and the namespace public/default."""
+    return [name.removeprefix("persistent://").removeprefix("public/default/") for name in names]
+
+
+def local_topics(names: Sequence[str]) -> list[str]:
+    """Leave out the namespace too, unless the names have several."""
+    namespaces = {name.rpartition("/")[0] for name in names} - {""}
+    return [name.rpartition("/")[2] for name in names] if len(namespaces) == 1 else list(names)
 
 
 def _filled(table: Table) -> tuple[list[Column], list[tuple[str, ...]]]:

@@ -6,13 +6,49 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import printable
+
+_SAID_EVERY_S: Final = 10.0
+
+
+class SaidProgress:
+    """Writes how far something is: at its begin, at its end, and from time to time with its rate and the time left.
+
+    ``about`` says that the total is an estimate.
+    """
+
+    def __init__(self, invocation: Invocation, what: str, *, about: bool = False) -> None:
+        self._invocation = invocation
+        self._what = what
+        self._about = "about " if about else ""
+        self._began = self._said_at = time.monotonic()
+        self._finished: bool | None = None
+
+    def tell(self, done: int, total: int) -> None:
+        """Write a line if it is time to."""
+        finished, now = done >= total, time.monotonic()
+        if finished == self._finished and (finished or now < self._said_at + _SAID_EVERY_S):
+            return
+        self._finished, self._said_at = finished, now
+        pace = "" if finished else pace_text(done, total, now - self._began)
+        self._invocation.say(f"{self._what}: {done:,} of {self._about}{total:,}{pace}")
+
+
+def pace_text(done: int, total: int, seconds: float) -> str:
+    """Format the rate, and the time that is left by it; "" where nothing is done yet."""
+    if done <= 0 or seconds <= 0:
+        return ""
+    rate = done / seconds
+    left = max(0, total - done) / rate
+    shown = f"{left:,.0f} s" if left < 120 else f"{left / 60:,.0f} min" if left < 7200 else f"{left / 3600:,.1f} h"
+    return f", {rate:,.0f}/s, about {shown} left"
 
 
 class Watched(Protocol):

@@ -134,14 +134,29 @@ class ZooKeeperConnection:
             raise ConfigError("the metadata store's digest needs a user without a colon, and a password")
 
 
+_SHOWN = (int, str, float, Watch, Exception)
+
+
+def _without_value(message: object) -> str:
+    path = getattr(message, "path", None)
+    return type(message).__name__ + ("" if path is None else f" {path}")
+
+
 class _SessionLog(_Adapter):
-    """kazoo's log without credentials (authentication requests, the session's password) and repetitions."""
+    """kazoo's log without credentials (authentication requests, the session's password), values and repetitions.
+
+    The value of a ledger's node has the ledger's password, so neither requests nor answers are shown with what is in
+    them.
+    """
 
     last_warning = ""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if level < logging.DEBUG or any(isinstance(arg, Auth) for arg in args):
             return
+        if level == logging.DEBUG:
+            # The number of a request, and the path of an event, are all that there is besides requests and answers.
+            args = tuple(arg if arg is None or isinstance(arg, _SHOWN) else _without_value(arg) for arg in args)
         if level >= logging.WARNING and isinstance(msg, str):
             text = msg % args if args else msg
             # An outage repeats the same line with every attempt to connect.

@@ -16,7 +16,7 @@ from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.config import Settings
-from bookwarden.errors import NotFoundError, RefusedError, StoreError
+from bookwarden.errors import FileError, NotFoundError, RefusedError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.copying.stages import (
@@ -119,7 +119,7 @@ def run_build(
                         folder.begin(asdict(header))
                     return run.copy(lease, begin)
         except OSError as error:
-            raise StoreError(f"{location} cannot be read and written: {error}") from error
+            raise FileError(f"{location} cannot be read and written: {error}") from error
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bookwarden.errors import FormatError, NotFoundError, RefusedError, StoreError
+from bookwarden.errors import FileError, FormatError, NotFoundError, RefusedError
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate
 from bookwarden.orphans.guards import check_counts
 from bookwarden.orphans.plan import Candidate, FileDigest, PlanManifest, ScannedCluster, check_id
@@ -47,7 +47,7 @@ _SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `book
 
 
 class PlanFiles:
-    """The plans at `location`, a path or a URI, as Apply uses them. OSError becomes StoreError."""
+    """The plans at `location`, a path or a URI, as Apply uses them. OSError becomes FileError."""
 
     def __init__(self, location: str, *, candidates_per_file: int = CANDIDATES_PER_FILE) -> None:
         self.folder = Folder(location)
@@ -234,7 +234,7 @@ class PlanFiles:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"{self.folder.location} cannot be read and written: {error}") from error
+            raise FileError(f"{self.folder.location} cannot be read and written: {error}") from error
 
 
 def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

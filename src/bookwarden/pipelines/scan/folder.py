@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bookwarden.config import Settings
-from bookwarden.errors import StoreError
+from bookwarden.errors import FileError
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plans.files import PlanFiles
 from bookwarden.pipelines.scan.files import ScanFolder
@@ -31,15 +31,15 @@ def scan_folder(settings: Settings, scan_id: str) -> ScanFolder:
 
 
 def scan_ids(settings: Settings) -> list[str]:
-    """List the scans that were begun, oldest first; StoreError if the folder cannot be read."""
+    """List the scans that were begun, oldest first; FileError if the folder cannot be read."""
     with folder_errors(settings):
         return Folder(settings.orphans.folder).folders(_SCANS)
 
 
 @contextmanager
 def folder_errors(settings: Settings) -> Iterator[None]:
-    """Translate the errors of the folder's file system into StoreError."""
+    """Translate the errors of the folder's file system into FileError."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{settings.orphans.folder} cannot be read and written: {error}") from error
+        raise FileError(f"{settings.orphans.folder} cannot be read and written: {error}") from error

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden import errors
 from bookwarden.background import in_background
-from bookwarden.errors import BookwardenError, SparkError, StoreError, StoreUnavailableError
+from bookwarden.errors import BookwardenError, FileError, SparkError, StoreError, StoreUnavailableError
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
@@ -65,7 +65,7 @@ class PieceTask:
                     yield _failure(number, type(error), str(error))
                     return
                 except OSError as error:
-                    yield _failure(number, StoreError, f"piece {number} cannot be kept in {self.location}: {error}")
+                    yield _failure(number, FileError, f"piece {number} cannot be kept in {self.location}: {error}")
                     return
                 self.done.add(1)
 

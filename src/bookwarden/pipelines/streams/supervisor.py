@@ -23,6 +23,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQue
 from bookwarden.errors import (
     BookwardenError,
     DataGoneError,
+    FileError,
     SharedDoubtError,
     SparkError,
     StateTakenOverError,
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
+# As Java and Python say it, with words around.
+_FULL = ("No space left on device", "Disk quota exceeded")
 _FINAL = (DataGoneError, SharedDoubtError, StateTakenOverError)
 
 
@@ -252,8 +255,9 @@ class Supervisor:
         """Return after a gentle stop, or when a query of `once` is through.
 
         Raises SparkError when the query failed more often than allowed, when it does not stop, and when Spark itself
-        is gone: then only a new process helps. Raises DataGoneError, SharedDoubtError and StateTakenOverError at once,
-        since no restart brings messages back, ends a doubt, or another process.
+        is gone: then only a new process helps; FileError for a full disk under a query of `once`. Raises DataGoneError,
+        SharedDoubtError and StateTakenOverError at once, since no restart brings messages back, ends a doubt, or
+        another process.
         """
         self._was_moved()
         while not self._stopping.is_set():
@@ -349,6 +353,9 @@ class Supervisor:
             self._on_failures(0)
 
     def _failed(self, reason: str, cause: BaseException | None) -> None:
+        if self._once and any(text in reason for text in _FULL):
+            # Who runs it for once is told, and does not wait for room as one does that goes on.
+            raise FileError(f"{reason}; make room, then start it again") from cause
         now = time.monotonic()
         self._failures.append(now)
         while self._failures and self._failures[0] < now - self._patience.failure_window:

@@ -19,7 +19,15 @@ from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.errors import DataGoneError, FormatError, NotFoundError, PulsarError, StoppedFailingError, StoreError
+from bookwarden.errors import (
+    DataGoneError,
+    FileError,
+    FormatError,
+    NotFoundError,
+    PulsarError,
+    StoppedFailingError,
+    StoreError,
+)
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
@@ -56,9 +64,12 @@ class SweepEnd:
     drained: bool
 
 
-def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) -> SweepEnd:
+def run_sweep(
+    spark: SparkSession, settings: Settings, *, once: bool = False, on_swept: Callable[[int], object] | None = None
+) -> SweepEnd:
     """Sweep until SIGTERM or SIGINT; with `once` until everything that was due at the start is done.
 
+    ``on_swept`` is called after each batch with the number of marks that were swept so far.
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
     while it failed, DataGoneError when messages were trimmed or skipped, with `once` SharedDoubtError where another
     sweep would wait for a doubt about very many marks to end, NotFoundError where a topic or its
@@ -68,11 +79,17 @@ def run_sweep(spark: SparkSession, settings: Settings, *, once: bool = False) ->
     """
     require_absolute_journal(settings.sweep, str(spark.sparkContext.master))
     with MetadataContext(settings) as metadata, TopicsContext(settings, metadata.admin) as topics:
-        return _run_sweep(spark, settings, metadata, topics, once=once)
+        return _run_sweep(spark, settings, metadata, topics, once=once, on_swept=on_swept)
 
 
 def _run_sweep(
-    spark: SparkSession, settings: Settings, metadata: MetadataContext, topics: TopicsContext, *, once: bool
+    spark: SparkSession,
+    settings: Settings,
+    metadata: MetadataContext,
+    topics: TopicsContext,
+    *,
+    once: bool,
+    on_swept: Callable[[int], object] | None,
 ) -> SweepEnd:
     sweep = settings.sweep
     pulse = Pulse()
@@ -80,7 +97,12 @@ def _run_sweep(
     metrics = SweepMetrics()
     metrics.show_migrations(metadata.migrations.standings)
     writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
-    query = LedgerDeletion(spark, settings, pulse, metrics, epoch=metadata.bookie_clusters.epoch, writers=writers)
+    query = LedgerDeletion(
+        *(spark, settings, pulse, metrics),
+        epoch=metadata.bookie_clusters.epoch,
+        writers=writers,
+        on_swept=on_swept,
+    )
     patience = patience_of(sweep, sweep.trigger_seconds)
     doubts = DoubtWatch(sweep.max_waiting_marks, metadata.shared_doubts, lambda: pulse.batch_seconds)
     supervisor = Supervisor(
@@ -160,6 +182,10 @@ def _naming(checkpoint: str) -> Iterator[None]:
         yield
     except DataGoneError as error:
         raise DataGoneError(f"{error}. The checkpoint is {checkpoint}: move it away to start without it") from error
+    except FileError as error:
+        # Java does not say where.
+        text = str(error)
+        raise FileError(f"{text}. The checkpoint is {checkpoint}" if "java." in text else text) from error
 
 
 def _in_flight(topics: TopicsContext) -> str:

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -168,6 +169,24 @@ def share_of_task(settings: Settings, cores: int | None, *, one_writer: bool) ->
     return settings.model_copy(update={"metadata_store": share})
 
 
+def remove_cut_short(checkpoint: str) -> None:
+    """Remove what the first batch left in a checkpoint on this machine when it could not be written, as on a full disk.
+
+    Spark takes any file there for batches of another query, and would refuse the checkpoint for ever.
+    """
+    is_file_url = checkpoint.startswith("file:")
+    if "://" in checkpoint and not is_file_url:
+        return
+    folder = "/" + checkpoint.removeprefix("file:").lstrip("/") if is_file_url else checkpoint
+    offsets = Path(folder) / "offsets"
+    if not offsets.is_dir():
+        return
+    left = list(offsets.iterdir())
+    if all(path.name.startswith(".") for path in left):
+        for path in left:
+            path.unlink()
+
+
 def outcomes_location(settings: Settings) -> str:
     """Return the place of the outcome table; a dry run has one of its own."""
     return settings.sweep.outcomes + ("-dry-run" if settings.sweep.dry_run else "")
@@ -177,7 +196,7 @@ class LedgerDeletion:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
     ``epoch`` reads the epoch of the registry of bookie clusters; StoreError where it cannot. ``totals`` counts the
-    outcomes of all batches that were finished, by outcome.
+    outcomes of all batches that were finished, by outcome; ``on_swept`` is called with their number after each batch.
     """
 
     def __init__(
@@ -189,6 +208,7 @@ class LedgerDeletion:
         *,
         epoch: Callable[[], int],
         writers: Writers | None = None,
+        on_swept: Callable[[int], object] | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
@@ -196,6 +216,7 @@ class LedgerDeletion:
         self._metrics = metrics
         self._epoch = epoch
         self._writers = writers or Writers(settings.metadata_store)
+        self._on_swept = on_swept
         self._with_one_writer = False
         self._table = OutcomeTable(outcomes_location(settings), keep_days=settings.sweep.outcomes_retention_days)
         self._driver_file = driver_file_of(settings.sweep)
@@ -220,6 +241,7 @@ class LedgerDeletion:
         outcomes = received.mapInArrow(task, SPARK_SCHEMA)
         writer = outcomes.writeStream.queryName("ledger-deletion").foreachBatch(self._batch)
         if not sweep.dry_run:
+            remove_cut_short(sweep.checkpoint)
             # That of a dry run is temporary: the next real run must not take its batches for finished.
             writer = writer.option("checkpointLocation", sweep.checkpoint)
         if once:
@@ -305,5 +327,7 @@ class LedgerDeletion:
         if counts:
             shown = ", ".join(f"{number} {outcome}" for outcome, number in sorted(of_batch.items()))
             logger.info("swept %d pending deletions in %.2f s: %s", outcomes.num_rows, seconds, shown)
+            if self._on_swept is not None:
+                self._on_swept(self.totals.total())
         if self._metrics is not None:
             self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)

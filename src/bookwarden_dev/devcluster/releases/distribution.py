@@ -6,6 +6,7 @@ import hashlib
 import tarfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,11 +96,30 @@ def fetch_with_maven(release: Release, folder: Path, progress: Progress) -> Path
     """Copy the archive into a folder through Maven (and its own cache); raise ServerError if that fails."""
     label = f"fetching {release.title} {release.version} ({release.size / 1e6:.0f} MB)"
     arguments = [f"-Dartifact={release.artifact}", f"-DoutputDirectory={folder}", "-Dmdep.useBaseVersion=true"]
-    run_dependency_goal("copy", arguments, folder, progress, artifact=release.artifact, label=label)
+    run_dependency_goal(
+        *("copy", arguments, folder, progress),
+        artifact=release.artifact,
+        label=label,
+        done=lambda: fetched_share(release, Path.home() / ".m2" / "repository"),
+    )
     archive = folder / release.archive_name
     if not archive.is_file():
         raise failure(release.artifact, folder)
     return archive
+
+
+def fetched_share(release: Release, repository: Path) -> float | None:
+    """Return how much of the archive Maven has in its own repository, from 0 to 1; None where nothing is there.
+
+    Maven writes into a file of another name, which begins alike, until it has all.
+    """
+    folder = repository / "org" / "apache" / "pulsar" / release.distribution / release.version
+    sizes = []
+    for path in folder.glob(f"{release.archive_name}*"):
+        # It is renamed at the end.
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return min(1.0, max(sizes) / release.size) if sizes else None
 
 
 def check_archive(archive: Path, release: Release) -> None:

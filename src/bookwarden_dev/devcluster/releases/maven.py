@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bookwarden.errors import ServerError
@@ -14,19 +14,26 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
 
 def run_dependency_goal(
-    goal: str, arguments: Sequence[str], folder: Path, progress: Progress, *, artifact: str, label: str
+    goal: str,
+    arguments: Sequence[str],
+    folder: Path,
+    progress: Progress,
+    *,
+    artifact: str,
+    label: str,
+    done: Callable[[], float | None] = lambda: None,
 ) -> None:
     """Run a goal of Maven's dependency plugin in a folder; raise ServerError, naming the artifact, if that fails.
 
     Maven checks what it downloads against the checksums of the repository, and fails where they differ. ``label`` says
-    what is under way.
+    what is under way, and ``done`` is as for `run_to_its_end`.
     """
     maven = shutil.which("mvn")
     if maven is None:
         raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
     progress(f"{label} through Maven")
     command = [maven, "-q", "-B", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
-    code = run_to_its_end(command, folder, folder / "maven.log", progress, label=label)
+    code = run_to_its_end(command, folder, folder / "maven.log", progress, label=label, done=done)
     if code != 0:
         raise failure(artifact, folder)
 

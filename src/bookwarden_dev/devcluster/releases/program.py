@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bookwarden_dev.devcluster.releases.cache import Progress
@@ -23,10 +23,12 @@ def run_to_its_end(
     *,
     label: str,
     environment: Mapping[str, str] | None = None,
+    done: Callable[[], float | None] = lambda: None,
 ) -> int:
     """Run a command in a folder, over this process's environment, and return its exit code.
 
-    It is killed when this process ends, however that ends. ``label`` says what is under way.
+    It is killed when this process ends, however that ends. ``label`` says what is under way, ``done`` how much of it is
+    done, from 0 to 1, if that is known.
     """
     started = time.monotonic()
     guarded = [sys.executable, "-I", "-S", _GUARD, "tied", str(os.getpid()), "-1", *command]
@@ -44,7 +46,9 @@ def run_to_its_end(
                 try:
                     return process.wait(timeout=_SHOWN_EVERY_SECONDS)
                 except subprocess.TimeoutExpired:
-                    progress(f"{label}: {time.monotonic() - started:.0f} s")
+                    share = done()
+                    percent = "" if share is None else f"{share:.0%}, "
+                    progress(f"{label}: {percent}{time.monotonic() - started:.0f} s")
         finally:
             if process.poll() is None:
                 process.kill()

@@ -16,7 +16,7 @@ from bookwarden.bookie_clusters.offline.saved_nodes import (
     restore_nodes,
     save_nodes,
 )
-from bookwarden.errors import ConfigError, FormatError, RefusedError
+from bookwarden.errors import FileError, FormatError, RefusedError
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from unit.switching.mortal import Killed, Mortal
@@ -142,5 +142,5 @@ def test_nodes_of_another_cluster_are_refused(store: MemoryStore, tmp_path: Path
 
 def test_a_folder_that_cannot_be_written_is_told(store: MemoryStore, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ConfigError, match="the nodes cannot be saved"):
+    with pytest.raises(FileError, match="the nodes cannot be saved"):
         save_nodes(store, URL, tmp_path / "file" / "below", "stopped")

@@ -171,8 +171,9 @@ class PulsarAdmin:
             value = json.loads(text)
         except ValueError:
             value = None
-        if isinstance(value, dict) and value.get("reason"):
-            text = str(value["reason"])
+        if isinstance(value, dict):
+            # The broker's own, or its web server's.
+            text = str(value.get("reason") or value.get("message") or text)
         for secret in self._authorization().values():
             text = text.replace(secret.removeprefix("Bearer "), "***")
         line = _without_page_or_trace(text)

@@ -92,7 +92,8 @@ class MigrationAdmin:
 
 def _explained(error: BookwardenError) -> BookwardenError:
     if isinstance(error, NotFoundError):
-        return NotFoundError(f"{error}; the broker knows no migrations: they need Pulsar 4.2 or newer on all brokers")
+        # What a broker says that has no such path is of no use: some lines of its web server's JSON.
+        return NotFoundError("the broker knows no migrations: they need Pulsar 4.2 or newer on all brokers")
     return PulsarAccessError(f"{error}; only a superuser (superUserRoles) may ask for migrations")
 
 
