@@ -24,6 +24,9 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactory {
     private static final String RELEASES = "broker marks need Pulsar 4.0.4 or later: take the line "
             + "managedLedgerStorageClassName out of broker.conf of this broker";
+    private static final String DRIVER = "bookwardenMarks=two-phase leaves deletes to the sweep, and this broker would "
+            + "delete ledgers all the same: it needs a bookkeeperMetadataServiceUri that is empty, or begins with "
+            + "metadata-store: or bookwarden:, and is '";
     private BrokerMarks marks;
 
     @Override
@@ -35,6 +38,10 @@ public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactor
         if (!marks.isUsed()) {
             close();
             throw new UnsupportedOperationException(RELEASES);
+        }
+        if (marks.isNotObeyed()) {
+            close();
+            throw new IllegalArgumentException(DRIVER + conf.getBookkeeperMetadataStoreUrl() + "'");
         }
         BookKeeper client = ((BookkeeperManagedLedgerStorageClass) getDefaultStorageClass()).getBookKeeperClient();
         marks.start(ledger -> exists(client, ledger), new MarkSender(store, () -> MarkSender.connect(conf),

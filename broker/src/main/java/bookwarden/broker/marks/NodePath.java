@@ -27,6 +27,17 @@ record NodePath(String managedLedger, String cursor) {
         return new NodePath(String.join("/", Arrays.copyOf(names, domain + 2)), cursor);
     }
 
+    /** Return the node of a managed ledger; null for what is no name of one. */
+    static NodePath ofManagedLedger(String name) {
+        NodePath found = of(ROOT + name);
+        return found == null || found.cursor != null ? null : found;
+    }
+
+    /** Return the path of the node. */
+    String path() {
+        return ROOT + this;
+    }
+
     @Override
     public String toString() {
         return cursor == null ? managedLedger : managedLedger + "/" + cursor;

@@ -25,8 +25,18 @@ class MarkSettingsTest {
         assertEquals(7_000, MarkSettings.of(conf("bookwardenMarksSendAfterSeconds", "7")).sendAfterMillis());
     }
 
+    @Test
+    void inTwoPhaseModeMarksAreSentAtOnceAndTheSweepMayBeBehindForTwoDays() {
+        MarkSettings stock = MarkSettings.of(conf("bookwardenMarks", "two-phase"));
+        assertEquals("two-phase", stock.mode());
+        assertEquals(0, stock.checkAfterMillis());
+        assertEquals(0, stock.sendAfterMillis());
+        assertEquals(new MarkSettings.Limits(172_800_000, 107_374_182_400L), stock.twoPhase());
+        assertEquals("mark", MarkSettings.of(conf("bookwardenMarks", "mark")).mode());
+    }
+
     @ParameterizedTest
-    @CsvSource({"bookwardenMarks, two-phase", "bookwardenMarksCheckAfterSeconds, soon",
+    @CsvSource({"bookwardenMarks, other", "bookwardenMarksCheckAfterSeconds, soon",
         "bookwardenMarksSendAfterSeconds, -1"})
     void whatIsRefused(String name, String value) {
         String message = assertThrows(IllegalArgumentException.class, () -> MarkSettings.of(conf(name, value)))
