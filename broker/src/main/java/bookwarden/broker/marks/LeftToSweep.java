@@ -27,6 +27,7 @@ final class LeftToSweep implements Removals.Rule {
     private static final Logger LOG = LoggerFactory.getLogger(LeftToSweep.class);
     private static final String FOLDER = "/bookwarden/broker-marks/left-to-sweep";
     private static final String COMPONENT = "managed-ledger";
+    private static final String CURSOR = "pulsar/cursor";
 
     private final MetadataStoreExtended store;
     private final String path;
@@ -100,14 +101,12 @@ final class LeftToSweep implements Removals.Rule {
         }
     }
 
-    /** Mark a data ledger which its topic still names: a topic is deleted after its ledgers. */
+    /** Mark a ledger which its topic, or its cursor, still names: a topic may be deleted after its ledgers. */
     private static CompletableFuture<Boolean> markNamed(MarkingStore marking, long ledger, LedgerMetadata metadata) {
         Map<String, byte[]> custom = metadata.getCustomMetadata();
-        if (!COMPONENT.equals(text(custom, "component")) || custom.containsKey("pulsar/cursor")) {
-            return CompletableFuture.completedFuture(false);
-        }
-        NodePath node = NodePath.ofManagedLedger(text(custom, "pulsar/managed-ledger"));
-        return node == null ? CompletableFuture.completedFuture(false) : marking.markNamed(node, ledger);
+        String cursor = custom.containsKey(CURSOR) ? text(custom, CURSOR) : null;
+        NodePath node = NodePath.of(text(custom, "pulsar/managed-ledger"), cursor);
+        return node == null || !COMPONENT.equals(text(custom, "component")) ? CompletableFuture.completedFuture(false) : marking.markNamed(node, ledger);
     }
 
     private static String text(Map<String, byte[]> custom, String key) {

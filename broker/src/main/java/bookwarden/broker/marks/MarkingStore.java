@@ -69,8 +69,8 @@ final class MarkingStore implements InvocationHandler {
     }
 
     /**
-     * Mark a ledger that the broker removes while the topic's node still names it, as it does when it deletes a topic:
-     * the node goes afterwards. Return whether it is in the outbox; false where the node does not name it.
+     * Mark a ledger that the broker removes while its node still names it, as it does when it deletes a topic: the node
+     * goes afterwards. Return whether it is in the outbox; false where the node does not name it.
      */
     CompletableFuture<Boolean> markNamed(NodePath node, long ledger) {
         Known remembered = known.getIfPresent(node.path());
@@ -81,14 +81,16 @@ final class MarkingStore implements InvocationHandler {
                 });
         return value.thenCompose(now -> {
             try {
-                if (now == null || Arrays.binarySearch(now.ledgers(values, node).data(), ledger) < 0) {
+                Kind kind = node.cursor() == null ? Kind.DATA : Kind.CURSOR;
+                if (now == null || Arrays.binarySearch(kind.ids(now.ledgers(values, node)), ledger) < 0) {
                     return CompletableFuture.completedFuture(false);
                 }
             } catch (ReflectiveOperationException e) {
                 throw new CompletionException(e);
             }
-            return outbox.add(new Drop(node, System.currentTimeMillis(),
-                    NamedLedgers.ofTopic(new long[] {ledger}, NOTHING, List.of())));
+            NamedLedgers only = node.cursor() == null ? NamedLedgers.ofTopic(new long[] {ledger}, NOTHING, List.of())
+                    : NamedLedgers.ofCursor(ledger, NOTHING);
+            return outbox.add(new Drop(node, System.currentTimeMillis(), only));
         });
     }
 

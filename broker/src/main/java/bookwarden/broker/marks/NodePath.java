@@ -27,10 +27,10 @@ record NodePath(String managedLedger, String cursor) {
         return new NodePath(String.join("/", Arrays.copyOf(names, domain + 2)), cursor);
     }
 
-    /** Return the node of a managed ledger; null for what is no name of one. */
-    static NodePath ofManagedLedger(String name) {
-        NodePath found = of(ROOT + name);
-        return found == null || found.cursor != null ? null : found;
+    /** Return the node of a managed ledger, or of a cursor of it; null for what is no name of one. */
+    static NodePath of(String managedLedger, String cursor) {
+        NodePath found = of(ROOT + managedLedger);
+        return found == null || found.cursor != null ? null : new NodePath(managedLedger, cursor);
     }
 
     /** Return the path of the node. */

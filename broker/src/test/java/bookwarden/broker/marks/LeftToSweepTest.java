@@ -13,6 +13,7 @@ import bookwarden.broker.Removals;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.net.URI;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -101,14 +102,16 @@ class LeftToSweepTest {
     @Test
     void whatItsTopicStillNamesIsMarkedAndNotRemoved() throws Exception {
         ledgers(1, 2, 3);
+        cursorLedgers(7, 8);
         get(watched.plain.put(TOPIC, topic(1, 2), Optional.of(-1L)));
-        remove(1, 2, 3);
-        assertEquals(List.of(true, true, false), List.of(has(1), has(2), has(3)));
-        assertEquals(List.of("t/n/persistent/topic: data 1", "t/n/persistent/topic: data 2"),
-                watched.outbox(marks.folder()));
+        get(watched.plain.put(CURSOR, cursor(7), Optional.of(-1L)));
+        remove(1, 2, 3, 7, 8);
+        assertEquals(List.of(true, true, false, true, false), List.of(has(1), has(2), has(3), has(7), has(8)));
+        assertEquals(List.of("t/n/persistent/topic: data 1", "t/n/persistent/topic: data 2",
+                "t/n/persistent/topic/sub: cursor 7"), watched.outbox(marks.folder()));
         assertEquals(1, watched.calls.stream().filter(("get " + TOPIC)::equals).count());
         get(store.delete(TOPIC, Optional.empty()));
-        assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(2));
+        assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(3));
         remove(1);
         assertTrue(has(1));
     }
@@ -235,13 +238,23 @@ class LeftToSweepTest {
     }
 
     private void ledgers(long... ids) throws Exception {
+        ledgers(Map.of(), ids);
+    }
+
+    private void cursorLedgers(long... ids) throws Exception {
+        ledgers(Map.of("pulsar/cursor", "sub".getBytes(UTF_8)), ids);
+    }
+
+    private void ledgers(Map<String, byte[]> further, long... ids) throws Exception {
         for (long id : ids) {
+            Map<String, byte[]> custom = new HashMap<>(further);
+            custom.put("component", "managed-ledger".getBytes(UTF_8));
+            custom.put("pulsar/managed-ledger", TOPIC.substring("/managed-ledgers/".length()).getBytes(UTF_8));
             LedgerMetadata metadata = LedgerMetadataBuilder.create().withId(id).withEnsembleSize(2)
                     .withWriteQuorumSize(2).withAckQuorumSize(2).withDigestType(DigestType.CRC32C)
                     .withPassword(new byte[0])
                     .newEnsembleEntry(0, List.of(BookieId.parse("b1:3181"), BookieId.parse("b2:3181")))
-                    .withCustomMetadata(Map.of("component", "managed-ledger".getBytes(UTF_8), "pulsar/managed-ledger",
-                            TOPIC.substring("/managed-ledgers/".length()).getBytes(UTF_8)))
+                    .withCustomMetadata(custom)
                     .withClosedState().withLastEntryId(9).withLength(300).build();
             get(watched.plain.put(path(id), new LedgerMetadataSerDe().serialize(metadata), Optional.empty()));
         }
