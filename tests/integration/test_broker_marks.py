@@ -134,7 +134,7 @@ def test_a_killed_broker_leaks_nothing(
         assert dropped <= set(outbox(store))
         release(store, held.values())
         cluster.broker.start()
-        marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+        marks = {mark.ledger_id: mark for mark in received(cluster.connection(), site, dropped)}
         assert {marks[ledger_id].component for ledger_id in dropped} == {LedgerComponent.MANAGED_LEDGER}
         assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
         assert all(mark.reason.startswith("dropped by broker ") for mark in marks.values())
@@ -253,7 +253,7 @@ def test_what_a_broker_left_is_drained_when_none_marks(
             done = run(site, "drain", "--execute")
             assert (done["marks"], done["nodes"], done["kept"]) == (plan["marks"], plan["nodes"], [])
             assert store.children_of(OUTBOX_ROOT) == []
-            marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+            marks = {mark.ledger_id: mark for mark in received(cluster.connection(), site, dropped)}
             assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
             rows = swept.sweep(*(marks[ledger_id] for ledger_id in sorted(dropped)))
             assert {row.outcome for row in rows} == {Outcome.DELETED}
