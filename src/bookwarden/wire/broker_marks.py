@@ -41,7 +41,7 @@ class MarksEnabled:
 
 @dataclass(frozen=True, slots=True)
 class LeftToSweep:
-    """What a broker in mode two-phase left to the sweep, and how far that may be behind."""
+    """The ledgers that a broker in mode two-phase left to the sweep, and how far that may be behind."""
 
     ledgers: int  #: Not deleted yet, about.
     bytes: int  #: Of these.
