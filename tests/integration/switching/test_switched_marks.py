@@ -41,6 +41,7 @@ def test_what_is_dropped_before_and_after_a_switch_is_left_to_the_sweep(site: Sw
         closing(MarkingGround(broker.connection(), deletion, ("/ledgers", "/bookies-b"))) as at,
         closing(at.connection.client()) as client,
     ):
+        at.admin.post(f"/namespaces/{namespace}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
         for topic in topics:
             client.subscribe(topic, "sub").close()
         # Each of the brokers, and so each version, has one of them.
