@@ -1,5 +1,6 @@
 package bookwarden.broker;
 
+import java.lang.invoke.MethodHandles;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
 import java.util.concurrent.CompletableFuture;
@@ -37,8 +38,12 @@ public final class Removals {
 
     /** Have all clients that are made from now on ask this rule. */
     public static synchronized void ask(Rule next) {
-        // Its class registers itself when it is loaded, and would do so later.
-        PulsarMetadataClientDriver.init();
+        try {
+            // Pulsar's own registers itself when its class is initialized: that must not come later.
+            MethodHandles.lookup().ensureInitialized(AskingDriver.class);
+        } catch (IllegalAccessException e) {
+            throw new IllegalStateException(e);
+        }
         MetadataDrivers.registerClientDriver(AbstractMetadataDriver.METADATA_STORE_SCHEME, AskingDriver.class, true);
         rule = next;
         asked = false;

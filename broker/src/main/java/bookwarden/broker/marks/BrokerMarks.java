@@ -49,7 +49,6 @@ final class BrokerMarks {
     });
     private Forwarder forwarder;
     private MarkSender sender;
-    private boolean used;
     private volatile byte[] counts;
     private long counted;
 
@@ -71,7 +70,6 @@ final class BrokerMarks {
 
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
-        used = true;
         MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, enabled::get,
                 settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
@@ -91,11 +89,6 @@ final class BrokerMarks {
     /** Return whether the mode asks BookKeeper's clients to leave ledgers to the sweep, and none of them does. */
     boolean isNotObeyed() {
         return left != null && !Removals.isAsked(left);
-    }
-
-    /** Return whether the broker asked for the store. */
-    boolean isUsed() {
-        return used;
     }
 
     String folder() {

@@ -8,6 +8,7 @@ import java.util.Optional;
 import java.util.Properties;
 import org.apache.pulsar.broker.ManagedLedgerClientFactory;
 import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.broker.storage.ManagedLedgerStorage;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -59,6 +60,11 @@ class MarkSettingsTest {
         assertTrue(assertThrows(UnsupportedOperationException.class,
                 () -> storage.initialize(null, null, null, null)).getMessage().contains("4.0.4"));
         assertEquals(ManagedLedgerClientFactory.class, MarkingManagedLedgerStorage.class.getSuperclass());
+        // 4.0.0 to 4.0.3 have what 3.x has not, but never ask for the store.
+        MarkingManagedLedgerStorage.requireHook(ManagedLedgerClientFactory.class);
+        assertTrue(assertThrows(UnsupportedOperationException.class,
+                () -> MarkingManagedLedgerStorage.requireHook(ManagedLedgerStorage.class)).getMessage()
+                .contains("4.0.4"));
     }
 
     private static ServiceConfiguration conf(String name, String value) {
