@@ -133,16 +133,24 @@ def ledgers_of(site: SweepingSite, topic: str, *, root: str = "/ledgers") -> dic
 class MarkingGround:
     """A deletion topic of a test's own, which the brokers know, and all ledgers of its topics that ever were.
 
-    ``roots`` are where ledgers can be, in the metadata store of the brokers.
+    ``roots`` are where ledgers can be, in the metadata store of the brokers. ``new``: the topics are to be made.
     """
 
-    def __init__(self, connection: PulsarConnection, site: DeletionSite, roots: Sequence[str] = ("/ledgers",)) -> None:
+    def __init__(
+        self,
+        connection: PulsarConnection,
+        site: DeletionSite,
+        roots: Sequence[str] = ("/ledgers",),
+        *,
+        new: bool = True,
+    ) -> None:
         self.connection = connection
         self.site = site
         self._roots = roots
-        site.create_topics()
         self.admin = PulsarAdmin(connection, timeout_s=60)
-        acknowledge_each(self.admin, site.namespace)
+        if new:
+            site.create_topics()
+            acknowledge_each(self.admin, site.namespace)
         with TopicsContext(site.settings) as topics:
             topics.publish()
         self.swept = SweepingSite(site.settings)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE
-from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking, outbox
@@ -50,10 +49,11 @@ def test_what_is_in_the_outbox_when_the_metadata_moves_is_sent_from_where_it_is_
     after = DeletionSite(before.service_url, before.admin_url, cluster.oxia_url, before.namespace, tmp_path)
     with closing(migration.target()) as target:
         assert dropped <= set(outbox(target))
-        with TopicsContext(after.settings) as topics:
-            topics.publish()
-        eventually(lambda: not dropped & set(outbox(target)), 120)
-        with closing(MarkingGround(cluster.connection(), after)) as at, closing(at.connection.client()) as client:
+        with (
+            closing(MarkingGround(cluster.connection(), after, new=False)) as at,
+            closing(at.connection.client()) as client,
+        ):
+            eventually(lambda: not dropped & set(outbox(target)), 120)
             assert all(at.swept.exists(ledger_id) for ledger_id in dropped)
             # And the next ones, which the broker has written into the target alone.
             later = at.trim(client, topic)

@@ -14,6 +14,8 @@ import java.util.function.BooleanSupplier;
 import java.util.function.LongPredicate;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.meta.LedgerManager;
+import org.apache.pulsar.common.naming.TopicName;
+import org.apache.pulsar.common.util.Codec;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.slf4j.Logger;
@@ -26,8 +28,8 @@ import org.slf4j.LoggerFactory;
 final class LeftToSweep implements Removals.Rule {
     private static final Logger LOG = LoggerFactory.getLogger(LeftToSweep.class);
     private static final String FOLDER = "/bookwarden/broker-marks/left-to-sweep";
-    private static final String COMPONENT = "managed-ledger";
-    private static final String CURSOR = "pulsar/cursor";
+    private static final String MANAGED_LEDGER = "managed-ledger";
+    private static final String BUCKET = "delayed-index-bucket";
 
     private final MetadataStoreExtended store;
     private final String path;
@@ -101,12 +103,22 @@ final class LeftToSweep implements Removals.Rule {
         }
     }
 
-    /** Mark a ledger which its topic, or its cursor, still names: a topic may be deleted after its ledgers. */
+    /** Mark a ledger which its topic, or its cursor, still names: some nodes are changed after their ledgers. */
     private static CompletableFuture<Boolean> markNamed(MarkingStore marking, long ledger, LedgerMetadata metadata) {
         Map<String, byte[]> custom = metadata.getCustomMetadata();
-        String cursor = custom.containsKey(CURSOR) ? text(custom, CURSOR) : null;
-        NodePath node = NodePath.of(text(custom, "pulsar/managed-ledger"), cursor);
-        return node == null || !COMPONENT.equals(text(custom, "component")) ? CompletableFuture.completedFuture(false) : marking.markNamed(node, ledger);
+        NodePath node = null;
+        Kind kind = Kind.DATA;
+        if (MANAGED_LEDGER.equals(text(custom, "component"))) {
+            kind = custom.containsKey("pulsar/cursor") ? Kind.CURSOR : Kind.DATA;
+            node = NodePath.of(text(custom, "pulsar/managed-ledger"),
+                    kind == Kind.CURSOR ? text(custom, "pulsar/cursor") : null);
+        } else if (BUCKET.equals(text(custom, "component"))) {
+            // These names are not encoded.
+            kind = Kind.BUCKET;
+            node = NodePath.of(TopicName.get(text(custom, "pulsar/delayedIndexTopic")).getPersistenceNamingEncoding(),
+                    Codec.encode(text(custom, "pulsar/delayedIndexCursor")));
+        }
+        return node == null ? CompletableFuture.completedFuture(false) : marking.markNamed(node, kind, ledger);
     }
 
     private static String text(Map<String, byte[]> custom, String key) {

@@ -72,7 +72,7 @@ final class MarkingStore implements InvocationHandler {
      * Mark a ledger that the broker removes while its node still names it, as it does when it deletes a topic: the node
      * goes afterwards. Return whether it is in the outbox; false where the node does not name it.
      */
-    CompletableFuture<Boolean> markNamed(NodePath node, long ledger) {
+    CompletableFuture<Boolean> markNamed(NodePath node, Kind kind, long ledger) {
         Known remembered = known.getIfPresent(node.path());
         CompletableFuture<Known> value = remembered != null ? CompletableFuture.completedFuture(remembered)
                 : read(node.path()).thenApply(found -> {
@@ -81,16 +81,13 @@ final class MarkingStore implements InvocationHandler {
                 });
         return value.thenCompose(now -> {
             try {
-                Kind kind = node.cursor() == null ? Kind.DATA : Kind.CURSOR;
                 if (now == null || Arrays.binarySearch(kind.ids(now.ledgers(values, node)), ledger) < 0) {
                     return CompletableFuture.completedFuture(false);
                 }
             } catch (ReflectiveOperationException e) {
                 throw new CompletionException(e);
             }
-            NamedLedgers only = node.cursor() == null ? NamedLedgers.ofTopic(new long[] {ledger}, NOTHING, List.of())
-                    : NamedLedgers.ofCursor(ledger, NOTHING);
-            return outbox.add(new Drop(node, System.currentTimeMillis(), only));
+            return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger)));
         });
     }
 

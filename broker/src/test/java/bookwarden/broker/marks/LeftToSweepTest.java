@@ -103,15 +103,19 @@ class LeftToSweepTest {
     void whatItsTopicStillNamesIsMarkedAndNotRemoved() throws Exception {
         ledgers(1, 2, 3);
         cursorLedgers(7, 8);
+        ledgers(Map.of("component", "delayed-index-bucket".getBytes(UTF_8), "pulsar/delayedIndexTopic",
+                "persistent://t/n/topic".getBytes(UTF_8), "pulsar/delayedIndexCursor", "sub".getBytes(UTF_8)), 30, 31);
+        ledgers(Map.of("component", "schema".getBytes(UTF_8)), 50);
         get(watched.plain.put(TOPIC, topic(1, 2), Optional.of(-1L)));
-        get(watched.plain.put(CURSOR, cursor(7), Optional.of(-1L)));
-        remove(1, 2, 3, 7, 8);
+        get(watched.plain.put(CURSOR, cursor(7, 30), Optional.of(-1L)));
+        remove(1, 2, 3, 7, 8, 30, 31, 50);
         assertEquals(List.of(true, true, false, true, false), List.of(has(1), has(2), has(3), has(7), has(8)));
+        assertEquals(List.of(true, false, false), List.of(has(30), has(31), has(50)));
         assertEquals(List.of("t/n/persistent/topic: data 1", "t/n/persistent/topic: data 2",
-                "t/n/persistent/topic/sub: cursor 7"), watched.outbox(marks.folder()));
+                "t/n/persistent/topic/sub: cursor 7", "t/n/persistent/topic/sub: bucket 30"), watched.outbox(marks.folder()));
         assertEquals(1, watched.calls.stream().filter(("get " + TOPIC)::equals).count());
         get(store.delete(TOPIC, Optional.empty()));
-        assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(3));
+        assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(4));
         remove(1);
         assertTrue(has(1));
     }
@@ -247,9 +251,9 @@ class LeftToSweepTest {
 
     private void ledgers(Map<String, byte[]> further, long... ids) throws Exception {
         for (long id : ids) {
-            Map<String, byte[]> custom = new HashMap<>(further);
-            custom.put("component", "managed-ledger".getBytes(UTF_8));
-            custom.put("pulsar/managed-ledger", TOPIC.substring("/managed-ledgers/".length()).getBytes(UTF_8));
+            Map<String, byte[]> custom = new HashMap<>(Map.of("component", "managed-ledger".getBytes(UTF_8),
+                    "pulsar/managed-ledger", TOPIC.substring("/managed-ledgers/".length()).getBytes(UTF_8)));
+            custom.putAll(further);
             LedgerMetadata metadata = LedgerMetadataBuilder.create().withId(id).withEnsembleSize(2)
                     .withWriteQuorumSize(2).withAckQuorumSize(2).withDigestType(DigestType.CRC32C)
                     .withPassword(new byte[0])
