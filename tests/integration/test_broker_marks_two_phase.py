@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
+import pulsar
 import pytest
 
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import MARKING_BROKERS, decode_marking_broker
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
-from servers.marking_brokers import ROUND, MarkingGround, consume, marking, outbox, received, run
+from servers.marking_brokers import BUCKETS, ROUND, MarkingGround, consume, marking, outbox, received, run
 from servers.pool import ENTRIES_PER_LEDGER, Clusters
 from servers.pulsar_topics import unload
-from servers.topic_contents import listed, send
+from servers.topic_contents import listed, managed_ledger_of, send
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -64,6 +68,29 @@ def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(ground: Callab
     shown = run(at.site, "status")
     (broker,) = shown["brokers"]
     assert (broker["marking"]["mode"], shown["unmarked_writes"]) == ("two-phase", 0)
+
+
+def test_buckets_of_delayed_messages_are_left_to_the_sweep(ground: Callable[..., MarkingGround]) -> None:
+    at = ground(**BUCKETS)
+    topic = at.topic("delayed")
+    with closing(at), closing(at.connection.client()) as client:
+        consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
+        send(client, topic, 25, deliver_after=timedelta(hours=1))
+
+        def buckets() -> frozenset[int]:
+            cursors = ManagedLedgers(at.swept.metadata.store).cursors(managed_ledger_of(topic))
+            return cursors["sub"].info.delayed_bucket_ids
+
+        made = eventually(lambda: found if len(found := buckets()) >= 3 else None, 60)
+        consumer.close()
+        # It clears the delayed messages: their ledgers go before they leave the cursor's node.
+        at.admin.post(f"{topic_path(topic)}/subscription/sub/skip_all")
+        at.admin.delete(f"{topic_path(topic)}/subscription/sub?force=true")
+        eventually(lambda: not ManagedLedgers(at.swept.metadata.store).cursors(managed_ledger_of(topic)), 30)
+        assert all(at.swept.exists(ledger_id) for ledger_id in made)
+        marks = received(at.connection, at.site, set(made))
+        kinds = {mark.component for mark in marks if mark.ledger_id in made}
+        assert kinds == {LedgerComponent.DELAYED_INDEX_BUCKET}
 
 
 def test_a_broker_that_is_killed_at_trims_leaves_all_to_the_sweep(ground: Callable[..., MarkingGround]) -> None:

@@ -43,6 +43,12 @@ MARKING_SETTINGS: Final = {
     "retentionCheckIntervalInSeconds": "1",
     "managedLedgerCursorMaxEntriesPerLedger": "10",
 }
+#: Delayed messages are kept in buckets, of few each.
+BUCKETS: Final = {
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "2",
+}
 #: Messages of a round, which fill two ledgers.
 ROUND: Final = 2 * ENTRIES_PER_LEDGER
 _SKIPPED: Final = 12

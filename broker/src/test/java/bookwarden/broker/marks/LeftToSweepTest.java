@@ -176,8 +176,17 @@ class LeftToSweepTest {
         remove(1);
         assertFalse(has(1));
         put(TOPIC, topic(3), 1);
-        remove(2);
-        assertFalse(has(2));
+        // And what is still named, before its topic is deleted.
+        remove(2, 3);
+        assertEquals(List.of(false, false), List.of(has(2), has(3)));
+        ledgers(4, 5);
+        watched.put(MarksEnabled.PATH, "{\"format\":1,\"enabled\":true}");
+        until(() -> live().get("enabled").booleanValue());
+        get(store.delete(TOPIC, Optional.empty()));
+        put(TOPIC, topic(4, 5), -1);
+        put(TOPIC, topic(5), 0);
+        remove(4);
+        assertTrue(has(4));
     }
 
     @Test
