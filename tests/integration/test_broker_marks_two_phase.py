@@ -23,28 +23,29 @@ from servers.pulsar_topics import unload
 from servers.topic_contents import listed, managed_ledger_of, send
 from servers.waiting import eventually
 
+MakeGround = Callable[..., tuple[DevCluster, MarkingGround]]
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def ground(
-    clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path
-) -> Iterator[Callable[..., MarkingGround]]:
+def ground(clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> Iterator[MakeGround]:
     taken: list[DevCluster] = []
 
-    def make(**lines: str) -> MarkingGround:
+    def make(**lines: str) -> tuple[DevCluster, MarkingGround]:
         cluster = clusters.taken(marking(bookwardenMarks="two-phase", **lines))
         taken.append(cluster)
         site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path)
-        return MarkingGround(cluster.connection(), site)
+        return cluster, MarkingGround(cluster.connection(), site)
 
     yield make
     for cluster in taken:
         cluster.kill()
 
 
-def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(ground: Callable[..., MarkingGround]) -> None:
-    at = ground()
+def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(
+    ground: MakeGround,
+) -> None:
+    _, at = ground()
     loaded, idle = at.topic("loaded"), at.topic("idle")
     with closing(at), closing(at.connection.client()) as client:
         client.subscribe(loaded, "sub").close()
@@ -70,8 +71,10 @@ def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(ground: Callab
     assert (broker["marking"]["mode"], shown["unmarked_writes"]) == ("two-phase", 0)
 
 
-def test_buckets_of_delayed_messages_are_left_to_the_sweep(ground: Callable[..., MarkingGround]) -> None:
-    at = ground(**BUCKETS)
+def test_buckets_of_delayed_messages_are_left_to_the_sweep(
+    ground: MakeGround,
+) -> None:
+    _, at = ground(**BUCKETS)
     topic = at.topic("delayed")
     with closing(at), closing(at.connection.client()) as client:
         consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
@@ -93,8 +96,10 @@ def test_buckets_of_delayed_messages_are_left_to_the_sweep(ground: Callable[...,
         assert kinds == {LedgerComponent.DELAYED_INDEX_BUCKET}
 
 
-def test_a_broker_that_is_killed_at_trims_leaves_all_to_the_sweep(ground: Callable[..., MarkingGround]) -> None:
-    at = ground()
+def test_a_broker_that_is_killed_at_trims_leaves_all_to_the_sweep(
+    ground: MakeGround,
+) -> None:
+    cluster, at = ground()
     topic = at.topic("killed")
     with closing(at):
         for _ in range(3):
@@ -104,8 +109,8 @@ def test_a_broker_that_is_killed_at_trims_leaves_all_to_the_sweep(ground: Callab
                 send(client, topic, ROUND)
                 at.look(topic)
                 consume(client, topic, ROUND)
-                at.cluster.broker.kill()
-            at.cluster.broker.start()
+                cluster.broker.kill()
+            cluster.broker.start()
         dropped = {ledger_id for ledger_id, is_cursors in at.ever.items() if not is_cursors} - set(
             listed(at.swept, topic)
         )
@@ -114,8 +119,10 @@ def test_a_broker_that_is_killed_at_trims_leaves_all_to_the_sweep(ground: Callab
         at.sweep_all(dropped)
 
 
-def test_beyond_the_limit_the_broker_deletes_until_the_sweep_is_back(ground: Callable[..., MarkingGround]) -> None:
-    at = ground(bookwardenMarksMaxAgeSeconds="20")
+def test_beyond_the_limit_the_broker_deletes_until_the_sweep_is_back(
+    ground: MakeGround,
+) -> None:
+    cluster, at = ground(bookwardenMarksMaxAgeSeconds="20")
     topic = at.topic("late")
     with (
         closing(at),
@@ -140,8 +147,8 @@ def test_beyond_the_limit_the_broker_deletes_until_the_sweep_is_back(ground: Cal
         eventually(lambda: not any(at.swept.exists(ledger_id) for ledger_id in later - left), 60)
         assert all(at.swept.exists(ledger_id) for ledger_id in left)
         # The limit holds after a restart too.
-        at.cluster.broker.kill()
-        at.cluster.broker.start()
+        cluster.broker.kill()
+        cluster.broker.start()
         eventually(lambda: len(store.list_children(MARKING_BROKERS)) == 1 and exceeded() == "age", 60)
         waiting = {ledger_id for ledger_id in at.ever if at.swept.exists(ledger_id)}
         named = set(listed(at.swept, topic))

@@ -150,7 +150,7 @@ class Story:
         self._fates |= dict.fromkeys(dropped, FOLLOWED)
 
     def _trim_and_kill(self, phase_one: PhaseOneContext, name: str) -> list[int]:
-        """Let the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
+        """Have the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
         store = ManagedLedgers(phase_one.metadata.store)
         before = self._ledgers(store, name)
 
