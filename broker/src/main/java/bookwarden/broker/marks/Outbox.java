@@ -130,7 +130,7 @@ final class Outbox {
                 }
             } finally {
                 for (int index = 0; index < reasons.length; index++) {
-                    round.get(index).answer.complete(reasons[index] == null);
+                    round.get(index).answer.complete(error == null && reasons[index] == null);
                 }
             }
         });
