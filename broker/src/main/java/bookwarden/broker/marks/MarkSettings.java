@@ -18,8 +18,8 @@ import org.apache.pulsar.broker.ServiceConfigurationUtils;
  * @param rememberedBytes values of nodes, to be compared with what replaces them
  * @param limitMillis an answer of the store is waited for so long
  */
-record MarkSettings(String broker, Limits twoPhase, long checkAfterMillis, long sendAfterMillis, long takeOverAfterMillis,
-                    long pollMillis, long maxBytes, long rememberedBytes, long limitMillis) {
+record MarkSettings(String broker, Limits twoPhase, long checkAfterMillis, long sendAfterMillis,
+                    long takeOverAfterMillis, long pollMillis, long maxBytes, long rememberedBytes, long limitMillis) {
     /**
      * How far the sweep may be behind.
      *

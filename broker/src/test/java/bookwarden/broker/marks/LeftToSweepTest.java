@@ -112,7 +112,8 @@ class LeftToSweepTest {
         assertEquals(List.of(true, true, false, true, false), List.of(has(1), has(2), has(3), has(7), has(8)));
         assertEquals(List.of(true, false, false), List.of(has(30), has(31), has(50)));
         assertEquals(List.of("t/n/persistent/topic: data 1", "t/n/persistent/topic: data 2",
-                "t/n/persistent/topic/sub: cursor 7", "t/n/persistent/topic/sub: bucket 30"), watched.outbox(marks.folder()));
+                "t/n/persistent/topic/sub: cursor 7", "t/n/persistent/topic/sub: bucket 30"),
+                watched.outbox(marks.folder()));
         assertEquals(1, watched.calls.stream().filter(("get " + TOPIC)::equals).count());
         get(store.delete(TOPIC, Optional.empty()));
         assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(4));
