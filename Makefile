@@ -50,7 +50,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,dev]'
 	@touch $@
 
-demo: $(STAMP) $(if $(filter switch,$(STORY)),$(BROKER_JAR))
+demo: $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
 	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA)) $(if $(STORY),--story $(STORY))
 
 test: lint $(BROKER_JAR)

@@ -4,93 +4,54 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.request import urlopen
 
-import pulsar
 import pytest
-from click.testing import CliRunner
 
-from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
 from bookwarden.deletion.dropped.brokers import BrokersThatMark
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.urls import open_store
-from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.broker_marks import (
     MARKING_BROKERS,
     OUTBOX_ROOT,
-    decode_outbox_node,
 )
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wiring.pulsar import TopicsContext
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
+from servers.marking_brokers import consume, marking, outbox, received, release, run
 from servers.pool import ENTRIES_PER_LEDGER, Clusters
 from servers.sweeping_site import SweepingSite
-from servers.switching.broker_jar import broker_jar
 from servers.topic_contents import acknowledge_each, listed, managed_ledger_of, send
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
-_SEND_AFTER_S: Final = 8
+
 # Exit code of `broker-marks status` once a node that is kept for an hour is ten minutes old.
 _OLD: Final = 27
-
-
-def _marking(check_after_s: int) -> ClusterOptions:
-    return ClusterOptions(
-        max_entries_per_ledger=ENTRIES_PER_LEDGER,
-        broker_jar=str(broker_jar()),
-        broker_settings={
-            "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
-            "bookwardenMarksCheckAfterSeconds": str(check_after_s),
-            "bookwardenMarksSendAfterSeconds": str(_SEND_AFTER_S),
-            "defaultRetentionTimeInMinutes": "0",
-            "retentionCheckIntervalInSeconds": "1",
-        },
-    )
 
 
 @pytest.fixture(scope="module")
 def keeping(clusters: Clusters) -> DevCluster:
     """A cluster whose broker leaves its outbox as it is for an hour."""
-    return clusters.shared(_marking(3600))
+    return clusters.shared(marking(bookwardenMarksCheckAfterSeconds="3600"))
 
 
 @pytest.fixture
 def cluster(clusters: Clusters) -> Iterator[DevCluster]:
     """A cluster that a test may break."""
-    taken = clusters.taken(_marking(1))
+    taken = clusters.taken(marking(bookwardenMarksCheckAfterSeconds="1", bookwardenMarksSendAfterSeconds="8"))
     yield taken
     taken.kill()
-
-
-def outbox(store: MetadataStore) -> dict[int, int]:
-    """Return when each data ledger that is in the outbox came there, by the store's clock."""
-    found = {}
-    for folder in store.list_children(OUTBOX_ROOT):
-        for block in store.list_children(f"{OUTBOX_ROOT}/{folder}"):
-            for name in store.list_children(f"{OUTBOX_ROOT}/{folder}/{block}"):
-                node = store.get(f"{OUTBOX_ROOT}/{folder}/{block}/{name}")
-                for mark in decode_outbox_node(node.value, "") if node else ():
-                    found[mark.ledger_id] = node.created_ms
-    return found
-
-
-def consume(client: pulsar.Client, topic: str, count: int) -> None:
-    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
-    for _ in range(count):
-        consumer.acknowledge(consumer.receive(timeout_millis=30_000))
-    consumer.close()
 
 
 def test_trimmed_ledgers_are_in_the_outbox_before_they_leave_the_list(
@@ -173,7 +134,7 @@ def test_a_killed_broker_leaks_nothing(
         assert dropped <= set(outbox(store))
         release(store, held.values())
         cluster.broker.start()
-        marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+        marks = {mark.ledger_id: mark for mark in received(cluster.connection(), site, dropped)}
         assert {marks[ledger_id].component for ledger_id in dropped} == {LedgerComponent.MANAGED_LEDGER}
         assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
         assert all(mark.reason.startswith("dropped by broker ") for mark in marks.values())
@@ -250,7 +211,7 @@ def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
         in_flight, neither = (mark_of_holder(number, holder, "follow") for number in (10**9, 10**9 + 1))
         site.mark(in_flight)
         brokers = BrokersThatMark({keeping.store_url: store}, lambda: topics)
-        assert brokers.roots() == {keeping.store_url}
+        assert set(brokers.roots()) == {keeping.store_url}
         in_outbox = mark_of_holder(dropped, holder, "follow")
         assert brokers.doubles([in_outbox, in_flight, neither]) == {in_outbox.request, in_flight.request}
 
@@ -258,7 +219,7 @@ def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
 def test_what_a_broker_left_is_drained_when_none_marks(
     clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path
 ) -> None:
-    cluster = clusters.taken(_marking(3600))
+    cluster = clusters.taken(marking(bookwardenMarksCheckAfterSeconds="3600"))
     try:
         namespace = make_namespace(cluster)
         topic = f"persistent://{namespace}/left"
@@ -292,49 +253,9 @@ def test_what_a_broker_left_is_drained_when_none_marks(
             done = run(site, "drain", "--execute")
             assert (done["marks"], done["nodes"], done["kept"]) == (plan["marks"], plan["nodes"], [])
             assert store.children_of(OUTBOX_ROOT) == []
-            marks = {mark.ledger_id: mark for mark in received(cluster, site, dropped)}
+            marks = {mark.ledger_id: mark for mark in received(cluster.connection(), site, dropped)}
             assert {marks[ledger_id].topic_name for ledger_id in dropped} == {managed_ledger_of(topic)}
             rows = swept.sweep(*(marks[ledger_id] for ledger_id in sorted(dropped)))
             assert {row.outcome for row in rows} == {Outcome.DELETED}
     finally:
         cluster.kill()
-
-
-def release(store: MetadataStore, paths: Iterable[str]) -> None:
-    """Delete the nodes below ledgers that kept the broker from deleting these."""
-    for path in paths:
-        node = store.get(path)
-        assert node is not None
-        store.delete_many([(path, node.version)])
-
-
-def run(site: DeletionSite, *arguments: str, codes: Sequence[int] = (0,)) -> Any:
-    """Run a command of `broker-marks`; return what it writes for programs."""
-    settings = {
-        "metadata_store.urls": f"['{site.store_url}']",
-        "pulsar.service_url": site.service_url,
-        "pulsar.admin_url": site.admin_url,
-        "deletion.topic": site.settings.deletion.topic,
-    }
-    options = [option for name, value in settings.items() for option in ("--set", f"{name}={value}")]
-    result = CliRunner().invoke(cli, ["-o", "json", *options, "broker-marks", *arguments])
-    assert result.exit_code in codes, result.output
-    return json.loads(result.stdout or result.stderr)
-
-
-def received(cluster: DevCluster, site: DeletionSite, expected: set[int]) -> list[PendingDeletion]:
-    """Wait until the marks of these ledgers are on the deletion topic; return all that are there."""
-    deletion, codec, marks = site.settings.deletion, PendingDeletionCodec(), []
-    with closing(cluster.connection().client()) as client:
-        consumer = client.subscribe(deletion.topic, deletion.subscription, consumer_type=pulsar.ConsumerType.Shared)
-        until = time.monotonic() + 120
-        while not expected <= {mark.ledger_id for mark in marks} and time.monotonic() < until:
-            try:
-                message = consumer.receive(timeout_millis=1000)
-            except pulsar.Timeout:
-                continue
-            marks.append(codec.decode(message.data()))
-            assert message.partition_key() == str(marks[-1].holder())
-            consumer.acknowledge(message)
-    assert expected <= {mark.ledger_id for mark in marks}
-    return marks

@@ -65,9 +65,10 @@ def test_the_demo_ends_as_it_should(temporary: Path, metadata: str) -> None:
     assert finale["store"].lower() == metadata
     archived = [ending for ending in finale["endings"] if ending["ledger"]["in_bucket"]]
     assert [(ending["copy_outcomes"], ending["in_bucket"]) for ending in archived] == [(["deleted"], False), ([], True)]
-    dropped = [ending for ending in finale["endings"] if ending["fate"]["story"] == "broker killed at a trim"]
-    # Oxia cannot be made to refuse a delete.
-    assert [ending["outcomes"] for ending in dropped] == ([["deleted"]] * 2 if metadata == "zookeeper" else [])
+    # Of the second the topic was loaded again before, which closes a ledger. Oxia cannot be made to refuse a delete.
+    for story, ledgers in (("broker killed at a trim", 2), ("the same, with marks off", 3)):
+        dropped = [ending["outcomes"] for ending in finale["endings"] if ending["fate"]["story"] == story]
+        assert dropped == ([["deleted"]] * ledgers if metadata == "zookeeper" else [])
     undone = [ending for ending in finale["endings"] if ending["undone"]]
     assert [(ending["outcomes"][-1], ending["undone"]) for ending in undone] == [("deleted", "restored")]
     assert finale["restored"] == {str(undone[0]["ledger"]["ledger_id"]): [20, 20]}

@@ -59,7 +59,8 @@ _TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
         # Kinds of servers.switching.shared_site.
         "switching/test_build switching/test_cleanup switching/test_copies_killed switching/test_drain"
         " switching/test_moved_and_back switching/test_rollback_in_cleanup",
-        "switching/test_live_switch switching/test_switch_storms switching/test_switched_kinds",
+        "switching/test_live_switch switching/test_switch_storms switching/test_switched_kinds"
+        " switching/test_switched_marks",
         "switching/test_autorecovery switching/test_copy_faults",
         # COLLECTING and NEWER: what begins with "orphans" comes first, and needs them without orphans of others.
         "orphans/test_orphan_scenario test_sweep_storms test_undo",

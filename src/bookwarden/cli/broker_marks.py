@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -24,11 +24,14 @@ _UNDER_WAY: Final = 25
 _LEFT: Final = 27
 #: With a broker that forwards no node is that old.
 _OLD_S: Final = 600
+#: Brokers write their nodes again every 30 seconds.
+_SILENT_S: Final = 120
 _LOOK_EVERY_S: Final = 0.5
 
 _STATUS_EPILOG: Final = """\b
 Exit codes: 0 every live broker marks; 22 not all of them, or none while something is in the outbox;
-27 a write went on unmarked, or the outbox is not emptied."""
+27 a write went on unmarked, the outbox is not emptied, a broker has not written its node for two minutes,
+or one deletes by itself because the sweep is behind."""
 _CHANGE_EPILOG: Final = """\b
 Exit codes: 0 every live broker with the jar's line acts by it; 25 not yet after --timeout."""
 _DRAIN_EPILOG: Final = """\b
@@ -55,7 +58,8 @@ def status(invocation: Invocation) -> None:
         brokers, enabled = context.brokers.read(), context.brokers.enabled()
         size, has_topic = context.outbox.size(), context.brokers.has_deletion_topic()
     now_s = time.time()
-    invocation.write(_describe(brokers, enabled, size, now_s, has_topic=has_topic))
+    delay_s = invocation.settings.deletion.delete_delay_seconds
+    invocation.write(_describe(brokers, enabled, size, now_s, has_topic=has_topic, delay_s=delay_s))
     click.get_current_context().exit(_code(brokers, size, now_s))
 
 
@@ -63,24 +67,39 @@ def _code(brokers: Sequence[LiveBroker], size: OutboxSize, now_s: float) -> int:
     marking = [broker.marking for broker in brokers if broker.marking is not None]
     if size.oldest_s(now_s) > _OLD_S or any(one.unmarked_writes for one in marking):
         return _LEFT
+    if any(_silent_s(broker, now_s) for broker in brokers) or any(one.left and one.left.exceeded for one in marking):
+        return _LEFT
     if not all(broker.marks for broker in brokers) or (size.nodes and not marking):
         return _NOT_ALL_MARK
     return 0
 
 
+def _silent_s(broker: LiveBroker, now_s: float) -> float:
+    """Return for how long a broker has not written its node, if that is too long; else 0."""
+    silent_s = now_s - broker.written_ms / 1000
+    return silent_s if broker.marking is not None and silent_s > _SILENT_S else 0.0
+
+
 def _describe(
-    brokers: Sequence[LiveBroker], enabled: MarksEnabled, size: OutboxSize, now_s: float, *, has_topic: bool
+    brokers: Sequence[LiveBroker],
+    enabled: MarksEnabled,
+    size: OutboxSize,
+    now_s: float,
+    *,
+    has_topic: bool,
+    delay_s: float,
 ) -> Document:
     marking = [broker.marking for broker in brokers if broker.marking is not None]
     cells: Cells[LiveBroker] = {
         Column("broker", whole=False): lambda broker: broker.name,
-        Column("marks", whole=False): _state,
+        Column("marks", whole=False): lambda broker: _state(broker, now_s),
         Column("mode"): lambda broker: broker.marking.mode if broker.marking else "",
         Column("jar"): lambda broker: broker.marking.jar if broker.marking else "",
         Column("started"): lambda broker: moment(broker.marking.started_ms) if broker.marking else "",
         Column("sent", right=True): _number(lambda one: sum(one.sent.values())),
         Column("failed", right=True): _number(lambda one: sum(one.failed.values())),
         Column("unmarked writes", right=True): _number(lambda one: one.unmarked_writes),
+        Column("left to the sweep", whole=False): _left,
     }
     kinds = _sums(one.stored for one in marking)
     parts: list[Part] = [
@@ -92,12 +111,12 @@ def _describe(
             empty="No broker that marks lives.",
         ),
     ]
-    parts += [Note(text) for text in _notes(brokers, size, now_s, has_topic=has_topic)]
+    parts += [Note(text) for text in _notes(brokers, size, now_s, has_topic=has_topic, delay_s=delay_s)]
     data = {
         "enabled": enabled,
         "deletion_topic": has_topic,
         "outbox": outbox_data(size, now_s),
-        "brokers": [_data(broker) for broker in brokers],
+        "brokers": [_data(broker, now_s) for broker in brokers],
         "stored": kinds,
         "gone": sum(one.gone for one in marking),
         "sent": _sums(one.sent for one in marking),
@@ -107,10 +126,19 @@ def _describe(
     return Document(data, tuple(parts))
 
 
-def _state(broker: LiveBroker) -> str:
+def _state(broker: LiveBroker, now_s: float) -> str:
     if broker.marking is None:
         return broker.problem or "no: its broker.conf has no line for it"
-    return "yes" if broker.marks else "off"
+    silent_s = _silent_s(broker, now_s)
+    return ("yes" if broker.marks else "off") + (f", said {silent_s:,.0f} s ago" if silent_s else "")
+
+
+def _left(broker: LiveBroker) -> str:
+    if broker.marking is None or broker.marking.left is None:
+        return ""
+    left = broker.marking.left
+    text = f"{left.ledgers:,} ledgers, {left.bytes:,} bytes, the oldest {left.oldest_s:,} s old"
+    return text + (f"; beyond the limit of {left.exceeded}" if left.exceeded else "")
 
 
 def _number(of: Callable[[MarkingBroker], int]) -> Callable[[LiveBroker], str]:
@@ -130,13 +158,47 @@ def _set_to(enabled: MarksEnabled) -> str:
     return ("on" if enabled.enabled else "off") + by
 
 
-def _data(broker: LiveBroker) -> Mapping[str, object]:
+def _data(broker: LiveBroker, now_s: float) -> Mapping[str, object]:
     marking = None if broker.marking is None else asdict(broker.marking)
-    return {"name": broker.name, "marks": broker.marks, "problem": broker.problem, "marking": marking}
+    return {
+        "name": broker.name,
+        "marks": broker.marks,
+        "problem": broker.problem,
+        "silent_seconds": round(_silent_s(broker, now_s), 1),
+        "marking": marking,
+    }
 
 
-def _notes(brokers: Sequence[LiveBroker], size: OutboxSize, now_s: float, *, has_topic: bool) -> list[str]:
-    notes = []
+def _notes_of_sweep(brokers: Sequence[LiveBroker], delay_s: float) -> Iterator[str]:
+    """Yield what is to be known where the sweep alone deletes."""
+    leaving = [(broker.name, broker.marking.left) for broker in brokers if broker.marking and broker.marking.left]
+    exceeded = [name for name, left in leaving if left.exceeded]
+    if exceeded:
+        yield (
+            f"{', '.join(exceeded)}: the sweep is behind by more than a limit of broker.conf, so that the broker "
+            "deletes ledgers by itself until the sweep has caught up."
+        )
+    short = [name for name, left in leaving if left.max_s <= delay_s]
+    if short:
+        yield (
+            f"{', '.join(short)}: bookwardenMarksMaxAgeSeconds is not more than delete_delay_seconds, {delay_s:,.0f}: "
+            "the sweep cannot keep within it."
+        )
+    modes = {broker.marking.mode for broker in brokers if broker.marking}
+    if len(modes) > 1:
+        yield f"Brokers are in different modes: {', '.join(sorted(modes))}."
+
+
+def _notes(
+    brokers: Sequence[LiveBroker], size: OutboxSize, now_s: float, *, has_topic: bool, delay_s: float
+) -> list[str]:
+    notes = list(_notes_of_sweep(brokers, delay_s))
+    silent = [broker.name for broker in brokers if _silent_s(broker, now_s)]
+    if silent:
+        notes.append(
+            f"{', '.join(silent)}: its node was not written for more than {_SILENT_S} s, so that what it says is old, "
+            "and its outbox may not be forwarded: its log, and whether it hangs; or the clock of this machine is ahead."
+        )
     without = [broker.name for broker in brokers if broker.marking is None]
     if without and len(without) < len(brokers):
         notes.append(

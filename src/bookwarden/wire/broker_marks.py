@@ -25,6 +25,8 @@ MARKING_BROKERS: Final = "/bookwarden/broker-marks/brokers"
 DELETION_TOPIC_NODE: Final = "/bookwarden/broker-marks/deletion-topic"
 #: Whether brokers mark; without this node they do.
 ENABLED_NODE: Final = "/bookwarden/broker-marks/enabled"
+#: The mode in which the sweep alone deletes what is in the outbox.
+TWO_PHASE: Final = "two-phase"
 _FORMAT: Final = 1
 
 
@@ -38,11 +40,23 @@ class MarksEnabled:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftToSweep:
+    """The ledgers that a broker in mode two-phase left to the sweep, and how far that may be behind."""
+
+    ledgers: int  #: Not deleted yet, about.
+    bytes: int  #: Of these.
+    oldest_s: int  #: Age of the oldest.
+    max_s: int  #: The limit for that.
+    max_bytes: int  #: The limit for ``bytes``.
+    exceeded: str  #: The limit for which the broker deletes by itself now, ``age`` or ``bytes``; empty if it does not.
+
+
+@dataclass(frozen=True, slots=True)
 class MarkingBroker:
     """A broker with the jar's line, as its own node says. Counts begin with its start."""
 
     broker: str  #: HOST:PORT, as below /loadbalance/brokers.
-    mode: str  #: Of broker.conf: ``mark``.
+    mode: str  #: Of broker.conf: ``mark`` or ``two-phase``.
     enabled: bool  #: Whether it marks now; what is in its outbox it forwards in any case.
     jar: str  #: Version.
     started_ms: int  #: In ms since the epoch, by its own clock.
@@ -52,6 +66,7 @@ class MarkingBroker:
     gone: int  #: Of these, deleted by the broker itself.
     sent: Mapping[str, int]  #: Marks that were confirmed, by type of ledger.
     failed: Mapping[str, int]  #: Sends that were not, likewise; they are repeated.
+    left: LeftToSweep | None = None  #: Of the mode two-phase.
 
 
 def encode_deletion_topic(topic: str, partitions: int, schema: str, subscription: str) -> bytes:
@@ -99,10 +114,24 @@ def decode_marking_broker(raw: bytes) -> MarkingBroker:
             gone=int(fields["gone"]),
             sent=_counts(fields["sent"]),
             failed=_counts(fields["failed"]),
+            left=_left(fields.get("leftToSweep")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"{type(error).__name__} {error}"
         raise FormatError(f"a node below {MARKING_BROKERS} is not as it must be: {problem}") from error
+
+
+def _left(fields: Mapping[str, Any] | None) -> LeftToSweep | None:
+    if fields is None:
+        return None
+    return LeftToSweep(
+        ledgers=int(fields["ledgers"]),
+        bytes=int(fields["bytes"]),
+        oldest_s=int(fields["oldestSeconds"]),
+        max_s=int(fields["maxSeconds"]),
+        max_bytes=int(fields["maxBytes"]),
+        exceeded=str(fields["exceeded"]),
+    )
 
 
 def _counts(fields: Mapping[str, Any]) -> dict[str, int]:

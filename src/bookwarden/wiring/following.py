@@ -55,8 +55,10 @@ class FollowContext(Resources):
         self._metadata = metadata
         self._on_report = on_report
         self._topics = Topics(metadata.admin)
-        brokers = BrokersThatMark(metadata.stores, lambda: self._in_flight)
         follow, deletion = settings.follow, settings.deletion
+        brokers = BrokersThatMark(
+            metadata.stores, lambda: self._in_flight, delete_delay_s=deletion.delete_delay_seconds
+        )
         with self._closed_on_error():
             check = DropCheck(
                 nodes,

@@ -10,6 +10,8 @@ from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
+from bookwarden.wire.broker_marks import decode_outbox_node
+from bookwarden.wiring.deletion import BrokerMarksContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 
@@ -37,6 +39,14 @@ class Evidence:
 
         rows = read_outcomes(self._settings.follow.outcomes)
         return {row["ledger_id"] for row in rows if row["outcome"] == DropOutcome.MARKED.value}
+
+    def in_outbox(self) -> set[int]:
+        """Read the ledgers that the broker has in its outbox."""
+        with BrokerMarksContext(self._settings) as context:
+            nodes = [
+                node for folder in context.outbox.folders() for some in context.outbox.read(folder) for node in some
+            ]
+        return {mark.ledger_id for found in nodes for mark in decode_outbox_node(found.node.value, "demo")}
 
     def in_flight(self) -> int:
         """Count the messages in flight."""

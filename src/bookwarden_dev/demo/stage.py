@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bookwarden.bookie_clusters.broker_jar import PACKAGED
+from bookwarden.errors import NotFoundError
 from bookwarden_dev.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.ports import free_ports
@@ -20,6 +22,12 @@ from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
 BUCKET = "demo-archive"
+# It marks what leaves its metadata; what it has not deleted by itself after some seconds it sends.
+_BROKER_MARKS = {
+    "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
+    "bookwardenMarksCheckAfterSeconds": "1",
+    "bookwardenMarksSendAfterSeconds": "5",
+}
 _STORE_NAMES = {"zookeeper": "ZooKeeper", "oxia": "Oxia"}
 
 
@@ -42,6 +50,13 @@ class Stage:
         return {"stores": [self.objects.sweep_settings(BUCKET)]}
 
 
+def packaged_jar() -> Path:
+    """Return the jar for brokers of this installation; raise NotFoundError where it has none."""
+    if not PACKAGED.is_file():
+        raise NotFoundError(f"there is no {PACKAGED}: run `make broker-jar`, or install the wheel of a release")
+    return PACKAGED
+
+
 @contextmanager
 def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORES[0]) -> Iterator[Stage]:
     """Run the servers for the block, with all their files in this home; ``metadata`` is as in ClusterOptions."""
@@ -51,7 +66,8 @@ def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORE
         metadata=metadata,
         max_entries_per_ledger=ENTRIES_PER_LEDGER,
         offload=True,
-        broker_settings=objects.broker_settings(BUCKET),
+        broker_settings={**objects.broker_settings(BUCKET), **_BROKER_MARKS},
+        broker_jar=str(packaged_jar()),
         broker_environment=objects.broker_environment,
         bookie_settings=garbage.bookie_settings,
     )

@@ -20,7 +20,8 @@ from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
-from bookwarden.wiring.deletion import PhaseOneContext, UndoContext
+from bookwarden.wire.broker_marks import MarksEnabled
+from bookwarden.wiring.deletion import BrokerMarksContext, PhaseOneContext, UndoContext
 from bookwarden.wiring.pulsar import TopicsContext, connection_of
 from bookwarden_dev.demo import topics
 from bookwarden_dev.demo.census import CountedLedger, Places, take_census
@@ -30,8 +31,9 @@ from bookwarden_dev.demo.fates import (
     ARCHIVED,
     DAMAGED,
     DELAYED,
-    DROPPED,
+    FOLLOWED,
     FORGED,
+    MARKED_BY_BROKER,
     RETRY,
     TOPIC_DELETED,
     TRIMMED,
@@ -45,8 +47,9 @@ from bookwarden_dev.demo.refusal import refused_deletes
 from bookwarden_dev.demo.stage import BUCKET, Stage
 from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 
-ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE, FEED = "orders", "clicks", "audit", "invoices", "archive", "feed"
-MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50, FEED: 50}
+ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
+FEED, NEWS = "feed", "news"
+MESSAGES = {ORDERS: 90, CLICKS: 50, AUDIT: 50, INVOICES: 50, ARCHIVE: 50, FEED: 50, NEWS: 50}
 # A counter of short ids never gives this one.
 DAMAGED_LEDGER = 5_000_000_001
 _TRIMMED_IN_STORE = (ORDERS, INVOICES, ARCHIVE)
@@ -76,7 +79,9 @@ class Story:
         """Play all acts; raises BookwardenError where one cannot go on."""
         self._say("creating the deletion topics")
         with closing(self._admin), PhaseOneContext(self._settings) as phase_one:
-            TopicsContext(self._settings, self._admin).setup().run()
+            context = TopicsContext(self._settings, self._admin)
+            context.setup().run()
+            context.publish()
             self._fill_topics()
             places = self._places(phase_one)
             self._offload(phase_one)
@@ -85,8 +90,9 @@ class Story:
             census = self._take_census(places)
             self._phase_one(phase_one)
             if self._can_refuse:
+                self._drop_marked(phase_one)
                 # From here on, lest it mark what phase one has just marked and the sweep not deleted yet.
-                self._drop(phase_one)
+                self._drop_followed(phase_one)
             self._phase_two(phase_one)
             self._undo()
             self._collect_garbage(places, census)
@@ -114,37 +120,63 @@ class Story:
         """Whether the metadata store can be made to refuse deletes: Oxia has no permissions."""
         return self._cluster.store_url.startswith("zk:")
 
-    def _drop(self, phase_one: PhaseOneContext) -> None:
-        """Kill the broker between its update of the metadata and its deletes; what it dropped is marked by itself."""
-        self._say("following what the broker drops (Spark)")
+    def _drop_marked(self, phase_one: PhaseOneContext) -> None:
+        """Kill the broker between its update of the metadata and its deletes: its own marks are in its outbox."""
+        dropped = self._trim_and_kill(phase_one, FEED)
+        missing = set(dropped) - self._evidence.in_outbox()
+        if missing:
+            raise ServerError(f"ledgers {sorted(missing)} left {FEED}, and are not in the broker's outbox")
+        self._say(f"  {len(dropped)} ledgers that it left behind are in its outbox")
+        self._cluster.broker.start()
+        self._wait("the outbox to be emptied", lambda: not self._evidence.in_outbox() & set(dropped))
+        self._say("  the broker that started again has sent their marks")
+        self._fates |= dict.fromkeys(dropped, MARKED_BY_BROKER)
+
+    def _drop_followed(self, phase_one: PhaseOneContext) -> None:
+        """Do the same while brokers do not mark: `follow` sees what leaves the metadata, and marks it."""
+        self._say("brokers mark nothing for a while (`broker-marks off`); following what they drop (Spark)")
+        self._turn_marks(enabled=False)
         follow = command_process(self._file, "follow")
         follow.start()
         try:
             self._wait("all nodes to be followed", lambda: "following " in follow.spec.log_file.read_text(), follow)
-            store = ManagedLedgers(phase_one.metadata.store)
-            before = self._ledgers(store, FEED)
-
-            def trimmed() -> bool:
-                if len(self._ledgers(store, FEED)) == 1:
-                    return True
-                # Before it knows of the policy it trims nothing, and by itself it does so every two minutes.
-                topics.trim(self._admin, FEED)
-                return False
-
-            self._say(f"the broker trims {FEED}, and is killed between its metadata update and its deletes")
-            with refused_deletes(self._cluster.store_url):
-                topics.keep_nothing(self._admin, FEED)
-                self._wait("the broker to trim", trimmed)
-                topics.keep_all(self._admin, FEED)
-                self._cluster.broker.kill()
-            dropped = sorted(set(before) - set(self._ledgers(store, FEED)))
+            dropped = self._trim_and_kill(phase_one, NEWS)
             self._cluster.broker.start()
             self._wait("the marks of what it dropped", lambda: self._evidence.dropped() >= set(dropped), follow)
             self._say(f"  {len(dropped)} ledgers that it left behind are marked, without a scan")
         finally:
             follow.stop()
-        self._fates |= dict.fromkeys(dropped, DROPPED)
-        self._remaining[FEED] -= len(dropped) * topics.ENTRIES_PER_LEDGER
+        self._turn_marks(enabled=True)
+        self._fates |= dict.fromkeys(dropped, FOLLOWED)
+
+    def _trim_and_kill(self, phase_one: PhaseOneContext, name: str) -> list[int]:
+        """Have the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
+        store = ManagedLedgers(phase_one.metadata.store)
+        before = self._ledgers(store, name)
+
+        def trimmed() -> bool:
+            if len(self._ledgers(store, name)) == 1:
+                return True
+            # Before it knows of the policy it trims nothing, and by itself it does so every two minutes.
+            topics.trim(self._admin, name)
+            return False
+
+        self._say(f"the broker trims {name}, and is killed between its metadata update and its deletes")
+        with refused_deletes(self._cluster.store_url):
+            topics.keep_nothing(self._admin, name)
+            self._wait("the broker to trim", trimmed)
+            topics.keep_all(self._admin, name)
+            self._cluster.broker.kill()
+        dropped = sorted(set(before) - set(self._ledgers(store, name)))
+        # A topic that was loaded again has closed its last ledger, too, with fewer.
+        self._remaining[name] -= sum(self._evidence.count_entries(phase_one.metadata, number) for number in dropped)
+        return dropped
+
+    def _turn_marks(self, *, enabled: bool) -> None:
+        with BrokerMarksContext(self._settings) as context:
+            context.brokers.set_enabled(MarksEnabled(enabled, "demo"))
+            live = context.brokers.read
+            self._wait("the brokers to act by it", lambda: all(broker.marks == enabled for broker in live()))
 
     def _damage_a_ledger(self, phase_one: PhaseOneContext) -> None:
         """Leave the metadata of a ledger cut off in the middle, as a restore that went wrong would."""

@@ -21,8 +21,9 @@ NAMESPACES = {
     "archive": "demo/shop",
     "clicks": "demo/site",
     "audit": "demo/site",
-    # The broker trims it by itself.
+    # The broker trims them by itself.
     "feed": "demo/feed",
+    "news": "demo/news",
 }
 ENTRIES_PER_LEDGER = 20
 SUBSCRIPTION = "billing"

@@ -26,7 +26,9 @@ LIVE = "/loadbalance/brokers"
 NODE = b'{"format":1,"drops":[{"managedLedger":"t/n/persistent/a","time":5,"data":[7]}],"drivers":[]}'
 
 
-def said(broker: str, *, enabled: bool = True, started: int = 1000, unmarked: int = 0) -> bytes:
+def said(
+    broker: str, *, enabled: bool = True, started: int = 1000, unmarked: int = 0, exceeded: str | None = None
+) -> bytes:
     fields = {
         "format": 1,
         "broker": broker,
@@ -46,6 +48,9 @@ def said(broker: str, *, enabled: bool = True, started: int = 1000, unmarked: in
         "sent": {"LEDGER": 2, "OFFLOAD_LEDGER": 0},
         "failed": {"LEDGER": 1, "OFFLOAD_LEDGER": 0},
     }
+    if exceeded is not None:
+        left = {"ledgers": 4, "bytes": 500, "oldestSeconds": 61, "maxSeconds": 60, "maxBytes": 1000}
+        fields |= {"mode": "two-phase", "leftToSweep": {**left, "exceeded": exceeded}}
     return json.dumps(fields).encode()
 
 
@@ -103,6 +108,33 @@ def test_a_broker_without_the_line_is_named(url: str, store: MemoryStore) -> Non
     assert (code, [broker["marks"] for broker in data["brokers"]]) == (22, [True, False])
     shown = run(url, "status").stdout
     assert "b2:8080: what it drops" in shown
+
+
+def test_what_is_left_to_the_sweep_is_told_and_a_limit_that_is_exceeded(url: str, store: MemoryStore) -> None:
+    add(store, "b1:8080", said("b1:8080", exceeded=""))
+    code, data = status(url)
+    assert (code, data["brokers"][0]["marking"]["left"]["bytes"]) == (0, 500)
+    assert "limit" not in run(url, "status").stdout
+    options = ("--set", f"metadata_store.urls=['{url}']", "--set", "deletion.delete_delay_seconds=60")
+    assert "bookwardenMarksMaxAgeSeconds" in CliRunner().invoke(cli, [*options, "broker-marks", "status"]).stdout
+    add(store, "b2:8080", said("b2:8080", exceeded="age"))
+    add(store, "b3:8080", said("b3:8080"))
+    assert status(url)[0] == 27
+    shown = run(url, "status").stdout
+    assert "b2:8080: the sweep is behind" in shown
+    assert "different modes: mark, two-phase" in shown
+
+
+def test_a_broker_whose_node_is_not_written_any_more_is_named(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, "b1:8080", said("b1:8080"))
+    assert status(url)[1]["brokers"][0]["silent_seconds"] == 0
+    later = time.time() + 121
+    monkeypatch.setattr(commands.time, "time", lambda: later)
+    code, data = status(url)
+    assert (code, data["brokers"][0]["silent_seconds"] > 120) == (27, True)
+    assert "b1:8080: its node was not written" in run(url, "status").stdout
 
 
 def test_of_two_starts_of_a_broker_the_later_one_counts(url: str, store: MemoryStore) -> None:

@@ -11,11 +11,11 @@ import pytest
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.deletion.dropped import following
-from bookwarden.deletion.dropped.brokers import BrokersThatMark
+from bookwarden.deletion.dropped.brokers import BROKERS_FIRST_MS, BrokersThatMark
 from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks, Looked
 from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
 from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import BROKERS_FIRST_MS, Changes, FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
 from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, StoreUnavailableError
@@ -666,13 +666,15 @@ def test_timers_that_any_clock_may_have_set_stay_as_they_are(caplog: pytest.LogC
 class Brokers(BrokersThatMark):
     """One broker that marks in ROOT, and what it marked, in its outbox or in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "mark") -> None:
         self.now_s = 0.0
+        self.mode = mode
         self.store = MemoryStore()
         self.requests: set[Request] = set()
         self.failing = False
         self.entries_in_flight = 5
-        super().__init__({ROOT: self.store, OTHER: MemoryStore()}, lambda: self, lambda: self.now_s)
+        stores = {ROOT: self.store, OTHER: MemoryStore()}
+        super().__init__(stores, lambda: self, lambda: self.now_s, delete_delay_s=7200)
         self.say(enabled=True)
 
     def entries(self) -> dict[str, EntriesBehind]:
@@ -686,7 +688,7 @@ class Brokers(BrokersThatMark):
     def say(self, *, enabled: bool) -> None:
         path = f"{MARKING_BROKERS}/b1:8080-1"
         fields = dict.fromkeys(("jar", "started", "time", "unmarkedWrites", "gone"), 0)
-        value = {**fields, "format": 1, "broker": "b1:8080", "mode": "mark", "enabled": enabled}
+        value = {**fields, "format": 1, "broker": "b1:8080", "mode": self.mode, "enabled": enabled}
         raw = json.dumps({**value, "stored": {}, "sent": {}, "failed": {}}).encode()
         node = self.store.get(path)
         if node is None:
@@ -714,12 +716,22 @@ def test_where_a_broker_marks_what_is_still_there_is_marked_five_minutes_later()
     assert ground.settle(600) == {2: DropOutcome.MARKED}
 
 
+def test_where_the_sweep_alone_deletes_it_has_its_delay_before() -> None:
+    ground = Ground(brokers=Brokers("two-phase"))
+    ground.live.known[ORDERS] = LiveReferences(frozenset([9]), True)
+    ground.ledgers.add(1, ORDERS)
+    ground.begin(now(topic(1, 9)))
+    ground.take(now(topic(9)))
+    assert ground.settle(600 + 300 + 7200 - 1) == {}
+    assert ground.settle(1) == {1: DropOutcome.MARKED}
+
+
 def test_that_a_broker_marks_counts_until_the_store_says_otherwise() -> None:
     brokers = Brokers()
-    assert brokers.roots() == {ROOT}
+    assert brokers.roots() == {ROOT: BROKERS_FIRST_MS}
     brokers.store.close()
     brokers.now_s = 31
-    assert brokers.roots() == {ROOT}
+    assert brokers.roots() == {ROOT: BROKERS_FIRST_MS}
 
 
 @pytest.mark.parametrize(("failing", "entries", "doubles"), [(False, 10_000, 2), (False, 10_001, 1), (True, 5, 1)])

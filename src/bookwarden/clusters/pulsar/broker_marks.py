@@ -37,6 +37,7 @@ class LiveBroker:
     name: str  #: HOST:PORT.
     marking: MarkingBroker | None = None
     problem: str = ""
+    written_ms: int = 0  #: When its node was last written, by the clock of the store.
 
     @property
     def marks(self) -> bool:
@@ -64,7 +65,7 @@ class MarkingBrokers:
             before = found.get(marking.broker)
             # The node of a former start goes with its session.
             if before is None or before.marking is None or before.marking.started_ms < marking.started_ms:
-                found[marking.broker] = LiveBroker(marking.broker, marking)
+                found[marking.broker] = LiveBroker(marking.broker, marking, written_ms=node.modified_ms)
         return [found[name] for name in sorted(found)]
 
     def folders(self) -> list[str]:

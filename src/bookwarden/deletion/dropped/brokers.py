@@ -12,9 +12,11 @@ from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wire.broker_marks import decode_outbox_node
+from bookwarden.wire.broker_marks import TWO_PHASE, decode_outbox_node
 
 logger = logging.getLogger(__name__)
+# A broker that marks sends its own mark four minutes after a drop, and tries again then.
+BROKERS_FIRST_MS: Final = 300_000
 _REFRESH_S: Final = 30.0
 # Entries of the deletion topics, each with a mark or a batch of marks.
 _MOST_IN_FLIGHT: Final = 10_000
@@ -33,25 +35,36 @@ class InFlight(Protocol):
 
 
 class BrokersThatMark:
-    """The brokers of all metadata roots, by URL of the root; ``in_flight`` opens the deletion topics."""
+    """The brokers of all metadata roots, by URL of the root; ``in_flight`` opens the deletion topics.
+
+    ``delete_delay_s`` is how long the sweep waits before a delete.
+    """
 
     def __init__(
         self,
         stores: Mapping[str, MetadataStore],
         in_flight: Callable[[], InFlight],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        delete_delay_s: float = 0.0,
     ) -> None:
         self._stores = stores
         self._in_flight = in_flight
         self._clock = clock
-        self._roots: frozenset[str] = frozenset()
+        #: The longest time that brokers have before what they drop is looked at.
+        self.longest_ms = BROKERS_FIRST_MS + int(delete_delay_s * 1000)
+        self._roots: dict[str, int] = {}
         self._read_at = float("-inf")
 
-    def roots(self) -> frozenset[str]:
-        """Return the roots of which a live broker marks, read every half minute; as before where that is not known."""
+    def roots(self) -> Mapping[str, int]:
+        """Return the roots of which a live broker marks, and how many ms it has for that.
+
+        Where the sweep alone deletes, that is its delay more. Read every half minute; where that fails as before.
+        """
         if self._clock() - self._read_at > _REFRESH_S:
             self._read_at = self._clock()
-            self._roots = frozenset(root for root, store in self._stores.items() if self._marks(root, store))
+            times = {root: self._time_of(root, store) for root, store in self._stores.items()}
+            self._roots = {root: time_ms for root, time_ms in times.items() if time_ms}
         return self._roots
 
     def doubles(self, marks: Sequence[PendingDeletion]) -> frozenset[Request]:
@@ -79,12 +92,13 @@ class BrokersThatMark:
             raise PulsarError(f"{entries:,} entries are in flight, more than are read for a count")
         return topics.requests_in_flight()
 
-    def _marks(self, root: str, store: MetadataStore) -> bool:
+    def _time_of(self, root: str, store: MetadataStore) -> int:
         try:
-            return any(broker.marks for broker in MarkingBrokers(store).read())
+            modes = {broker.marking.mode for broker in MarkingBrokers(store).read() if broker.marking and broker.marks}
         except StoreError as error:
             logger.warning("whether brokers of %s mark cannot be seen: %s", root, error)
-            return root in self._roots
+            return self._roots.get(root, 0)
+        return self.longest_ms if TWO_PHASE in modes else BROKERS_FIRST_MS if modes else 0
 
 
 def _in_outbox(store: MetadataStore) -> set[Request]:

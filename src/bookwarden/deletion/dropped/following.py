@@ -12,7 +12,7 @@ from typing import Final
 from bookwarden.deletion.dropped.brokers import BrokersThatMark
 from bookwarden.deletion.dropped.checking import DropCheck, Looked
 from bookwarden.deletion.dropped.drops import DropCause, Key
-from bookwarden.deletion.dropped.table import BROKERS_FIRST_MS, FollowedNodes, NodeNow
+from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
@@ -97,7 +97,8 @@ class DroppedLedgers:
     def resume(self) -> None:
         """Take up timers that were loaded, and may have been set by a clock that was ahead."""
         now_ms = self._now_ms()
-        longest_ms = max(self.nodes.grace_ms + BROKERS_FIRST_MS, _LONGEST_PAUSE_MS)
+        brokers_first_ms = 0 if self._brokers is None else self._brokers.longest_ms
+        longest_ms = max(self.nodes.grace_ms + brokers_first_ms, _LONGEST_PAUSE_MS)
         pulled = self.nodes.timers.pull_in(now_ms, now_ms + longest_ms)
         if pulled:
             logger.warning(

@@ -13,9 +13,6 @@ from bookwarden.deletion.dropped.drops import Drop, Key, drops_between, keys_in
 from bookwarden.deletion.dropped.timers import PackedTimers, Timer
 from bookwarden.ledgers.nodes.naming import has_copies, ids_in, unpack
 
-# A broker that marks sends its own mark four minutes after a drop, and tries again then.
-BROKERS_FIRST_MS: Final = 300_000
-
 
 class NodeNow(NamedTuple):
     """A node as it was read; one that could not be read or understood says nothing, and has ``problem``."""
@@ -51,8 +48,8 @@ class FollowedNodes:
     def __init__(self, grace_ms: int) -> None:
         #: From a drop to the look.
         self.grace_ms = grace_ms
-        #: URLs of the roots whose brokers mark by themselves: what they drop is looked at `BROKERS_FIRST_MS` later.
-        self.roots_that_mark: Collection[str] = ()
+        #: URLs of the roots whose brokers mark by themselves, and by how much later what they drop is looked at.
+        self.roots_that_mark: Mapping[str, int] = {}
         self._nodes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         #: All timers, of what was dropped.
         self.timers = PackedTimers()
@@ -167,7 +164,7 @@ class FollowedNodes:
         if before is None:
             return []
         drops = drops_between(unpack(before), now, row.path, row.root, row.at_ms)
-        grace_ms = self.grace_ms + (BROKERS_FIRST_MS if row.root in self.roots_that_mark else 0)
+        grace_ms = self.grace_ms + self.roots_that_mark.get(row.root, 0)
         for drop in drops:
             self._change_timer(drop.key, Timer(now_ms + grace_ms, drop))
         return drops

@@ -66,9 +66,9 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
 
     Starts ZooKeeper or Oxia, bookie, broker and an object store, fills topics, offloads, trims and deletes, sends a
     forged mark, one that comes before its metadata update and one that cannot be carried out, kills the broker between
-    its metadata update and its deletes (on ZooKeeper), sweeps, undoes a deletion, and then looks in the metadata store,
-    on the bookie and in the bucket what became of each ledger. Ends with 0 only if that is what should have. Everything
-    is stopped at the end.
+    its metadata update and its deletes (on ZooKeeper), once with its own marks and once followed, sweeps, undoes a
+    deletion, and then looks in the metadata store, on the bookie and in the bucket what became of each ledger. Ends
+    with 0 only if that is what should have. Everything is stopped at the end.
 
     With --story switch, two brokers with bookwarden's jar are switched from one bookie cluster to another and back
     while producers and consumers run, and each message is counted. With --story blue-green the clients of one Pulsar

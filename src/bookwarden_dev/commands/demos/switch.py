@@ -8,10 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from bookwarden.bookie_clusters.broker_jar import PACKAGED
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, table_of
 from bookwarden.config import load_settings
-from bookwarden.errors import NotFoundError
+from bookwarden_dev.demo.stage import packaged_jar
 from bookwarden_dev.demo.switch_story import SwitchFinale, SwitchStory
 from bookwarden_dev.devcluster.bookie_clusters import SwitchablePulsar
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
@@ -20,13 +19,12 @@ from bookwarden_dev.devcluster.servers.specs import load_runtime
 
 def play_switch(home: Path, say: Callable[[str], None]) -> SwitchFinale:
     """Run the servers in a home, and play the story; NotFoundError where there is no jar for the brokers."""
-    if not PACKAGED.is_file():
-        raise NotFoundError(f"there is no {PACKAGED}: run `make broker-jar`, or install the wheel of a release")
+    jar = packaged_jar()
     # First the requirements that may be missing, such as Java.
     load_runtime(progress=say)
     # Its lines about each connection that a stopped broker closes would hide the story.
     logging.getLogger("pulsar").setLevel(logging.CRITICAL)
-    with SwitchablePulsar(home, PACKAGED, brokers=[PULSAR_VERSIONS[0]] * 2, progress=say) as pulsar:
+    with SwitchablePulsar(home, jar, brokers=[PULSAR_VERSIONS[0]] * 2, progress=say) as pulsar:
         connection = pulsar.connection()
         file = home / "bookwarden.yaml"
         addresses = {"service_url": connection.service_url, "admin_url": connection.admin_url}

@@ -24,7 +24,7 @@ public final class BookieClustersDriver implements MetadataClientDriver {
     static final String SCHEME = "bookwarden";
     private ClusterFollower follower;
     private BookieUnion bookies;
-    private RoutingLedgerManagerFactory factory;
+    private LedgerManagerFactory factory;
 
     static {
         MetadataDrivers.registerClientDriver(SCHEME, BookieClustersDriver.class);
@@ -36,7 +36,7 @@ public final class BookieClustersDriver implements MetadataClientDriver {
         try {
             follower = ClusterFollower.acquire(Settings.of(conf));
             bookies = new BookieUnion(follower);
-            factory = new RoutingLedgerManagerFactory(follower);
+            factory = Removals.asking(new RoutingLedgerManagerFactory(follower));
             PerClusterPlacementPolicy.wrap(conf, follower);
         } catch (IOException | ConfigurationException e) {
             close();

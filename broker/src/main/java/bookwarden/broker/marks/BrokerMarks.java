@@ -2,6 +2,7 @@ package bookwarden.broker.marks;
 
 import bookwarden.broker.Answers;
 import bookwarden.broker.EphemeralNode;
+import bookwarden.broker.Removals;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -26,23 +27,29 @@ final class BrokerMarks {
     private static final long COUNTS_MILLIS = 30_000;
     /** From one look whether marks are on to the next. */
     private static final long LOOK_MILLIS = 3_000;
+    /** Ledgers that are held, some 70 bytes each. */
+    private static final int HELD = 400_000;
+    /** A broker asks for the removal right after the write; its tries go on for three minutes. */
+    private static final long HELD_MILLIS = 15 * 60_000;
 
     private final MarkSettings settings;
     private final MetadataStoreExtended store;
     private final Outbox outbox;
     private final MarksEnabled enabled;
+    private final HeldLedgers held;
+    /** Null in mode mark. */
+    private final LeftToSweep left;
     private final EphemeralNode live;
     private final long started = System.currentTimeMillis();
-    /** One forwards, and may wait for the deletion topic; the other looks whether marks are on, and says so. */
-    private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(2, task -> {
+    /** One forwards, and may wait for the deletion topic; the others look whether marks are on, and at the sweep. */
+    private final ScheduledExecutorService threads = Executors.newScheduledThreadPool(3, task -> {
         Thread made = new Thread(task, "bookwarden-marks");
         made.setDaemon(true);
         return made;
     });
     private Forwarder forwarder;
     private MarkSender sender;
-    private boolean used;
-    private byte[] counts;
+    private volatile byte[] counts;
     private long counted;
 
     BrokerMarks(MarkSettings settings, MetadataStoreExtended store) {
@@ -51,13 +58,24 @@ final class BrokerMarks {
         String folder = settings.broker() + "-" + UUID.randomUUID().toString().substring(0, 8);
         outbox = new Outbox(store, Outbox.ROOT + "/" + folder, settings.maxBytes(), settings.limitMillis());
         enabled = new MarksEnabled(store, settings.limitMillis());
+        boolean twoPhase = settings.twoPhase() != null;
+        held = new HeldLedgers(twoPhase ? HELD : 0, HELD_MILLIS,
+                () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
+        left = twoPhase ? new LeftToSweep(settings, store, enabled::get, held) : null;
+        if (twoPhase) {
+            Removals.ask(left);
+        }
         live = new EphemeralNode(store, Forwarder.BROKERS + "/" + folder, settings.limitMillis());
     }
 
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
-        used = true;
+        MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, enabled::get,
+                settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
+        if (left != null) {
+            left.start(marking);
+        }
         announce();
         try {
             Answers.within(settings.limitMillis(), store.put(outbox.folder(), new byte[] {}, Optional.of(-1L))).get();
@@ -65,13 +83,12 @@ final class BrokerMarks {
             LOG.error("{} cannot be made, so that writes will go on unmarked: {}", outbox.folder(),
                     Answers.cause(e).toString());
         }
-        return MarkingStore.wrap(wrapped, new NodeValues(), outbox, enabled::get,
-                settings.rememberedBytes(), settings.limitMillis());
+        return marking.proxy();
     }
 
-    /** Return whether the broker asked for the store. */
-    boolean isUsed() {
-        return used;
+    /** Return whether the mode asks BookKeeper's clients to leave ledgers to the sweep, and none of them does. */
+    boolean isNotObeyed() {
+        return left != null && !Removals.isAsked(left);
     }
 
     String folder() {
@@ -84,7 +101,19 @@ final class BrokerMarks {
         forwarder = new Forwarder(settings, store, outbox, exists, sender::send);
         schedule(forwarder::poll, settings.pollMillis());
         schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));
-        LOG.info("ledgers that leave the metadata are marked, in {}", outbox.folder());
+        if (left != null) {
+            schedule(() -> lookAtSweep(exists), settings.pollMillis());
+        }
+        LOG.info("ledgers that leave the metadata are marked, in {}; {}", outbox.folder(), left == null
+                ? "the broker deletes them" : "the sweep alone deletes them");
+    }
+
+    private void lookAtSweep(LongFunction<CompletableFuture<Boolean>> exists) throws InterruptedException {
+        if (left.look(ledger -> !Answers.within(settings.limitMillis(), exists.apply(ledger))
+                .exceptionally(error -> true).join())) {
+            counts = null;
+        }
+        left.save();
     }
 
     /** What is done from time to time; an error is logged, and does not end it. */
@@ -108,6 +137,10 @@ final class BrokerMarks {
         if (enabled.read()) {
             counts = null;
         }
+        if (!enabled.get()) {
+            // What is dropped now is in no outbox.
+            held.clear();
+        }
         announce();
     }
 
@@ -128,7 +161,7 @@ final class BrokerMarks {
 
     private byte[] value() throws JsonProcessingException {
         ObjectNode fields = JSON.createObjectNode();
-        fields.put("format", 1).put("broker", settings.broker()).put("mode", MarkSettings.MARK);
+        fields.put("format", 1).put("broker", settings.broker()).put("mode", settings.mode());
         fields.put("enabled", enabled.get());
         fields.put("host", EphemeralNode.host()).put("pid", ProcessHandle.current().pid());
         fields.put("jar", EphemeralNode.jar()).put("started", started).put("time", System.currentTimeMillis());
@@ -136,6 +169,12 @@ final class BrokerMarks {
         fields.put("outboxBytes", outbox.bytes());
         fields.put("oldestSeconds", forwarder == null ? 0 : forwarder.oldestMillis() / 1000);
         fields.put("unmarkedWrites", outbox.unmarked());
+        if (left != null) {
+            fields.putObject("leftToSweep").put("ledgers", left.progress().ledgers())
+                    .put("bytes", left.progress().bytes()).put("oldestSeconds", left.progress().oldestMillis() / 1000)
+                    .put("maxSeconds", settings.twoPhase().maxAgeMillis() / 1000)
+                    .put("maxBytes", settings.twoPhase().maxBytes()).put("exceeded", left.exceeded());
+        }
         ObjectNode stored = fields.putObject("stored");
         for (Kind each : Kind.values()) {
             stored.put(each.component, (long) MarkMetrics.STORED.labels(each.component).get());
@@ -154,6 +193,9 @@ final class BrokerMarks {
     /** Stop to forward; what is in the outbox is forwarded after the next start. */
     void close() {
         threads.shutdownNow();
+        if (left != null) {
+            Removals.end(left);
+        }
         if (sender != null) {
             sender.close();
         }

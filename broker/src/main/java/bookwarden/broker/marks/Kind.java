@@ -2,6 +2,7 @@ package bookwarden.broker.marks;
 
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /** The kinds of ledgers in BookKeeper, as src/bookwarden/ledgers/kinds has them. */
 enum Kind {
@@ -27,6 +28,16 @@ enum Kind {
             case DATA -> ledgers.data();
             case CURSOR -> ledgers.cursors();
             case BUCKET -> ledgers.buckets();
+        };
+    }
+
+    /** Return this one ledger of the kind. */
+    NamedLedgers only(long ledger) {
+        long[] ids = {ledger};
+        return switch (this) {
+            case DATA -> NamedLedgers.ofTopic(ids, new long[] {}, List.of());
+            case CURSOR -> NamedLedgers.ofCursor(ledger, new long[] {});
+            case BUCKET -> NamedLedgers.ofCursor(-1, ids);
         };
     }
 

@@ -29,6 +29,17 @@ final class MarkMetrics {
             "Bytes that this broker has in the outbox.").register();
     static final Gauge OLDEST = Gauge.build("bookwarden_outbox_oldest_seconds",
             "Age of the oldest node of the outbox that this broker forwards; 0 if there is none.").register();
+    static final Counter LEFT = Counter.build("bookwarden_ledgers_left_to_sweep_total",
+            "Ledgers that the broker did not delete, since the sweep does (mode two-phase).").register();
+    static final Gauge LEFT_LEDGERS = Gauge.build("bookwarden_left_to_sweep_ledgers",
+            "Ledgers left to the sweep that it has not deleted yet, about.").register();
+    static final Gauge LEFT_BYTES = Gauge.build("bookwarden_left_to_sweep_bytes",
+            "Bytes of the ledgers left to the sweep that it has not deleted yet, about, with their copies.").register();
+    static final Gauge LEFT_OLDEST = Gauge.build("bookwarden_left_to_sweep_oldest_seconds",
+            "Age of the oldest ledger left to the sweep; 0 if there is none.").register();
+    static final Gauge EXCEEDED = Gauge.build("bookwarden_left_to_sweep_limit_exceeded",
+            "1 while the sweep is behind by more than a limit, so that the broker deletes ledgers by itself.")
+            .labelNames("limit").register();
     static final Gauge WAITING = Gauge.build("bookwarden_outbox_waiting_for_topic",
             "1 while there are marks to send and no deletion topic that keeps them.").register();
 
@@ -43,6 +54,7 @@ final class MarkMetrics {
             FAILED.labels(type);
         });
         List.of("error", "full", "read", "store").forEach(UNMARKED::labels);
+        List.of("age", "bytes").forEach(EXCEEDED::labels);
     }
 
     private MarkMetrics() {

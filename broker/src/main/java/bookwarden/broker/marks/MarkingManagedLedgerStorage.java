@@ -5,6 +5,7 @@ import bookwarden.broker.EphemeralNode;
 import io.netty.channel.EventLoopGroup;
 import io.opentelemetry.api.OpenTelemetry;
 import java.io.IOException;
+import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.mledger.ManagedLedgerFactoryConfig;
@@ -24,21 +25,33 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactory {
     private static final String RELEASES = "broker marks need Pulsar 4.0.4 or later: take the line "
             + "managedLedgerStorageClassName out of broker.conf of this broker";
+    private static final String HOOK = "createManagedLedgerFactory";
+    private static final String DRIVER = "bookwardenMarks=two-phase leaves deletes to the sweep, and this broker would "
+            + "delete ledgers all the same: it needs a bookkeeperMetadataServiceUri that is empty, or begins with "
+            + "metadata-store: or bookwarden:, and is '";
     private BrokerMarks marks;
 
     @Override
     public void initialize(ServiceConfiguration conf, MetadataStoreExtended store, BookKeeperClientFactory bookkeeper,
                            EventLoopGroup eventLoops, OpenTelemetry telemetry) throws Exception {
+        requireHook(ManagedLedgerClientFactory.class);
         MarkSettings settings = MarkSettings.of(conf);
         marks = new BrokerMarks(settings, store);
         super.initialize(conf, store, bookkeeper, eventLoops, telemetry);
-        if (!marks.isUsed()) {
+        if (marks.isNotObeyed()) {
             close();
-            throw new UnsupportedOperationException(RELEASES);
+            throw new IllegalArgumentException(DRIVER + conf.getBookkeeperMetadataStoreUrl() + "'");
         }
         BookKeeper client = ((BookkeeperManagedLedgerStorageClass) getDefaultStorageClass()).getBookKeeperClient();
         marks.start(ledger -> exists(client, ledger), new MarkSender(store, () -> MarkSender.connect(conf),
                 "dropped by broker " + EphemeralNode.host(), settings.limitMillis()));
+    }
+
+    /** Refuse a release whose storage never asks for the store that managed ledgers get: 4.0.0 to 4.0.3. */
+    static void requireHook(Class<?> storage) {
+        if (Arrays.stream(storage.getDeclaredMethods()).noneMatch(each -> each.getName().equals(HOOK))) {
+            throw new UnsupportedOperationException(RELEASES);
+        }
     }
 
     /** Return whether BookKeeper has a ledger; where that cannot be said it may have it. */

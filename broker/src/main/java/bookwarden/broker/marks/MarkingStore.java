@@ -7,10 +7,14 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.BiConsumer;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
@@ -29,36 +33,62 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
  */
 final class MarkingStore implements InvocationHandler {
     private static final int DELETE_TRIES = 5;
-    private static final CompletableFuture<Void> DONE = CompletableFuture.completedFuture(null);
+    private static final long[] NOTHING = {};
+    private static final CompletableFuture<long[]> DONE = CompletableFuture.completedFuture(NOTHING);
 
     private final MetadataStoreExtended store;
     private final NodeValues values;
     private final Outbox outbox;
+    private final HeldLedgers held;
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
-    private MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, BooleanSupplier enabled,
-                         long rememberedBytes, long limitMillis) {
+    /**
+     * @param held learns what is in the outbox before the write goes on
+     * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
+     */
+    MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, HeldLedgers held,
+                 BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
         this.limitMillis = limitMillis;
         this.enabled = enabled;
         this.store = store;
         this.values = values;
         this.outbox = outbox;
+        this.held = held;
         known = Caffeine.newBuilder().maximumWeight(rememberedBytes)
                 .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
     }
 
-    /**
-     * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
-     */
-    static MetadataStoreExtended wrap(MetadataStoreExtended store, NodeValues values, Outbox outbox,
-                                      BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
+    /** Return the store that managed ledgers get. */
+    MetadataStoreExtended proxy() {
         return (MetadataStoreExtended) Proxy.newProxyInstance(MarkingStore.class.getClassLoader(),
-                new Class<?>[] {MetadataStoreExtended.class},
-                new MarkingStore(store, values, outbox, enabled, rememberedBytes, limitMillis));
+                new Class<?>[] {MetadataStoreExtended.class}, this);
+    }
+
+    /**
+     * Mark a ledger that the broker removes while its node still names it, as it does when it deletes a topic: the node
+     * goes afterwards. Return whether it is in the outbox; false where the node does not name it.
+     */
+    CompletableFuture<Boolean> markNamed(NodePath node, Kind kind, long ledger) {
+        Known remembered = known.getIfPresent(node.path());
+        CompletableFuture<Known> value = remembered != null ? CompletableFuture.completedFuture(remembered)
+                : read(node.path()).thenApply(found -> {
+                    found.ifPresent(each -> remember(node.path(), each));
+                    return found.isEmpty() ? new Known(0, new byte[] {}) : known.getIfPresent(node.path());
+                });
+        return value.thenCompose(now -> {
+            try {
+                if (now == null || Arrays.binarySearch(kind.ids(now.ledgers(values, node)), ledger) < 0) {
+                    return CompletableFuture.completedFuture(false);
+                }
+            } catch (ReflectiveOperationException e) {
+                throw new CompletionException(e);
+            }
+            return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger)));
+        });
     }
 
     /** The value of a node, of which most are never needed: it is parsed when it is. */
@@ -136,18 +166,26 @@ final class MarkingStore implements InvocationHandler {
                                         Supplier<CompletableFuture<Stat>> write) {
         return inOrder(node, path, write, left -> {
             Known next = new Known(0, value);
-            CompletableFuture<Void> marked = markPut(node, path, next, expected);
-            Supplier<CompletableFuture<Stat>> go = () -> {
+            CompletableFuture<long[]> marked = markPut(node, path, next, expected);
+            Function<long[], CompletableFuture<Stat>> go = dropped -> {
                 CompletableFuture<Stat> written = write.get();
                 left.complete(null);
-                return after(written, (stat, error) -> remember(path, stat, next));
+                return after(written, (stat, error) -> {
+                    remember(path, stat, next);
+                    if (error != null) {
+                        held.release(dropped);
+                    }
+                });
             };
-            return marked.isDone() ? go.get() : marked.thenCompose(x -> go.get());
+            return marked.isDone() ? go.apply(marked.join()) : marked.thenCompose(go);
         });
     }
 
-    /** Mark what a put drops; the answer never fails, and is there at once if that is nothing. */
-    private CompletableFuture<Void> markPut(NodePath node, String path, Known next, Optional<Long> expected) {
+    /**
+     * Mark what a put drops, and return what of it is in BookKeeper; the answer never fails, and is there at once if
+     * that is nothing.
+     */
+    private CompletableFuture<long[]> markPut(NodePath node, String path, Known next, Optional<Long> expected) {
         if (!enabled.getAsBoolean() || expected.isPresent() && expected.get() < 0) {
             return DONE;
         }
@@ -159,26 +197,43 @@ final class MarkingStore implements InvocationHandler {
             return safely(node, read(path).thenCompose(found -> found.isEmpty() ? DONE
                     : mark(node, new Known(0, found.get().getValue()), next)));
         } catch (Throwable e) {
-            outbox.countUnmarked("error", node, e);
+            countUnmarked("error", node, e);
             return DONE;
         }
     }
 
-    private CompletableFuture<Void> mark(NodePath node, Known before, Known next) {
+    private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
             NamedLedgers dropped = before.ledgers(values, node).without(next.ledgers(values, node));
-            return dropped.isEmpty() ? DONE : outbox.add(new Drop(node, System.currentTimeMillis(), dropped));
+            if (dropped.isEmpty()) {
+                return DONE;
+            }
+            long[] ledgers = dropped.inBookKeeper().toArray();
+            return outbox.add(new Drop(node, System.currentTimeMillis(), dropped)).thenApply(durable -> {
+                if (durable) {
+                    held.add(ledgers);
+                } else {
+                    held.release(ledgers);
+                }
+                return ledgers;
+            });
         } catch (Throwable e) {
-            outbox.countUnmarked("error", node, e);
+            countUnmarked("error", node, e);
             return DONE;
         }
     }
 
-    private CompletableFuture<Void> safely(NodePath node, CompletableFuture<Void> marked) {
+    private CompletableFuture<long[]> safely(NodePath node, CompletableFuture<long[]> marked) {
         return marked.exceptionally(error -> {
-            outbox.countUnmarked("read", node, error);
-            return null;
+            countUnmarked("read", node, error);
+            return NOTHING;
         });
+    }
+
+    /** Count a write that drops ledgers which are not known: any that is held may be among them. */
+    private void countUnmarked(String reason, NodePath node, Throwable error) {
+        held.clear();
+        outbox.countUnmarked(reason, node, error);
     }
 
     /**
@@ -187,9 +242,13 @@ final class MarkingStore implements InvocationHandler {
      */
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
                                            Function<Optional<Long>, CompletableFuture<Void>> write) {
+        List<long[]> dropped = new CopyOnWriteArrayList<>();
         return inOrder(node, path, () -> write.apply(expected), left -> after(
-                enabled.getAsBoolean() ? delete(node, path, expected, write, 1) : write.apply(expected),
+                enabled.getAsBoolean() ? delete(node, path, expected, write, dropped, 1) : write.apply(expected),
                 (x, error) -> {
+                    if (error != null) {
+                        dropped.forEach(held::release);
+                    }
                     // What is created next begins with the first version again.
                     known.invalidate(path);
                     left.complete(null);
@@ -197,9 +256,10 @@ final class MarkingStore implements InvocationHandler {
     }
 
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
-                                           Function<Optional<Long>, CompletableFuture<Void>> write, int attempt) {
+                                           Function<Optional<Long>, CompletableFuture<Void>> write,
+                                           List<long[]> dropped, int attempt) {
         CompletableFuture<Optional<Long>> version = read(path).exceptionally(error -> {
-            outbox.countUnmarked("read", node, error);
+            countUnmarked("read", node, error);
             return Optional.empty();
         }).thenCompose(found -> {
             if (found.isEmpty()) {
@@ -207,14 +267,17 @@ final class MarkingStore implements InvocationHandler {
             }
             Known before = new Known(0, found.get().getValue());
             Optional<Long> there = Optional.of(found.get().getStat().getVersion());
-            return mark(node, before, new Known(0, new byte[] {})).thenApply(
-                    x -> expected.isPresent() || attempt > DELETE_TRIES ? expected : there);
+            return mark(node, before, new Known(0, new byte[] {})).thenApply(ledgers -> {
+                dropped.add(ledgers);
+                return expected.isPresent() || attempt > DELETE_TRIES ? expected : there;
+            });
         });
         return version.thenCompose(write).handle((x, error) -> {
             boolean again = Answers.cause(error) instanceof MetadataStoreException.BadVersionException
                     && expected.isEmpty() && attempt <= DELETE_TRIES;
-            return again ? delete(node, path, expected, write, attempt + 1)
-                    : error == null ? DONE : CompletableFuture.<Void>failedFuture(Answers.cause(error));
+            return again ? delete(node, path, expected, write, dropped, attempt + 1)
+                    : error == null ? CompletableFuture.<Void>completedFuture(null)
+                            : CompletableFuture.<Void>failedFuture(Answers.cause(error));
         }).thenCompose(answer -> answer);
     }
 
@@ -254,7 +317,7 @@ final class MarkingStore implements InvocationHandler {
                 if (left.isDone()) {
                     throw e;
                 }
-                outbox.countUnmarked("error", node, e);
+                countUnmarked("error", node, e);
                 CompletableFuture<T> written = unchanged.get();
                 left.complete(null);
                 return written;

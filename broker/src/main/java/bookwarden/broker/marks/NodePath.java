@@ -27,6 +27,17 @@ record NodePath(String managedLedger, String cursor) {
         return new NodePath(String.join("/", Arrays.copyOf(names, domain + 2)), cursor);
     }
 
+    /** Return the node of a managed ledger, or of a cursor of it; null for what is no name of one. */
+    static NodePath of(String managedLedger, String cursor) {
+        NodePath found = of(ROOT + managedLedger);
+        return found == null || found.cursor != null ? null : new NodePath(managedLedger, cursor);
+    }
+
+    /** Return the path of the node. */
+    String path() {
+        return ROOT + this;
+    }
+
     @Override
     public String toString() {
         return cursor == null ? managedLedger : managedLedger + "/" + cursor;

@@ -47,7 +47,7 @@ final class Outbox {
     private final Map<Long, byte[]> retries = new LinkedHashMap<>();
     private String reported = "";
 
-    private record Waiting(Drop drop, CompletableFuture<Void> answer) {
+    private record Waiting(Drop drop, CompletableFuture<Boolean> answer) {
     }
 
     /**
@@ -80,9 +80,12 @@ final class Outbox {
         return unmarked.get();
     }
 
-    /** Add a drop. The answer comes when it is durable, or the write has to go on without that; it never fails. */
-    CompletableFuture<Void> add(Drop drop) {
-        CompletableFuture<Void> answer = new CompletableFuture<>();
+    /**
+     * Add a drop. The answer comes when it is durable, or, with false, the write has to go on without that; it never
+     * fails.
+     */
+    CompletableFuture<Boolean> add(Drop drop) {
+        CompletableFuture<Boolean> answer = new CompletableFuture<>();
         synchronized (this) {
             waiting.add(new Waiting(drop, answer));
             if (putting) {
@@ -126,7 +129,9 @@ final class Outbox {
                     }
                 }
             } finally {
-                round.forEach(each -> each.answer.complete(null));
+                for (int index = 0; index < reasons.length; index++) {
+                    round.get(index).answer.complete(error == null && reasons[index] == null);
+                }
             }
         });
     }

@@ -16,8 +16,8 @@ import java.util.stream.LongStream;
 
 /**
  * Nodes of the outbox: JSON, described in docs/broker-marks.md. Ids grow, and each is written as its distance from the
- * one before. A reader refuses a format that it does not know, and ignores fields that it does not know: a former value
- * of the node can be added to a drop without a new format.
+ * one before. A reader ignores fields that it does not know, and keeps a node of a format that it does not know: what
+ * must not be lost with a node, as a former value, needs a new format.
  */
 final class OutboxFormat {
     private static final int FORMAT = 1;

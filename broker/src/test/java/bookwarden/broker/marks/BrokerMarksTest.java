@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Test;
 /** From the write of a managed ledger to the end of its node in the outbox, and what the broker says of itself. */
 class BrokerMarksTest {
     private static final MarkSettings SETTINGS =
-            new MarkSettings("b1:8080", 100, 200, 200, 20, 1 << 20, 1 << 20, 500);
+            new MarkSettings("b1:8080", null, 100, 200, 200, 20, 1 << 20, 1 << 20, 500);
     private WatchedStore watched;
 
     @BeforeEach

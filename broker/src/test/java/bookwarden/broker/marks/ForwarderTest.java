@@ -290,7 +290,7 @@ class ForwarderTest {
     }
 
     private static MarkSettings settings(long checkAfterMillis, long sendAfterMillis) {
-        return new MarkSettings(BROKER, checkAfterMillis, sendAfterMillis, 200, 50, 1 << 20, 1 << 20, 500);
+        return new MarkSettings(BROKER, null, checkAfterMillis, sendAfterMillis, 200, 50, 1 << 20, 1 << 20, 500);
     }
 
     private boolean send(List<Mark> marks) {

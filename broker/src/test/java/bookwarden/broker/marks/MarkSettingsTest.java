@@ -8,6 +8,7 @@ import java.util.Optional;
 import java.util.Properties;
 import org.apache.pulsar.broker.ManagedLedgerClientFactory;
 import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.broker.storage.ManagedLedgerStorage;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -25,8 +26,18 @@ class MarkSettingsTest {
         assertEquals(7_000, MarkSettings.of(conf("bookwardenMarksSendAfterSeconds", "7")).sendAfterMillis());
     }
 
+    @Test
+    void inTwoPhaseModeMarksAreSentAtOnceAndTheSweepMayBeBehindForTwoDays() {
+        MarkSettings stock = MarkSettings.of(conf("bookwardenMarks", "two-phase"));
+        assertEquals("two-phase", stock.mode());
+        assertEquals(0, stock.checkAfterMillis());
+        assertEquals(0, stock.sendAfterMillis());
+        assertEquals(new MarkSettings.Limits(172_800_000, 107_374_182_400L), stock.twoPhase());
+        assertEquals("mark", MarkSettings.of(conf("bookwardenMarks", "mark")).mode());
+    }
+
     @ParameterizedTest
-    @CsvSource({"bookwardenMarks, two-phase", "bookwardenMarksCheckAfterSeconds, soon",
+    @CsvSource({"bookwardenMarks, other", "bookwardenMarksCheckAfterSeconds, soon",
         "bookwardenMarksSendAfterSeconds, -1"})
     void whatIsRefused(String name, String value) {
         String message = assertThrows(IllegalArgumentException.class, () -> MarkSettings.of(conf(name, value)))
@@ -49,6 +60,11 @@ class MarkSettingsTest {
         assertTrue(assertThrows(UnsupportedOperationException.class,
                 () -> storage.initialize(null, null, null, null)).getMessage().contains("4.0.4"));
         assertEquals(ManagedLedgerClientFactory.class, MarkingManagedLedgerStorage.class.getSuperclass());
+        // 4.0.0 to 4.0.3 have what 3.x has not, but never ask for the store.
+        MarkingManagedLedgerStorage.requireHook(ManagedLedgerClientFactory.class);
+        assertTrue(assertThrows(UnsupportedOperationException.class,
+                () -> MarkingManagedLedgerStorage.requireHook(ManagedLedgerStorage.class)).getMessage()
+                .contains("4.0.4"));
     }
 
     private static ServiceConfiguration conf(String name, String value) {

@@ -35,6 +35,7 @@ class MarkingStoreTest {
     private WatchedStore watched;
     private Outbox outbox;
     private MetadataStoreExtended marking;
+    private final HeldLedgers held = new HeldLedgers(1000, 60_000, System::currentTimeMillis);
     private boolean enabled = true;
 
     @BeforeEach
@@ -50,7 +51,8 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return MarkingStore.wrap(watched.store, new NodeValues(), outbox, () -> enabled, 1 << 20, limitMillis);
+        return new MarkingStore(watched.store, new NodeValues(), outbox, held, () -> enabled, 1 << 20, limitMillis)
+                .proxy();
     }
 
     @Test
@@ -272,7 +274,8 @@ class MarkingStoreTest {
     void aNodeThatIsThereAlreadyIsOurOwnRepeatedPut() throws Exception {
         long version = created(1, 2);
         outbox = new Outbox(lost(), FOLDER, 1 << 20, 500);
-        marking = MarkingStore.wrap(watched.store, new NodeValues(), outbox, () -> enabled, 1 << 20, 500);
+        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, () -> enabled, 1 << 20, 500)
+                .proxy();
         put(TOPIC, topic(2), version);
         assertEquals(0, outbox.unmarked());
         assertEquals(List.of(NODE + "data 1"), watched.outbox(FOLDER));

@@ -1,0 +1,91 @@
+"""Brokers that cannot mark: which do not start, and that writes go on where the outbox may not be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
+from bookwarden.errors import ServerError
+from bookwarden.metastore.urls import open_store
+from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT, decode_marking_broker
+from bookwarden_dev.devcluster import DevCluster
+from servers.deletion_site import DeletionSite
+from servers.marking_brokers import MarkingGround, marking, run
+from servers.pool import Clusters
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Iterator[DevCluster]:
+    taken = clusters.taken(marking(bookwardenMarks="two-phase"))
+    yield taken
+    taken.kill()
+
+
+def test_a_broker_that_could_not_keep_its_word_does_not_start(cluster: DevCluster) -> None:
+    zookeeper = cluster.store_url.removeprefix("zk:")
+    settings = cluster.options.broker_settings
+    cluster.broker.kill()
+    for lines, reason in (
+        ({"metadataSyncEventTopic": "persistent://pulsar/system/events"}, "metadataSyncEventTopic is set"),
+        ({"bookwardenMarks": "never"}, "the modes of this jar are mark and two-phase"),
+        (
+            {"bookkeeperMetadataServiceUri": f"zk+hierarchical://{zookeeper}/ledgers"},
+            "it needs a bookkeeperMetadataServiceUri that is empty",
+        ),
+    ):
+        before = dict(settings)
+        settings.update(lines)  # type: ignore[attr-defined]  # a dict
+        with pytest.raises(ServerError):
+            cluster.broker.start()
+        assert reason in cluster.broker.log_since_start()
+        settings.clear()  # type: ignore[attr-defined]
+        settings.update(before)  # type: ignore[attr-defined]
+    cluster.broker.start()
+
+
+def test_where_the_outbox_may_not_be_written_writes_go_on_and_the_broker_deletes(
+    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path)
+    operator = KazooClient(hosts=cluster.store_url.removeprefix("zk:"))
+    operator.start()
+    with (
+        closing(MarkingGround(cluster.connection(), site)) as at,
+        closing(at.connection.client()) as client,
+        closing(open_store(cluster.store_url)) as store,
+    ):
+        topic = at.topic("refused")
+        client.subscribe(topic, "sub").close()
+        left = at.trim(client, topic)
+        (name,) = store.list_children(MARKING_BROKERS)
+        root = f"{OUTBOX_ROOT}/{name}"
+        paths = [OUTBOX_ROOT, root, *(f"{root}/{block}" for block in store.list_children(root))]
+        for path in paths:
+            operator.set_acls(path, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+        try:
+            refused = at.trim(client, topic)
+            # What is not in the outbox the broker deletes, and nothing else.
+            eventually(lambda: not any(at.swept.exists(ledger_id) for ledger_id in refused - left), 60)
+            assert all(at.swept.exists(ledger_id) for ledger_id in left)
+        finally:
+            for path in paths:
+                operator.set_acls(path, OPEN_ACL_UNSAFE)
+            operator.stop()
+            operator.close()
+
+        def unmarked() -> int:
+            node = store.get(f"{MARKING_BROKERS}/{name}")
+            return 0 if node is None else decode_marking_broker(node.value).unmarked_writes
+
+        eventually(unmarked, 60)
+        assert run(site, "status", codes=(27,))["unmarked_writes"] > 0
+        again = at.trim(client, topic)
+        assert all(at.swept.exists(ledger_id) for ledger_id in again - refused - left)
