@@ -16,7 +16,8 @@
 # make soak STORM=follow  topics live and brokers leave ledgers behind, while follow, ZooKeeper and leaders of Oxia go, a namespace of 100,000
 #              topics too, and the metadata is moved; 40 minutes; KILLS, SEED, ACTS="life kills vanish leaders move" for some of it
 # make soak STORM=broker-marks  brokers that mark, through ten minutes of every kind of drop, 20 kills, and a ZooKeeper that goes: by its own
-#              log each ledger is in the outbox before it leaves its node; KILLS, SEED, VERSION=4.2.4, ACTS="life kills store" for some of it
+#              log each ledger is in the outbox before it leaves its node; KILLS, SEED, VERSION=4.2.4, MODE=two-phase,
+#              ACTS="life kills topic many store" for some of it
 # make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
 #              that replicates; 200 topics with late consumers, and 200 whose broker is killed, TOPICS; VERSIONS=4.2.4:4.2.4 for one pair of
 #              blue and green, ACTS="late killed rows restarted replicated refused" for some of it
@@ -109,7 +110,7 @@ else ifeq ($(STORM),follow)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),broker-marks)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.broker_marks.soak --kills $(or $(KILLS),20) $(if $(SEED),--seed $(SEED)) \
-		$(if $(VERSION),--version $(VERSION)) $(if $(ACTS),--acts $(ACTS))
+		$(if $(VERSION),--version $(VERSION)) $(if $(MODE),--mode $(MODE)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),spark)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.spark_storm.soak --marks $(or $(MARKS),20000) --kills $(or $(KILLS),3) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ACTS),--acts $(ACTS))

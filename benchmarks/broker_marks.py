@@ -35,11 +35,13 @@ ROUNDS: Final = 5
 _ENTRIES: Final = 10
 _TOPIC: Final = "persistent://public/default/published"
 _PATIENCE_S: Final = 120.0
-_STOCK, _NOISE, _MARK = "stock", "a second stock broker", "mark"
+_STOCK, _NOISE, _MARK, _TWO_PHASE = "stock", "a second stock broker", "mark", "two-phase"
+_LINE: Final = {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"}
 _LINES: Final[Mapping[str, Mapping[str, str]]] = {
     _STOCK: {},
     _NOISE: {},
-    _MARK: {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"},
+    _MARK: _LINE,
+    _TWO_PHASE: {**_LINE, "bookwardenMarks": "two-phase"},
 }
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_id_of
 from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, logs_after, read_logs
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
 from bookwarden.wire.pb import managed_ledger_pb2
+from servers.population import ROOT
 
 _BUCKET = "#pulsar.internal.delayed.bucket_"
 # Of a topic's list: /managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC. A cursor is one deeper.
@@ -28,12 +30,16 @@ Key = int | UUID
 class DropsInLog:
     """``dropped`` is what no node names any more, with the node that named it last; ``unmarked`` is what was in no
     outbox when its node was written. Cursors of compaction are left out: their property is no list of what they need.
+
+    ``kept_ms`` says how long each dropped ledger stayed in BookKeeper, of those that were deleted behind their drop.
     """
 
     dropped: dict[Key, str] = field(default_factory=dict)
     unmarked: dict[Key, str] = field(default_factory=dict)
     marked: set[Key] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
+    kept_ms: dict[int, int] = field(default_factory=dict)
+    _dropped_ms: dict[Key, int] = field(default_factory=dict)
     _named: dict[str, frozenset[Key]] = field(default_factory=dict)
 
     @property
@@ -41,15 +47,19 @@ class DropsInLog:
         """The ledgers in BookKeeper among what was dropped."""
         return {key for key in self.dropped if isinstance(key, int)}
 
-    def created(self, path: str, value: bytes) -> None:
+    def created(self, path: str, value: bytes, at_ms: int) -> None:
         """Take a new node into account."""
         if path.startswith(f"{OUTBOX_ROOT}/") and path.count("/") == _OUTBOX_NODES:
             marks = decode_outbox_node(value, "")
             self.marked |= {mark.offload_context.uuid if mark.offload_context else mark.ledger_id for mark in marks}
-        self.written(path, value)
+        self.written(path, value, at_ms)
 
-    def written(self, path: str, value: bytes | None) -> None:
+    def written(self, path: str, value: bytes | None, at_ms: int) -> None:
         """Take a node's value into account, None for one that was deleted."""
+        if value is None and path.startswith(f"{ROOT}/") and "/L" in path:
+            ledger = ledger_id_of(ROOT, path)
+            if ledger is not None and ledger in self._dropped_ms:
+                self.kept_ms[ledger] = at_ms - self._dropped_ms[ledger]
         if not path.startswith("/managed-ledgers/") or path.endswith("/__compaction"):
             return
         before = self._named.get(path, frozenset())
@@ -59,6 +69,7 @@ class DropsInLog:
             self.dropped.pop(key, None)
         for key in before - now:
             self.dropped[key] = path
+            self._dropped_ms[key] = at_ms
             self.kinds[_kind(path, value)] += 1
             if key not in self.marked:
                 self.unmarked[key] = path
@@ -70,11 +81,11 @@ def read_drops(folder: Path) -> DropsInLog:
     for transaction in read_logs(logs_after(folder, 0), 0):
         for change in transaction.changes:
             if isinstance(change, Created):
-                found.created(change.path, change.value)
+                found.created(change.path, change.value, transaction.time_ms)
             elif isinstance(change, Replaced):
-                found.written(change.path, change.value)
+                found.written(change.path, change.value, transaction.time_ms)
             elif isinstance(change, Deleted):
-                found.written(change.path, None)
+                found.written(change.path, None, transaction.time_ms)
     return found
 
 

@@ -59,6 +59,8 @@ _HANDS: Final = 3
 _TOPICS: Final = 20
 # Three tries of a broker's deletes, a minute apart, and a sweep's.
 _GONE_S: Final = 400.0
+#: Of the sweep's deletes, where it alone deletes.
+_DELAY_S: Final = 120
 
 
 def _stock(version: str) -> ClusterOptions:
@@ -71,8 +73,9 @@ def _stock(version: str) -> ClusterOptions:
     )
 
 
-def _marking(version: str) -> ClusterOptions:
+def _marking(version: str, mode: str) -> ClusterOptions:
     lines = {
+        "bookwardenMarks": mode,
         "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
         "bookwardenMarksSendAfterSeconds": str(_SEND_AFTER_S),
     }
@@ -83,11 +86,19 @@ def _marking(version: str) -> ClusterOptions:
 class MarkingSite:
     """A cluster whose broker marks, topics that live on it, and the sweep as a process of its own."""
 
-    def __init__(self, cluster: DevCluster, tenant: str, home: Path) -> None:
+    def __init__(self, cluster: DevCluster, tenant: str, home: Path, delay_s: int) -> None:
         self.cluster = cluster
         self.tenant = tenant
+        self.delay_s = delay_s
+        #: Ledgers that went before the delay was over: where a doubt arose the broker deletes as ever.
+        self.early = 0
         home.mkdir()
         self.site = site_of(cluster, tenant, home)
+        delays = {"deletion.delete_delay_seconds": str(delay_s)}
+        if delay_s:
+            # Each try again is a message, and ten of them a ledger of the retry topic, which is marked as well.
+            delays["deletion.two_phase_deletion_reconsume_later_in_seconds"] = str(delay_s // 2)
+        self.site.overrides = {**self.site.overrides, **delays}
         self.sweep = sweep_process(self.site, home)
         self.set_up()
 
@@ -178,6 +189,10 @@ class MarkingSite:
         assert not drops.unmarked, drops.unmarked
         assert broker.unmarked_writes == 0
         eventually(lambda: not self._left(store, drops), _GONE_S, 2)
+        kept = self.drops().kept_ms
+        early = sum(after < self.delay_s * 1000 for after in kept.values())
+        say(f"{len(kept)} ledgers were deleted behind their drop, {early} of them within {self.delay_s} s")
+        self.early += early
         eventually(self.is_swept, _GONE_S, 1)
 
     def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
@@ -199,6 +214,7 @@ def live(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 60))
             say(f"{dict(done)}")
+    assert site.early == 0
 
 
 def kill(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None]) -> None:
@@ -283,6 +299,7 @@ def main() -> int:
     parser.add_argument("--ledgers", type=int, default=100_000, help="of a topic that is deleted")
     parser.add_argument("--topics", type=int, default=10_000, help="that are made, unloaded and deleted")
     parser.add_argument("--version", default=PLAIN.pulsar, help="of Pulsar")
+    parser.add_argument("--mode", choices=["mark", "two-phase"], default="mark", help="of the brokers")
     parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
     asked = parser.parse_args()
     # What stores and clients say while their servers are away.
@@ -291,14 +308,15 @@ def main() -> int:
     # It stays if anything fails, with all logs.
     home = Path(tempfile.mkdtemp(prefix="bookwarden-soak-"))
     _say(f"seed {asked.seed}, servers in {home}")
+    delay_s = _DELAY_S if asked.mode == "two-phase" else 0
     plays = {"life": live, "kills": kill, "topic": lose_topic, "store": shake_store}
     for act in asked.acts:
         if act == "many":
-            brokers = {"stock": _stock(asked.version), "mark": _marking(asked.version)}
+            brokers = {"stock": _stock(asked.version), asked.mode: _marking(asked.version, asked.mode)}
             compare(home, brokers, asked.ledgers, asked.topics, _say)
             continue
-        with running_until_killed(DevCluster(home / f"pulsar-{act}", _marking(asked.version))) as cluster:
-            plays[act](MarkingSite(cluster, act, home / act), asked, _say)
+        with running_until_killed(DevCluster(home / f"pulsar-{act}", _marking(asked.version, asked.mode))) as cluster:
+            plays[act](MarkingSite(cluster, act, home / act, delay_s), asked, _say)
         _say(f"{act}: {_ACTS[act]}")
     shutil.rmtree(home)
     return 0
