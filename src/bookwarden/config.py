@@ -476,7 +476,9 @@ def _refuse_unknown_variables() -> None:
             continue
         section, _, setting = variable[len(_PREFIX) :].lower().partition("__")
         if not _exists(section, setting.partition("__")[0]):
-            raise ConfigError(f"environment variable {variable} names no setting; conf/bookwarden.yaml has them all")
+            raise ConfigError(
+                f"environment variable {variable} names no setting; `bookwarden docs conf/bookwarden.yaml` has them all"
+            )
 
 
 def _exists(section: str, setting: str) -> bool:
@@ -503,7 +505,7 @@ def _no_such_setting(name: str) -> str:
     ]
     near = get_close_matches(name, known, 1)
     return f"there is no setting {name!r}; " + (
-        f"did you mean {near[0]}?" if near else "conf/bookwarden.yaml has them all"
+        f"did you mean {near[0]}?" if near else "`bookwarden docs conf/bookwarden.yaml` has them all"
     )
 
 

@@ -44,6 +44,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "Move clients to another cluster (PIP-188).",
     ),
     LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
+    LateCommand("docs", "bookwarden.cli.docs:docs", "Show a page of the documents, or where they are."),
     LateCommand("demo", "entry point demo", "Show the main job on a real Pulsar on this machine."),
 )
 
@@ -61,7 +62,11 @@ On your own cluster, looking only:
   bookwarden --config bookwarden.yaml ledger explain 4711
   bookwarden --config bookwarden.yaml inflight
 
-Exit codes, every setting and shell completion: docs/cli.md."""
+\b
+Documents and settings, which messages name as docs/... and conf/...:
+  bookwarden docs                        where they are, and every page
+  bookwarden docs cli                    exit codes, output, shell completion
+  bookwarden docs conf/bookwarden.yaml   every setting"""
 
 
 @click.group(cls=TranslatingGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
