@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +40,9 @@ def find_home() -> Path:
 def _candidates() -> Iterator[Path]:
     package = Path(bookwarden.__file__).parent
     yield package.parents[1]
+    # Imported late: a checkout needs it not.
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         files = distribution("bookwarden").files or ()
     except PackageNotFoundError:

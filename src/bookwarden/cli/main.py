@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -9,6 +12,7 @@ import click
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.placeholders import PlaceholderError, only_helps, placeholders
 
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
@@ -120,4 +124,7 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the command line; the console script."""
+    if only_helps(sys.argv[1:], os.environ):
+        with suppress(PlaceholderError), placeholders():
+            cli(prog_name="bookwarden")
     cli(prog_name="bookwarden")

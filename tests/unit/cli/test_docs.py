@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def test_a_page_goes_through_the_pager_only_on_a_terminal(monkeypatch: pytest.Mo
 def test_of_a_wheel_they_are_below_the_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "lib" / "site-packages" / "bookwarden" / "__init__.py"
     monkeypatch.setattr(bookwarden, "__file__", str(package))
-    monkeypatch.setattr(docs, "distribution", lambda _name: type("Files", (), {"files": None}))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _name: type("Files", (), {"files": None}))
     monkeypatch.setattr(docs.sys, "prefix", str(tmp_path / "prefix"))
     done = run("docs", "undo")
     assert (done.exit_code, done.stdout) == (4, "")
