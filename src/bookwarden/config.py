@@ -391,6 +391,7 @@ class SparkSettings(_Section):
 
     master: str = "local[*]"
     conf: dict[str, str] = Field(default_factory=dict)
+    class_archives: bool = True
 
 
 class Settings(BaseSettings):

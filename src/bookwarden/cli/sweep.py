@@ -143,10 +143,11 @@ def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | No
 
 
 def _sweep(settings: Settings, once: bool) -> SweepEnd:
-    from bookwarden.pipelines.session import running_session
+    from bookwarden.pipelines.session import QUICK_JVM, running_session
     from bookwarden.pipelines.sweep.driver import run_sweep
 
-    with running_session(settings, local=True) as spark:
+    defaults = QUICK_JVM if once else None
+    with running_session(settings, local=True, defaults=defaults, ends_soon=once) as spark:
         return run_sweep(spark, settings, once=once)
 
 

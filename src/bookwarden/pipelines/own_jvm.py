@@ -18,6 +18,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class OwnJvm:
     """A folder for all temporary files of a JVM; None where the JVM is not ours."""
 
     folder: str | None
+    options: tuple[str, ...] = ()  #: Further options of Java.
 
     @property
     def properties(self) -> dict[str, str]:
@@ -38,7 +40,8 @@ class OwnJvm:
         if self.folder is None:
             return {}
         # Java writes its performance data to /tmp/hsperfdata_* in spite of its properties.
-        java = f'"-Djava.io.tmpdir={self.folder}" -XX:-UsePerfData'
+        options = (f"-Djava.io.tmpdir={self.folder}", "-XX:-UsePerfData", *self.options)
+        java = " ".join(f'"{option}"' for option in options)
         return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
 
     def started(self, spark: SparkSession) -> None:
@@ -49,29 +52,32 @@ class OwnJvm:
 
 
 @contextmanager
-def own_jvm() -> Iterator[OwnJvm]:
+def own_jvm(archive: ClassArchive | None = None) -> Iterator[OwnJvm]:
     """Own the JVM of a Spark that is started in the block, and stopped before its end.
 
-    After the block the JVM and its workers have ended, and its temporary files are removed. A JVM that this process
-    already has is left alone, as is that of spark-submit.
+    ``archive`` is of the classes that the JVM loads. After the block the JVM and its workers have ended, and its
+    temporary files are removed. A JVM that this process already has is left alone, as is that of spark-submit.
     """
     if SparkContext._gateway is not None:
         yield OwnJvm(None)
         return
     folder = tempfile.mkdtemp(prefix="bookwarden-spark-")
     try:
-        yield OwnJvm(folder)
+        yield OwnJvm(folder, archive.options if archive else ())
     finally:
-        _end_jvm(folder)
+        ended_well = _end_jvm(folder)
+        if archive is not None:
+            archive.keep(ended_well=ended_well)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_jvm(folder: str) -> None:
+def _end_jvm(folder: str) -> bool:
+    """End the JVM; return whether it ended by itself and well."""
     gateway: Any = SparkContext._gateway
     jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if jvm is None:
         _end_start(folder)
-        return
+        return False
     # The next Spark of this process starts another.
     SparkContext._gateway = SparkContext._jvm = None
     started = [found for pid in descendants(jvm.pid) if pid != jvm.pid and (found := identify(pid))]
@@ -88,6 +94,7 @@ def _end_jvm(folder: str) -> None:
         jvm.kill()
         jvm.wait()
     _end_workers(started)
+    return jvm.returncode == 0
 
 
 def _end_start(folder: str) -> None:
