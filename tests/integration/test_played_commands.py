@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
@@ -39,7 +40,7 @@ TEN = (
 
 
 def stage(installed: Installed, folder: Path) -> Stage:
-    return Stage(installed.folder / "bin", folder, {}, {})
+    return Stage(installed.folder / "bin", folder, {})
 
 
 @pytest.mark.parametrize("path", files_of("alone"), ids=lambda path: path.stem)
@@ -47,13 +48,22 @@ def test_without_servers(path: Path, base: Installed, tmp_path: Path) -> None:
     check(path, stage(base, tmp_path))
 
 
+@pytest.fixture(scope="module")
+def played_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """A cluster of its own, so that nothing is there before."""
+    with DevCluster(tmp_path_factory.mktemp("played") / "dev") as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def on_cluster(
-    pulsar_cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+    played_cluster: DevCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> Callable[[Installed], Stage]:
-    """A stage with topics on the shared cluster, in a namespace of their own."""
-    namespace = make_namespace(pulsar_cluster)
-    site = DeletionSite.of(pulsar_cluster, namespace, tmp_path)
+    """A stage with a topic in a namespace that is named after the file, which decides about partitions."""
+    namespace = f"public/{request.node.callspec.params['path'].stem}"
+    with closing(PulsarAdmin(played_cluster.connection())) as admin:
+        admin.put(f"/namespaces/{namespace}")
+    site = DeletionSite.of(played_cluster, namespace, tmp_path)
     topic = f"persistent://{namespace}/orders"
     with closing(connection_of(site.settings.pulsar).client()) as client:
         client.create_producer(topic).send(b"order")
@@ -62,7 +72,7 @@ def on_cluster(
         found = ManagedLedgers(store).read(TopicName.parse(topic).managed_ledger)
     assert found is not None
     ledger = str(found.info.ledgers[0].ledger_id)
-    settings = settings_of(pulsar_cluster)
+    settings = settings_of(played_cluster)
     deletion = site.settings.deletion
     names = {name: getattr(deletion, name) for name in ("topic", "retry_topic", "dlq_topic")}
     settings["deletion"] |= {**names, "unlisted_grace_seconds": 0}
@@ -71,7 +81,11 @@ def on_cluster(
     file = tmp_path / "bookwarden.yaml"
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     variables = {"BOOKWARDEN_CONFIG": str(file), "TOPIC": topic, "LEDGER": ledger}
-    masks = {namespace: "<namespace>"}
+    masks = (
+        (rf"\b([Ll])edger {ledger}\b", r"\1edger <ledger>"),
+        (rf"(?m)^ *{ledger}(?=  )", "<ledger>"),
+        (rf"\bL0*{ledger}\b", "L<ledger>"),
+    )
     return lambda installed: Stage(installed.folder / "bin", tmp_path, variables, masks)
 
 

@@ -33,17 +33,19 @@ _MASKS: Final = (
     (r"\bprocess \d+", "process <pid>"),
     (r"Python \d+\.\d+\.\d+", "Python <version>"),
     (r"127\.0\.0\.1:\d{2,}", "127.0.0.1:<port>"),
+    (r"(?m)(?<=  )\d+:\d+$", "<position>"),
+    (r"ServletContainer-[0-9a-f]+", "ServletContainer-<id>"),
 )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where commands are played: a program, an empty folder, variables for the command lines, and texts to mask."""
+    """Where commands are played: a program, an empty folder, variables for command lines, and patterns to mask."""
 
     bin_folder: Path
     folder: Path
     variables: Mapping[str, str]
-    masks: Mapping[str, str]
+    masks: tuple[tuple[str, str], ...] = ()
 
     def play(self, script: str) -> str:
         """Play the commands of a file; return the file as it is now."""
@@ -86,11 +88,10 @@ class Stage:
         return {**kept, **own, **self.variables}
 
     def _masked(self, text: str) -> str:
-        known = {**self.masks, str(self.folder): "<folder>", str(self.bin_folder.parent): "<venv>"}
-        for value, name in sorted(known.items(), key=lambda pair: -len(pair[0])):
-            text = text.replace(value, name)
+        for folder, name in ((self.folder, "<folder>"), (self.bin_folder.parent, "<venv>")):
+            text = text.replace(str(folder), name)
         text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "<host>", text)
-        for pattern, name in _MASKS:
+        for pattern, name in (*_MASKS, *self.masks):
             text = re.sub(pattern, name, text)
         # The columns of a table are as wide as what was masked.
         return re.sub(r"(?<=\S) {2,}(?=\S)", "  ", text)

@@ -151,7 +151,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         """Go on with the BrokenPipeError that is being handled."""
-        raise  # noqa: PLE0704
+        raise
 
 
 class TextWriter:
