@@ -76,8 +76,8 @@ def on_cluster(
     deletion = site.settings.deletion
     names = {name: getattr(deletion, name) for name in ("topic", "retry_topic", "dlq_topic")}
     settings["deletion"] |= {**names, "unlisted_grace_seconds": 0}
-    for section, name in (("sweep", "checkpoint"), ("sweep", "outcomes"), ("sweep", "journal"), ("orphans", "folder")):
-        settings[section][name] = str(tmp_path / name)
+    settings["sweep"] = {name: str(tmp_path / "sweep" / name) for name in settings["sweep"]}
+    settings["orphans"]["folder"] = str(tmp_path / "orphans")
     file = tmp_path / "bookwarden.yaml"
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     variables = {"BOOKWARDEN_CONFIG": str(file), "TOPIC": topic, "LEDGER": ledger}
@@ -85,6 +85,7 @@ def on_cluster(
         (rf"\b([Ll])edger {ledger}\b", r"\1edger <ledger>"),
         (rf"(?m)^ *{ledger}(?=  )", "<ledger>"),
         (rf"\bL0*{ledger}\b", "L<ledger>"),
+        (rf'"ledger_id": {ledger}\b', '"ledger_id": <ledger>'),
     )
     return lambda installed: Stage(installed.folder / "bin", tmp_path, variables, masks)
 

@@ -1,12 +1,14 @@
 """Played commands: files that a person can read, of command lines and what each prints, and how they are played.
 
 A line of a file is a comment (``# ...``), a command (``$ ...``, for a shell in an empty folder), a line of its standard
-output, one of its standard error (``! ...``), or its exit code where that is not 0 (``= 4``). What differs from run to
-run is masked: ``<time>``, ``<host>``, and what the test that plays them names.
+output (behind ``| `` where it could be taken for another), one of its standard error (``! ...``), or its exit code
+where that is not 0 (``= 4``). What differs from run to run is masked: ``<time>``, ``<host>``, and what the test that
+plays them names.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import socket
@@ -21,7 +23,7 @@ from servers.installed import FOREIGN
 FOLDER: Final = Path(__file__).parents[1] / "data" / "played"
 #: Set to anything, the files are written anew.
 UPDATE: Final = "UPDATE_PLAYED"
-_COMMAND, _ERROR, _CODE, _COMMENT = "$ ", "! ", "= ", "# "
+_COMMAND, _ERROR, _CODE, _COMMENT, _BEHIND = "$ ", "! ", "= ", "# ", "| "
 _SECONDS: Final = 300
 # In this order.
 _MASKS: Final = (
@@ -34,6 +36,7 @@ _MASKS: Final = (
     (r"Python \d+\.\d+\.\d+", "Python <version>"),
     (r"127\.0\.0\.1:\d{2,}", "127.0.0.1:<port>"),
     (r"(?m)(?<=  )\d+:\d+$", "<position>"),
+    (r"(\d+:){2,}\d+", "<position>"),
     (r"ServletContainer-[0-9a-f]+", "ServletContainer-<id>"),
 )
 
@@ -70,8 +73,7 @@ class Stage:
             env=self._environment(),
             timeout=_SECONDS,
         )
-        # An empty line of the output would end the command for a reader.
-        yield from (line or "." for line in self._masked(done.stdout).splitlines())
+        yield from map(_distinct, self._masked(done.stdout).splitlines())
         yield from (f"{_ERROR}{line}".rstrip() for line in self._masked(done.stderr).splitlines())
         if done.returncode:
             yield f"{_CODE}{done.returncode}"
@@ -97,6 +99,12 @@ class Stage:
         return re.sub(r"(?<=\S) {2,}(?=\S)", "  ", text)
 
 
+def _distinct(line: str) -> str:
+    """Return a line of the output as it cannot be taken for another kind of line."""
+    is_plain = line != "" and not line.startswith((_COMMAND, _ERROR, _CODE, _COMMENT, _BEHIND))
+    return line if is_plain else f"{_BEHIND}{line}".rstrip()
+
+
 def files_of(group: str) -> list[Path]:
     """List the files of a group."""
     return sorted((FOLDER / group).glob("*.txt"))
@@ -109,4 +117,6 @@ def check(path: Path, stage: Stage) -> None:
     if os.environ.get(UPDATE):
         path.write_text(now, encoding="utf-8")
         return
-    assert now.splitlines() == before.splitlines(), f"if this is meant: {UPDATE}=1 pytest {Path(__file__).name}"
+    changes = list(difflib.unified_diff(before.splitlines(), now.splitlines(), path.name, "now", lineterm="", n=3))
+    hint = f"if this is meant: {UPDATE}=1 pytest tests/integration/test_played_commands.py"
+    assert not changes, "\n".join([*changes, hint])
