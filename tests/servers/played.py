@@ -89,14 +89,15 @@ class Stage:
         }
         return {**kept, **own, **self.variables}
 
-    def _masked(self, text: str) -> str:
+    def _masked(self, whole: str) -> str:
+        text = whole
         for folder, name in ((self.folder, "<folder>"), (self.bin_folder.parent, "<venv>")):
             text = text.replace(str(folder), name)
         text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "<host>", text)
         for pattern, name in (*_MASKS, *self.masks):
             text = re.sub(pattern, name, text)
         # The columns of a table are as wide as what was masked.
-        return re.sub(r"(?<=\S) {2,}(?=\S)", "  ", text)
+        return text if text == whole else re.sub(r"(?<=\S) {2,}(?=\S)", "  ", text)
 
 
 def _distinct(line: str) -> str:
