@@ -23,6 +23,7 @@ from benchmarks import (
     scan,
     scan_snapshot,
     source,
+    start,
     sweep,
     switch,
     verify,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[Options], None]] = {
     "copy": copy.run,
     "follow": follow.run,
     "pending": pending.run,
+    "start": start.run,
 }
 
 

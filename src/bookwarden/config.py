@@ -399,6 +399,7 @@ class SparkSettings(_Section):
 
     master: str = "local[*]"
     conf: dict[str, str] = Field(default_factory=dict)
+    class_archives: bool = True
 
 
 class Settings(BaseSettings):
@@ -613,7 +614,7 @@ def _no_such_setting(name: str) -> str:
         return f"there is no setting {name!r}: it is a section; name one of its settings"
     near = get_close_matches(plain, known, 1)
     return f"there is no setting {name!r}; " + (
-        f"did you mean {near[0]}?" if near else "conf/bookwarden.yaml has them all"
+        f"did you mean {near[0]}?" if near else "`bookwarden docs conf/bookwarden.yaml` has them all"
     )
 
 

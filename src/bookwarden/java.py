@@ -23,10 +23,16 @@ class Java:
     version: int  #: The major one, such as 17.
 
 
+def java_executable() -> str | None:
+    """Return the path of JAVA_HOME's Java, which may not be there, else of PATH's; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
+
+
 def find_java() -> Java:
     """Return the Java of JAVA_HOME, else of PATH; raise ServerError if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
-    executable = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    executable = java_executable()
     if executable is None or not os.access(executable, os.X_OK):
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on PATH"
         raise ServerError(f"Java {OLDEST_JAVA} or newer is needed, and {where}: install it (package openjdk-17-jre)")

@@ -12,10 +12,13 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.deletion_site import DeletionSite
+from servers.installed import base, built, wheel, with_spark
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, TroubledStore
 from servers.older_broker import OlderBroker
 from servers.pool import ENTRIES_PER_LEDGER, NEWER, Clusters, ServerPool
 from servers.three_bookies import ThreeBookies
+
+__all__ = ["base", "built", "wheel", "with_spark"]
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wiring.deletion import PhaseOneContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
 from servers.deletion_site import DeletionSite
 from servers.follow.site import LATE_S, FollowingSite
 from servers.object_store import ACCESS_KEY, OFFLOAD_BUCKET, SECRET_KEY, ObjectStore, TroubledStore
-from servers.orphan_grounds import LEDGERS_FOLDER, Refusals
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually
 

@@ -26,6 +26,7 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.java import Java, find_java
+from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
@@ -120,9 +121,9 @@ def quick_spark_home() -> Path:
 
 def quick_spark_options() -> list[str]:
     """Java options for the driver of a Spark in `quick_spark_home`, from its jars alone."""
-    made_of = _identity(find_java(), version("pyspark"))
+    made_of = _identity(find_java(), version("pyspark"), ClassArchive(Path()).options)
     entry = ensure_entry(f"spark-{made_of}", _record_spark, _BESIDE_SPARK)
-    return _use(entry / _SPARK)
+    return list(ClassArchive(entry / _SPARK).options)
 
 
 def _use(archive: Path) -> list[str]:
@@ -138,8 +139,8 @@ def _identity(java: Java, *others: object) -> str:
 def _record_spark(folder: Path) -> Path:
     archives = folder / "archives"
     archives.mkdir()
-    # What Java says of classes that it cannot archive is of no use to anybody.
-    options = f"-XX:ArchiveClassesAtExit={archives / _SPARK} -Xlog:disable -XX:TieredStopAtLevel=1"
+    made = ClassArchive(archives / _SPARK, fresh=archives / _SPARK)
+    options = " ".join((*made.options, "-XX:TieredStopAtLevel=1"))
     submit = f'--driver-java-options "{options}" pyspark-shell'
     environment = {
         **os.environ,

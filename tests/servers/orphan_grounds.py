@@ -1,4 +1,4 @@
-"""The cluster on which orphans are made: its topics, its metadata, and what its ZooKeeper is to refuse."""
+"""The cluster on which orphans are made: its topics and its metadata."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import pulsar
-from kazoo.client import KazooClient
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
-from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers, VersionedCursor
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.ledgers.custom_metadata import identify_holder
@@ -26,41 +23,6 @@ from bookwarden_dev.demo.census import list_ledger_ids
 from bookwarden_dev.devcluster import DevCluster
 from servers.index_answers import is_referenced
 from servers.topic_contents import acknowledge_each, read_back
-
-# That of the first ten thousand ids, as many as no test gets.
-LEDGERS_FOLDER = ledger_path("/ledgers", 0).rpartition("/")[0]
-
-
-class Refusals:
-    """What ZooKeeper refuses everybody until it is lifted: a node cannot be deleted from, or cannot be updated."""
-
-    def __init__(self, store_url: str) -> None:
-        self._client = KazooClient(store_url.removeprefix("zk:"))
-        self._client.start()
-        self._paths: list[str] = []
-
-    def deletes_in(self, path: str) -> None:
-        """Refuse to delete what is directly below the node."""
-        self._allow(path, read=True, write=True, create=True, admin=True)
-
-    def updates_of(self, path: str) -> None:
-        """Refuse to change the node's value."""
-        self._allow(path, read=True, create=True, delete=True, admin=True)
-
-    def lift(self) -> None:
-        """Allow everything again."""
-        for path in self._paths:
-            self._client.set_acls(path, OPEN_ACL_UNSAFE)
-        self._paths.clear()
-
-    def close(self) -> None:
-        self.lift()
-        self._client.stop()
-        self._client.close()
-
-    def _allow(self, path: str, **permissions: bool) -> None:
-        self._client.set_acls(path, [make_acl("world", "anyone", **permissions)])
-        self._paths.append(path)
 
 
 @dataclass

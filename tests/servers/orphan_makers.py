@@ -30,7 +30,8 @@ from bookwarden.ledgers.kinds import (
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.classes import Cause
-from servers.orphan_grounds import LEDGERS_FOLDER, Grounds, Refusals
+from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
+from servers.orphan_grounds import Grounds
 from servers.pool import ENTRIES_PER_LEDGER
 from servers.waiting import eventually
 

@@ -64,5 +64,5 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
 def _follow(settings: Settings, once: bool) -> FollowEnd:
     from bookwarden.pipelines.follow.driver import follow_session, run_follow
 
-    with follow_session(settings) as spark:
+    with follow_session(settings, once=once) as spark:
         return run_follow(spark, settings, once=once)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from bookwarden.background import is_any_unawaited
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.placeholders import PlaceholderError, only_helps, placeholders
 
 # In the order of their use. Each imports its command when it is called.
 COMMANDS: tuple[LateCommand, ...] = (
@@ -48,6 +50,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "Move clients to another cluster (PIP-188).",
     ),
     LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
+    LateCommand("docs", "bookwarden.cli.docs:docs", "Show a page of the documents, or where they are."),
     LateCommand("demo", "entry point demo", "Show the main job on a real Pulsar on this machine."),
 )
 
@@ -66,7 +69,11 @@ On your own cluster, looking only:
   bookwarden --config bookwarden.yaml ledger explain 4711
   bookwarden --config bookwarden.yaml inflight
 
-Exit codes, every setting and shell completion: docs/cli.md."""
+\b
+Documents and settings, which messages name as docs/... and conf/...:
+  bookwarden docs                        where they are, and every page
+  bookwarden docs cli                    exit codes, output, shell completion
+  bookwarden docs conf/bookwarden.yaml   every setting"""
 
 
 @click.group(cls=TranslatingGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -120,6 +127,9 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the command line; the console script."""
+    if only_helps(sys.argv[1:], os.environ):
+        with suppress(PlaceholderError), placeholders():
+            cli(prog_name="bookwarden")
     try:
         cli(prog_name="bookwarden")
     except SystemExit as ended:

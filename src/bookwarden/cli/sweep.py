@@ -144,14 +144,15 @@ def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | No
 
 
 def _sweep(invocation: Invocation, once: bool) -> SweepEnd:
-    from bookwarden.pipelines.session import running_session
+    from bookwarden.pipelines.session import QUICK_JVM, running_session
     from bookwarden.pipelines.sweep.driver import run_sweep
 
     settings = invocation.settings
     progress = SaidProgress(invocation, "marks", about=True)
     due = _due(settings) if once else 0
     invocation.say(STARTING_SPARK)
-    with running_session(settings, local=True) as spark:
+    defaults = QUICK_JVM if once else None
+    with running_session(settings, local=True, defaults=defaults, ends_soon=once) as spark:
         return run_sweep(spark, settings, once=once, on_swept=partial(progress.tell, total=due) if due else None)
 
 

@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden.pipelines.jvm_output import LOG_CONFIGURATION, JvmOutput
 from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
 
@@ -34,6 +35,7 @@ class OwnJvm:
 
     folder: str | None
     output: JvmOutput | None = None
+    options: tuple[str, ...] = ()  #: Further options of Java.
 
     @property
     def properties(self) -> dict[str, str]:
@@ -41,9 +43,10 @@ class OwnJvm:
         if self.folder is None:
             return {}
         # Java writes its performance data to /tmp/hsperfdata_* in spite of its properties.
-        java = f'"-Djava.io.tmpdir={self.folder}" -XX:-UsePerfData'
-        log = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'
-        return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": f"{java} {log}"}
+        log = f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"
+        options = (f"-Djava.io.tmpdir={self.folder}", "-XX:-UsePerfData", log, *self.options)
+        java = " ".join(f'"{option}"' for option in options)
+        return {"spark.local.dir": self.folder, "spark.driver.defaultJavaOptions": java}
 
     def launch(self, properties: Mapping[str, str]) -> None:
         """Start the JVM with these Spark properties; its output is for Python's log, where PySpark gives it our own."""
@@ -67,11 +70,11 @@ class OwnJvm:
 
 
 @contextmanager
-def own_jvm() -> Iterator[OwnJvm]:
+def own_jvm(archive: ClassArchive | None = None) -> Iterator[OwnJvm]:
     """Own the JVM of a Spark that is started in the block, and stopped before its end.
 
-    After the block the JVM and its workers have ended, and its temporary files are removed. A JVM that this process
-    already has is left alone, as is that of spark-submit.
+    ``archive`` is of the classes that the JVM loads. After the block the JVM and its workers have ended, and its
+    temporary files are removed. A JVM that this process already has is left alone, as is that of spark-submit.
     """
     if SparkContext._gateway is not None:
         yield OwnJvm(None)
@@ -79,19 +82,22 @@ def own_jvm() -> Iterator[OwnJvm]:
     folder = tempfile.mkdtemp(prefix="bookwarden-spark-")
     output = JvmOutput()
     try:
-        yield OwnJvm(folder, output)
+        yield OwnJvm(folder, output, archive.options if archive else ())
     finally:
-        _end_jvm(folder)
+        ended_well = _end_jvm(folder)
         output.ended(_WORKERS_SECONDS)
+        if archive is not None:
+            archive.keep(ended_well=ended_well)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_jvm(folder: str) -> None:
+def _end_jvm(folder: str) -> bool:
+    """End the JVM; return whether it ended by itself and well."""
     gateway: Any = SparkContext._gateway
     jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if jvm is None:
         _end_start(folder)
-        return
+        return False
     # The next Spark of this process starts another.
     SparkContext._gateway = SparkContext._jvm = None
     started = [found for pid in descendants(jvm.pid) if pid != jvm.pid and (found := identify(pid))]
@@ -108,6 +114,7 @@ def _end_jvm(folder: str) -> None:
         jvm.kill()
         jvm.wait()
     _end_workers(started)
+    return jvm.returncode == 0
 
 
 def _end_start(folder: str) -> None:

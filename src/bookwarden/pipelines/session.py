@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
 from bookwarden.errors import SparkError
+from bookwarden.pipelines.class_archive import archive_for
 from bookwarden.pipelines.own_jvm import OwnJvm, own_jvm
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ def spark_properties(settings: Settings, *, local: bool) -> dict[str, str]:
     return {**properties, **settings.spark.conf}
 
 
+# Where the work is done in Python, or soon done: a JVM would spend more on compiling its code well than it gains.
+QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
 @contextmanager
 def running_session(
     settings: Settings,
@@ -62,15 +67,17 @@ def running_session(
     local: bool = False,
     application: str = "bookwarden-ledger-deletion",
     defaults: Mapping[str, str] | None = None,
+    ends_soon: bool = False,
 ) -> Iterator[SparkSession]:
     """Run a Spark session for the block: spark-submit's own, or with `local` one that is started here.
 
-    ``defaults`` are properties of the application, in place of the sweep's. A Spark started here leaves no process and
+    ``defaults`` are properties of the application, in place of the sweep's. ``ends_soon``: its JVM
+    may make an archive of its classes at its end. A Spark started here leaves no process and
     no temporary file; a session that this process has already is taken, and goes on. Raises SparkError when Spark
     cannot be started.
     """
     is_running = SparkSession.getActiveSession() is not None
-    with own_jvm() if local else nullcontext(OwnJvm(None)) as jvm:
+    with _own_jvm(settings, application, ends_soon) if local else nullcontext(OwnJvm(None)) as jvm:
         spark = _session(settings, jvm, application, {**jvm.properties, **(defaults or {})}, local=local)
         try:
             jvm.started(spark)
@@ -78,6 +85,13 @@ def running_session(
         finally:
             if not is_running:
                 end_session(spark)
+
+
+def _own_jvm(settings: Settings, application: str, ends_soon: bool) -> AbstractContextManager[OwnJvm]:
+    archive = None
+    if settings.spark.class_archives:
+        archive = archive_for(application, records=ends_soon, conf=settings.spark.conf)
+    return own_jvm(archive)
 
 
 def _session(
@@ -89,6 +103,8 @@ def _session(
         **defaults,
         **settings.spark.conf,
     }
+    if local and "SPARK_HOME" not in os.environ:
+        properties = {"spark.python.daemon.module": "bookwarden.pipelines.quick_daemon", **properties}
     if local:
         properties["spark.master"] = settings.spark.master
         # The workers that Spark starts beside the driver must find this installation.

@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Table, plain, table_of
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.config import CONFIG_VARIABLE
+from bookwarden.config import CONFIG_VARIABLE, Settings, load_settings
 from bookwarden.errors import RefusedError
 from bookwarden_dev.devcluster.cluster import DevCluster
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
 from bookwarden_dev.devcluster.state import read_state
 from bookwarden_dev.devcluster.status import ServerStatus
 
+if TYPE_CHECKING:
+    from bookwarden_dev.leaks import Leak
+
 DEFAULT_HOME = Path("~/.local/share/bookwarden/dev")
 _SETTINGS_FILE = "bookwarden.yaml"
 _GRACE_SECONDS = 10
+_LEAK_EPILOG = """\b
+See them found and reclaimed:
+  bookwarden follow &                    marks what leaves a node while it runs
+  bookwarden dev leak
+  bookwarden orphans scan                finds each that follow has not marked
+  bookwarden orphans apply --plan PLAN --execute
+  bookwarden sweep --once                deletes what is marked"""
+_LEAK_NEXT = (
+    "Find them: bookwarden orphans scan; then bookwarden orphans apply --plan PLAN --execute marks them, and "
+    "bookwarden sweep --once deletes them. A bookwarden follow that ran meanwhile marks what a node named, after "
+    f"{_GRACE_SECONDS} s."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,67 @@ def down(invocation: Invocation, home: Path) -> None:
 def status(invocation: Invocation, home: Path) -> None:
     """Show which servers run, where they listen, and how to use them."""
     invocation.write(_describe(DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)))
+
+
+@dev.command(epilog=_LEAK_EPILOG)
+@_home
+@click.option(
+    "--pause",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Seconds for which all is healthy, so that a follow that runs sees the topics.",
+)
+@pass_invocation
+def leak(invocation: Invocation, home: Path, pause: float) -> None:
+    """Make ledgers leak, one or more of each kind, to see what finds them.
+
+    In a namespace of its own: a trim that a killed broker did not finish, a topic whose node is removed, a ledger that
+    no list ever had, a cursor's former ledger, and one of a schema. The cluster's broker is killed for it, and started
+    again. Only for a running cluster of `dev up` with its metadata in ZooKeeper.
+    """
+    # Imported late: `dev up` needs no clients of a cluster.
+    from bookwarden.wiring.metadata import MetadataContext
+    from bookwarden_dev.leaks import make_leaks
+
+    cluster = DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)
+    with MetadataContext(_settings_to_leak(cluster, invocation)) as metadata:
+        leaks = make_leaks(cluster, metadata, invocation.say, lambda: _stay_healthy(pause))
+    cells: Cells[Leak] = {
+        Column("kind"): lambda one: one.kind,
+        Column("ledgers", whole=False): lambda one: ", ".join(map(str, one.ledgers)),
+        Column("topic", whole=False): lambda one: one.topic,
+        Column("found by", whole=False): lambda one: ", ".join(one.found_by),
+        Column("how it came about", whole=False): lambda one: one.how,
+    }
+    data = {"leaks": [{**plain(one), "found_by": one.found_by} for one in leaks]}
+    invocation.write(Document(data, (table_of(leaks, cells), Note(_LEAK_NEXT))))
+
+
+def _stay_healthy(seconds: float) -> None:
+    """Wait, since a follow does not see what is named and dropped between two of its looks."""
+    time.sleep(seconds)
+
+
+def _settings_to_leak(cluster: DevCluster, invocation: Invocation) -> Settings:
+    """Return the settings of the cluster; RefusedError where `dev up` did not make it, or other settings are given."""
+    home = cluster.home
+    file = home / _SETTINGS_FILE
+    if not file.is_file():
+        raise RefusedError(f"{home} is no cluster of `bookwarden dev up`: nothing is made to leak elsewhere")
+    given = invocation.config or os.environ.get(CONFIG_VARIABLE)
+    if given is not None and Path(given).expanduser().resolve() != file.resolve():
+        raise RefusedError(f"the settings are {given}, and those of the cluster in {home} are {file}: give these")
+    settings = load_settings(file, invocation.overrides)
+    if settings.metadata_store.urls != (cluster.store_url,):
+        raise RefusedError(f"the settings name another metadata store than the cluster in {home}: nothing leaks there")
+    if cluster.options.metadata != "zookeeper":
+        raise RefusedError(
+            "a broker is made to fail by permissions of ZooKeeper, which Oxia has not: use another --home"
+        )
+    if not all(server.ready for server in cluster.status()):
+        raise RefusedError(f"not all servers in {home} run: start them with `bookwarden dev up`")
+    return settings
 
 
 def _options_of(home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> ClusterOptions:

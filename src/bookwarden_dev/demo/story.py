@@ -43,9 +43,9 @@ from bookwarden_dev.demo.fates import (
     endings,
 )
 from bookwarden_dev.demo.finale import Finale
-from bookwarden_dev.demo.refusal import refused_deletes
 from bookwarden_dev.demo.stage import BUCKET, Stage
 from bookwarden_dev.devcluster import ServerProcess, ServerSpec
+from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
 
 ORDERS, CLICKS, AUDIT, INVOICES, ARCHIVE = "orders", "clicks", "audit", "invoices", "archive"
 FEED, NEWS = "feed", "news"
@@ -162,7 +162,8 @@ class Story:
             return False
 
         self._say(f"the broker trims {name}, and is killed between its metadata update and its deletes")
-        with refused_deletes(self._cluster.store_url):
+        with closing(Refusals(self._cluster.store_url)) as refusals:
+            refusals.deletes_in(LEDGERS_FOLDER)
             topics.keep_nothing(self._admin, name)
             self._wait("the broker to trim", trimmed)
             topics.keep_all(self._admin, name)

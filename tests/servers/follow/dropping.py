@@ -13,7 +13,7 @@ import pulsar
 from bookwarden.errors import PulsarError
 from bookwarden.ledgers.kinds import CompactedHolder, Holder
 from bookwarden.orphans.classes import Cause
-from servers.orphan_grounds import Refusals
+from bookwarden_dev.devcluster.refusals import Refusals
 from servers.orphan_makers import SUBSCRIPTION, BucketMaker, Maker, SchemaMaker
 from servers.topic_contents import compact
 from servers.waiting import eventually

@@ -46,6 +46,17 @@ def written(document: Document, output: io.StringIO, width: int | None = None) -
     return output.getvalue()
 
 
+class Closed(io.StringIO):
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("parts", [(TABLE,), (TABLE, Note("the end"))])
+def test_that_a_pipe_is_closed_is_for_the_caller_to_end(parts: tuple[Table | Note, ...]) -> None:
+    with pytest.raises(BrokenPipeError):
+        written(Document(None, parts), Closed())
+
+
 def test_into_a_pipe_goes_everything_uncut_in_columns() -> None:
     lines = written(Document(None, (TABLE,)), io.StringIO()).splitlines()
     assert lines == [

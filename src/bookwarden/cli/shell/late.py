@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 import click
 
 from bookwarden.cli.shell.invocation import output_option
+from bookwarden.cli.shell.placeholders import PlaceholderError, are_used
 from bookwarden.errors import NotFoundError
 
 #: Of commands that are not of this package.
@@ -31,6 +31,9 @@ class LateCommand(click.Command):
     def load(self) -> click.Command:
         """Import the command; NotFoundError where no package has that entry point."""
         if self._place.startswith(_ENTRY_POINT):
+            # Imported late: most commands are no entry points.
+            from importlib.metadata import entry_points
+
             name = self._place.removeprefix(_ENTRY_POINT)
             points = tuple(entry_points(group=COMMANDS_GROUP, name=name))
             if not points:
@@ -42,6 +45,8 @@ class LateCommand(click.Command):
         if not isinstance(found, click.Command):
             raise TypeError(f"{self._place} is no command")
         add_output_option(found)
+        if are_used():
+            _let_none_run(found)
         return found
 
     def make_context(
@@ -58,3 +63,16 @@ def add_output_option(command: click.Command) -> None:
             add_output_option(each)
     elif not isinstance(command, LateCommand) and not any("--output" in one.opts for one in command.params):
         output_option(command)
+
+
+def _let_none_run(command: click.Command) -> None:
+    """Have no command run on placeholders: an option's value may look as if help was asked for."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _let_none_run(each)
+    else:
+        command.callback = _refuse
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise PlaceholderError

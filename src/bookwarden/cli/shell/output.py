@@ -150,11 +150,19 @@ class JsonWriter:
         self._errors.write(json.dumps({"error": one_line(text), "exit_code": exit_code}, ensure_ascii=False) + "\n")
 
 
+class _Console(Console):
+    """A console that lets a closed output be known, where rich would end the program with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on with the BrokenPipeError that is being handled."""
+        raise
+
+
 class TextWriter:
     """Writes tables for a terminal of any width, or plain columns into a pipe or file."""
 
     def __init__(self, output: TextIO, errors: TextIO, *, width: int | None = None) -> None:
-        self._console = Console(file=output, highlight=False, markup=False, emoji=False, width=width)
+        self._console = _Console(file=output, highlight=False, markup=False, emoji=False, width=width)
         self._errors = errors
 
     def write(self, document: Document) -> None:

@@ -32,11 +32,11 @@ from bookwarden.pipelines.copying.stages import (
     first_staying,
     planned_counts_of,
 )
-from bookwarden.pipelines.scan.driver import OWN_JVM, paused_by_signals
+from bookwarden.pipelines.scan.driver import paused_by_signals
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
-from bookwarden.pipelines.session import running_session
+from bookwarden.pipelines.session import QUICK_JVM, running_session
 from bookwarden.wiring.bookie_clusters import RegistryContext
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
@@ -270,7 +270,7 @@ class _Run:
     @contextmanager
     def _copying(self, tell: Callable[[Build], None]) -> Iterator[CopyStages]:
         what_next = f"go on with: bookwarden bookie-clusters build --resume --folder {self._build.folder}"
-        defaults = OWN_JVM if self._local else {}
+        defaults = QUICK_JVM if self._local else {}
         with running_session(self._settings, local=self._local, application=_APPLICATION, defaults=defaults) as spark:
             tasks = spark.sparkContext.defaultParallelism
             reads = self._settings.orphans.max_reads_per_second

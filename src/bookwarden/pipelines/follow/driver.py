@@ -21,8 +21,7 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
-from bookwarden.pipelines.scan.driver import OWN_JVM
-from bookwarden.pipelines.session import running_session, unless_gone
+from bookwarden.pipelines.session import QUICK_JVM, running_session, unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
@@ -49,9 +48,11 @@ class FollowEnd:
 
 
 @contextmanager
-def follow_session(settings: Settings) -> Iterator[SparkSession]:
+def follow_session(settings: Settings, *, once: bool = False) -> Iterator[SparkSession]:
     """Run a Spark session of its own for the block, on this machine."""
-    with running_session(settings, local=True, application="bookwarden-reference-changes", defaults=OWN_JVM) as spark:
+    with running_session(
+        settings, local=True, application="bookwarden-reference-changes", defaults=QUICK_JVM, ends_soon=once
+    ) as spark:
         yield spark
 
 

@@ -13,13 +13,11 @@ from bookwarden.config import Settings
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.scan.planning import ScanResult
 from bookwarden.pipelines.scan.stage import Progress
-from bookwarden.pipelines.session import running_session
+from bookwarden.pipelines.session import QUICK_JVM, running_session
 from bookwarden.signals import at_signals
 
 # Adaptive execution merges small partitions, so that many cost little where there are few ledgers.
 _DEFAULTS = {"spark.sql.shuffle.partitions": "64", "spark.sql.adaptive.enabled": "true"}
-# The work is done in Python: a JVM would spend more on compiling its code well than it gains.
-OWN_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _CANCEL_SECONDS = 0.5
 
 
@@ -51,8 +49,10 @@ def run_scan(
 @contextmanager
 def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
     """Open the Spark session of a scan; it ends with the body."""
-    defaults = {**_DEFAULTS, **(OWN_JVM if local else {})}
-    with running_session(settings, local=local, application="bookwarden-orphan-scan", defaults=defaults) as spark:
+    defaults = {**_DEFAULTS, **(QUICK_JVM if local else {})}
+    with running_session(
+        settings, local=local, application="bookwarden-orphan-scan", defaults=defaults, ends_soon=True
+    ) as spark:
         yield spark
 
 
