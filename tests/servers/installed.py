@@ -38,6 +38,7 @@ class Installed:
             capture_output=True,
             text=True,
             check=False,
+            env=_environment(),
         )
         assert done.returncode == 0, done.stderr
 
@@ -67,7 +68,7 @@ class Installed:
         return command[-1]
 
     def _run(self, program: str, *arguments: str, expect: int) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        environment = _environment()
         environment["PYSPARK_SUBMIT_ARGS"] = "--driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell"
         # Archives of classes too go with it.
         environment["XDG_CACHE_HOME"] = str(self.folder / "cache")
@@ -77,6 +78,10 @@ class Installed:
         )
         assert done.returncode == expect, (arguments, done.stdout, done.stderr)
         return done
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
 @pytest.fixture(scope="session")
