@@ -1,4 +1,5 @@
-"""Starts of commands: help, completion, commands that need no Spark, and a sweep, a scan and a follow that soon end.
+"""Starts of commands: help, completion, commands that need no Spark, and a sweep, a scan and a follow that
+soon end.
 
 No peer: each figure has its goal. The least of some rounds, since whatever else runs can only add to it. The runs on
 Spark are measured without an archive of its classes (the first makes it) and with it.
@@ -41,7 +42,7 @@ def run(options: Options) -> None:
             _mark(site)
             results += _timed(f"sweep --once, {title}", [*program, "sweep", "--once"], 10, cache)
             results += _timed(f"orphans scan, {title}", [*program, "orphans", "scan"], 12, cache)
-            results += _timed(f"follow --once, {title}", [*program, "follow", "--once"], 12, cache)
+            results += _timed(f"follow --once, {title}", [*program, "follow", "--once"], 2, cache)
     publish("Starts", results)
 
 

@@ -250,7 +250,7 @@ def test_a_subscription_that_is_missing_at_the_start_ends_sweep_and_follow_howev
     partition = f"persistent://{site.namespace}/deletion-partition-{PARTITIONS - 1}"
     admin.delete(subscription_path(partition, SUBSCRIPTION))
     with pytest.raises(NotFoundError, match=f"{partition} has no subscription"):
-        run_follow(spark, site.settings, once=True)
+        run_follow(None, site.settings, once=True)
     assert not (site.folder / "follow").exists()
 
 

@@ -33,13 +33,13 @@ Examples:
 def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
     """Mark what brokers drop by themselves and leave behind.
 
-    Starts Spark in this process; streaming/reference_changes.py is the same job for spark-submit. SIGTERM finishes
-    the running batch and ends it.
+    Starts Spark in this process, but with --once, which reads the nodes by itself; streaming/reference_changes.py is
+    the same job for spark-submit. SIGTERM finishes the running batch and ends it.
     """
     settings = invocation.settings
     if dry_run:
         settings = settings.model_copy(update={"follow": settings.follow.model_copy(update={"dry_run": True})})
-    require_spark()
+    require_spark(java=not once)
     # It may wait for a broker.
     invocation.set_up_logging(logging.WARNING)
     if not settings.follow.dry_run:
@@ -51,7 +51,8 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
             require_stores(metadata)
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
-    invocation.say(STARTING_SPARK)
+    if not once:
+        invocation.say(STARTING_SPARK)
     end = _follow(settings, once)
     looked = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(end.counts.items())) or "nothing was due"
     text = f"{counted(end.nodes, 'node')} followed; of what was dropped: {looked}; {end.pending:,} to be looked at."
@@ -64,5 +65,7 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
 def _follow(settings: Settings, once: bool) -> FollowEnd:
     from bookwarden.pipelines.follow.driver import follow_session, run_follow
 
-    with follow_session(settings, once=once) as spark:
-        return run_follow(spark, settings, once=once)
+    if once:
+        return run_follow(None, settings, once=True)
+    with follow_session(settings) as spark:
+        return run_follow(spark, settings)

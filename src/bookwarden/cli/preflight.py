@@ -15,10 +15,15 @@ logger = logging.getLogger(__name__)
 STARTING_SPARK: Final = "starting Spark"
 
 
-def require_spark() -> None:
-    """Raise MissingExtraError or SparkError unless Spark can be started here; its own error has many lines."""
+def require_spark(*, java: bool = True) -> None:
+    """Raise MissingExtraError or SparkError unless Spark can be started here; its own error has many lines.
+
+    Without ``java`` PySpark alone is needed, for what a process does itself by Spark's classes.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
+    if not java:
+        return
     try:
         find_java()
     except ServerError as error:

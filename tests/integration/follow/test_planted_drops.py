@@ -119,17 +119,17 @@ def test_a_run_that_ends_marks_what_was_dropped_since_the_last_and_a_dry_one_onl
     ground = PlantedNodes(store, site.namespace)
     topic = ground.topic("trimmed")
     ids = ground.named(6, topic)
-    assert "nothing was due" in following.run(spark, "--once")
+    assert "nothing was due" in following.run_once()
     ground.population.names(topic, ids[2:])
     # It notes them, and their time of grace begins.
-    assert "2 to be looked at" in following.run(spark, "--once")
+    assert "2 to be looked at" in following.run_once()
     # They are due to the second.
     eventually(
         lambda: all(timer.due_ms + 1000 < time.time() * 1000 for _, timer in following.state().timers.items()), LATE_S
     )
-    assert "2 would mark" in following.run(spark, "--once", "--dry-run")
+    assert "2 would mark" in following.run_once("--dry-run")
     assert following.marked() == []
-    assert "2 marked" in following.run(spark, "--once")
+    assert "2 marked" in following.run_once()
     assert following.marked() == ids[:2]
 
 
@@ -143,10 +143,10 @@ def test_drops_too_many_to_be_kept_reach_the_sweep_by_the_retry_topic(
     ground = PlantedNodes(store, site.namespace)
     topic = ground.topic("trimmed")
     ids = ground.named(6, topic)
-    following.run(spark, "--once")
+    following.run_once()
     ground.population.names(topic, ids[2:])
     monkeypatch.setenv("BOOKWARDEN_FOLLOW__MAX_PENDING", "0")
-    said, handed_over = following.run(spark, "--once"), time.monotonic()
+    said, handed_over = following.run_once(), time.monotonic()
     assert ("2 left to the sweep" in said, "0 to be looked at" in said) == (True, True), said
     assert following.with_outcome("left to the sweep") == set(ids[:2])
     assert all(ground.has(ledger) for ledger in ids)

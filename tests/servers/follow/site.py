@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,11 @@ class FollowingSite:
             logger.setLevel(level)
             handler.close()
 
-    def run(self, spark: SparkSession, *options: str) -> str:
-        """Run the command with this Spark until it ends; return what it said in the end."""
+    def run_once(self, *options: str) -> str:
+        """Run the command until it ends, without Spark; return what it said in the end."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(driver, "follow_session", lambda _settings: nullcontext(spark))
-            ended = CliRunner().invoke(cli, ["--config", str(self._file), "follow", *options])
+            patch.setattr(driver, "follow_session", lambda _settings: pytest.fail("it starts a Spark"))
+            ended = CliRunner().invoke(cli, ["--config", str(self._file), "follow", "--once", *options])
         assert ended.exit_code == 0, ended.output
         return ended.stdout
 

@@ -32,7 +32,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return FollowEnd(Counter(), 0, 0, through=True)
 
     for command, name, run in ((bookwarden.cli.sweep, "_sweep", sweep), (bookwarden.cli.follow, "_follow", follow)):
-        monkeypatch.setattr(command, "require_spark", lambda: None)
+        monkeypatch.setattr(command, "require_spark", lambda **_: None)
         monkeypatch.setattr(command, name, run)
     return found
 

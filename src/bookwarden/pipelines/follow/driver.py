@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,16 +49,36 @@ class FollowEnd:
 
 
 @contextmanager
-def follow_session(settings: Settings, *, once: bool = False) -> Iterator[SparkSession]:
+def follow_session(settings: Settings) -> Iterator[SparkSession]:
     """Run a Spark session of its own for the block, on this machine."""
-    with running_session(
-        settings, local=True, application="bookwarden-reference-changes", defaults=QUICK_JVM, ends_soon=once
-    ) as spark:
+    with running_session(settings, local=True, application="bookwarden-reference-changes", defaults=QUICK_JVM) as spark:
         yield spark
 
 
-def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -> FollowEnd:
+class _Comparison:
+    """One comparison in this process, in the place of a query and its supervisor."""
+
+    failing = None
+
+    def __init__(self, compare: Callable[[threading.Event], bool]) -> None:
+        self._compare = compare
+        self._ended = threading.Event()
+        self.through = False
+
+    def run(self) -> None:
+        self.through = self._compare(self._ended)
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._ended.wait(seconds)
+
+
+def run_follow(spark: SparkSession | None, settings: Settings, *, once: bool = False) -> FollowEnd:
     """Follow until SIGTERM or SIGINT; with `once` until the present was compared and what is due was looked at.
+
+    Without Spark, which `once` can be, this process itself reads the nodes, and a store that does not answer ends it.
 
     Raises SparkError when the query failed more often than the settings allow, StoppedFailingError when it was stopped
     while it failed, FormatError for a damaged state, NotFoundError where the deletion topic would keep no marks,
@@ -73,14 +94,15 @@ def run_follow(spark: SparkSession, settings: Settings, *, once: bool = False) -
         return _run(spark, settings, metadata, once=once)
 
 
-def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, once: bool) -> FollowEnd:
+def _run(spark: SparkSession | None, settings: Settings, metadata: MetadataContext, *, once: bool) -> FollowEnd:
     follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
     metrics.show_migrations(metadata.migrations.standings)
     state = KeptState(follow.checkpoint)
     patience = patience_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
-    attach(spark, pulse)
+    if spark is not None:
+        attach(spark, pulse)
     try:
-        supervisor: Supervisor
+        supervisor: Supervisor | _Comparison
         query: ReferenceChanges
         nodes = FollowedNodes(int(follow.grace_seconds * 1000))
         record = FollowRecord(settings, nodes, None if follow.dry_run else state, pulse.beat)
@@ -88,15 +110,18 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
             *(settings, metadata, nodes, partial(read_now, metadata.stores), record.keep),
             on_report=metrics.count_marks,
         ) as context:
-            supervisor = Supervisor(
-                lambda: query.start(once=once),
-                pulse,
-                patience,
-                once=once,
-                on_failures=metrics.count_failures,
-                migrations=metadata.migrations,
-                progress=figures_of(spark),
-            )
+            if spark is None:
+                supervisor = _Comparison(lambda ended: query.compare(ended))
+            else:
+                supervisor = Supervisor(
+                    lambda: query.start(once=once),
+                    pulse,
+                    patience,
+                    once=once,
+                    on_failures=metrics.count_failures,
+                    migrations=metadata.migrations,
+                    progress=figures_of(spark),
+                )
             with (
                 _alone(settings, metadata.store, supervisor.stop),
                 stopped_by_signals(supervisor.stop),
@@ -123,7 +148,8 @@ def _run(spark: SparkSession, settings: Settings, metadata: MetadataContext, *, 
                 if once and supervisor.through:
                     query.finish_due()
     finally:
-        unless_gone(lambda: spark.streams.removeListener(pulse))
+        if spark is not None:
+            unless_gone(partial(spark.streams.removeListener, pulse))
     if supervisor.failing is not None:
         raise StoppedFailingError(f"stopped while batches failed; the last failure: {supervisor.failing}")
     return FollowEnd(query.totals, len(nodes), len(nodes.timers), supervisor.through)

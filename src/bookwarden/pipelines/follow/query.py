@@ -8,9 +8,11 @@ again brings is the present, and changes nothing.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +27,9 @@ from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source import bound_source
-from bookwarden.pipelines.metadata_source.columns import ended_in, nodes_in
+from bookwarden.pipelines.metadata_source.columns import ARROW, ended_in, nodes_in
+from bookwarden.pipelines.metadata_source.planner import PlanLimits, Planner
+from bookwarden.pipelines.metadata_source.reading import rows_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.pipelines.streams.supervisor import BatchRefusedError, Pulse
 
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 _TABLE_NAME = "follow"
 _TICKS_IN_GRACE = 60
 _MOST_TICK_S = 10.0
+_AGAIN_S = 1.0
 
 
 class FollowRecord:
@@ -74,12 +79,12 @@ class FollowRecord:
 class ReferenceChanges:
     """Assembles and starts the query; `pulse` is the gate that each batch passes.
 
-    ``totals`` counts what was looked at, by outcome.
+    ``totals`` counts what was looked at, by outcome. Without Spark it can `compare` once, and no more.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         settings: Settings,
         pulse: Pulse,
         metrics: FollowMetrics,
@@ -91,10 +96,35 @@ class ReferenceChanges:
         self._metrics = metrics
         self._dropped = dropped
         self.totals: Counter[str] = Counter()
-        spark.dataSource.register(bound_source(settings))
+        if spark is not None:
+            spark.dataSource.register(bound_source(settings))
+
+    def compare(self, ended: threading.Event) -> bool:
+        """Compare the present with what was known, read in this process; return whether that came to its end.
+
+        Raises StoreError where a root does not answer.
+        """
+        limits = PlanLimits(unreachable_s=self._settings.sweep.max_unreachable_seconds)
+        with closing(Planner(self._settings, limits)) as planner:
+            planner.freeze()
+            at = planner.initial()
+            while not ended.is_set():
+                end = planner.latest(at)
+                if end == at:
+                    if self._dropped.nodes.listed:
+                        return True
+                    # A store does not answer for the moment.
+                    ended.wait(_AGAIN_S)
+                    continue
+                started, shares = time.monotonic(), planner.partitions(at, end)
+                rows = [batch for share in shares for batch in rows_of(share, lambda: planner.roots)]
+                self._take(pa.Table.from_batches(rows, ARROW), started)
+                at = end
+        return False
 
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Start the query; with `once` it ends when the present was compared with what was known."""
+        assert self._spark is not None, "without Spark there is no query"
         follow = self._settings.follow
         options = {
             "tickSeconds": str(min(_MOST_TICK_S, max(1.0, follow.grace_seconds / _TICKS_IN_GRACE))),
@@ -123,13 +153,16 @@ class ReferenceChanges:
         finished = False
         try:
             started = time.monotonic()
-            rows, tally = batch.toArrow(), Tally()
-            if rows.num_rows:
-                self._dropped.take(nodes_in(rows), tally, ended_in(rows))
-            self._settle(tally, started)
+            self._take(batch.toArrow(), started)
             finished = True
         finally:
             self._pulse.leave(number, finished=finished)
+
+    def _take(self, rows: pa.Table, started: float) -> None:
+        tally = Tally()
+        if rows.num_rows:
+            self._dropped.take(nodes_in(rows), tally, ended_in(rows))
+        self._settle(tally, started)
 
     def _settle(self, tally: Tally, started: float) -> None:
         self._dropped.settle(tally)

@@ -91,6 +91,15 @@ class Planner:
         self._silent_since: float | None = None
         self._once = False
 
+    @property
+    def roots(self) -> RootsContext:
+        """The roots that it lists, for a process that reads what it plans as well."""
+        return self._context
+
+    def close(self) -> None:
+        """End the sessions of the roots."""
+        self._context.close()
+
     def initial(self) -> Offset:
         """Return where the query begins."""
         return Offset(self._run, 0)

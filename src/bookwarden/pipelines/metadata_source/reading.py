@@ -1,8 +1,8 @@
-"""The reading of a batch's nodes, in Spark's workers."""
+"""The reading of a batch's nodes, in Spark's workers or in the process that plans them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -48,13 +48,18 @@ class ListingEnd(InputPartition):
 
 
 def read_share(share: InputPartition, settings: Settings) -> Iterator[pa.RecordBatch]:
-    """Read what a task has to; StoreError where a root does not answer."""
+    """Read what a task of a worker has to; StoreError where a root does not answer."""
     collect_seldom()
     end_with_daemon()
+    return rows_of(share, lambda: _contexts.get(settings.model_dump_json(), lambda: RootsContext(settings)))
+
+
+def rows_of(share: InputPartition, roots: Callable[[], RootsContext]) -> Iterator[pa.RecordBatch]:
+    """Read what a task has to; StoreError where a root does not answer."""
     if isinstance(share, ListingEnd):
         yield end_batch(share.listing)
         return
-    context = _contexts.get(settings.model_dump_json(), lambda: RootsContext(settings))
+    context = roots()
     if isinstance(share, PathShare):
         for at in range(0, len(share.paths), _AT_ONCE):
             said = read_said(context.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
