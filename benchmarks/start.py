@@ -1,4 +1,4 @@
-"""Starts of commands: help, completion, plain commands, a sweep and a scan on Spark, and a follow, all of which soon end.
+"""Starts of commands: help, completion, plain ones, a sweep and a scan on Spark, and a follow, all of which soon end.
 
 No peer: each figure has its goal. The least of some rounds, since whatever else runs can only add to it. The runs on
 Spark are measured without an archive of its classes (the first makes it) and with it.

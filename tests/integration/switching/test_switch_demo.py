@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 
 def test_the_demo_of_a_switch_ends_with_nothing_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookwarden_dev.commands.demos.switch.PACKAGED", broker_jar())
+    monkeypatch.setattr("bookwarden_dev.demo.stage.PACKAGED", broker_jar())
     told: list[str] = []
     finale = play_switch(tmp_path, told.append)
     assert finale.as_it_should, finale
