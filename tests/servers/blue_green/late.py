@@ -85,9 +85,10 @@ def late_subscriptions_lose_nothing(site: BlueGreenSite, version: str, folder: P
         for flow in clients.lacking(owed, 20, lost):
             clients.receive_again(flow, namespaces[flow.name], site.green.service_url)
         left = clients.lacking(owed, 40, lost)
-        for line in table([clients.account(flow) for flow in owed]):
+        lines = table([clients.account(flow) for flow in owed])
+        for line in lines:
             sys.stdout.write(f"{line}\n")
-        assert not left
+        assert not left, "\n".join([*lines, f"reported: {reported}"])
         assert not any(map(lost, asked))
         verified = site.answer("verify", first, second, expected=LATE if late else 0)
         assert sum(len(one["late"]) for one in verified["topics"]) == len(late)
