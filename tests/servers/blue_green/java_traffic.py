@@ -237,9 +237,9 @@ class JavaTraffic:
         )
 
     def _owed_from(self, flow: JavaFlow) -> int:
-        """Return the number of the first message that was sent once the first consumer was subscribed."""
+        """Return the number of the first message that was sent once the first consumer was subscribed; 0 until then."""
         files = (self._folder / f"{who}.owed" for who in self._receivers[flow.name])
-        return min(int(file.read_text()) for file in files if file.exists())
+        return min((int(file.read_text()) for file in files if file.exists()), default=0)
 
     def troubles(self, flow: JavaFlow) -> list[str]:
         """List what its clients told of errors."""

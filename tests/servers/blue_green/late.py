@@ -84,7 +84,7 @@ def late_subscriptions_lose_nothing(site: BlueGreenSite, version: str, folder: P
 
         for flow in clients.lacking(owed, 20, lost):
             clients.receive_again(flow, namespaces[flow.name], site.green.service_url)
-        left = clients.lacking(owed, 40, lost)
+        left = clients.lacking(owed, 120, lost)
         lines = table([clients.account(flow) for flow in owed])
         for line in lines:
             sys.stdout.write(f"{line}\n")
