@@ -111,9 +111,8 @@ class ReferenceChanges:
             while not ended.is_set():
                 end = planner.latest(at)
                 if end == at:
-                    if self._dropped.nodes.listed:
+                    if not planner.is_silent:
                         return True
-                    # A store does not answer for the moment.
                     ended.wait(_AGAIN_S)
                     continue
                 started, shares = time.monotonic(), planner.partitions(at, end)

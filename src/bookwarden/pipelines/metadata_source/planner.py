@@ -96,6 +96,11 @@ class Planner:
         """The roots that it lists, for a process that reads what it plans as well."""
         return self._context
 
+    @property
+    def is_silent(self) -> bool:
+        """True while a store gives no answer, so that there may be more to plan than there seems."""
+        return self._silent_since is not None
+
     def close(self) -> None:
         """End the sessions of the roots."""
         self._context.close()
