@@ -29,8 +29,10 @@ def test_a_comparison_ends_with_and_without_nodes(topics: int) -> None:
         path, value = node_of(ManagedLedgerHolder(f"t/n/persistent/topic-{number}"), [number])
         store.create(path, value, make_parents=True)
     settings = load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"})
-    nodes, unused = FollowedNodes(0), Any
-    dropped = DroppedLedgers(nodes, unused, lambda *_: [], SteadyClock(), lambda _: None)  # type: ignore[arg-type]
+    nodes = FollowedNodes(0)
+    # Nothing was dropped, so that nothing is looked at.
+    check: Any = None
+    dropped = DroppedLedgers(nodes, check, lambda *_: [], SteadyClock(), lambda _: None)
     changes = ReferenceChanges(None, settings, Pulse(), FollowMetrics(), dropped)
     assert changes.compare(threading.Event())
     assert len(nodes) == topics
