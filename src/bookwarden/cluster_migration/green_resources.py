@@ -28,6 +28,8 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 
 # A client that was sent to green needs up to a minute; its clock and ours may differ by as much.
 _ON_ITS_WAY_MS: Final = 60_000
+# Of those that came too late, in a sentence.
+_SHOWN: Final = 5
 
 
 class LatePolicy(Enum):
@@ -338,10 +340,13 @@ def subscriptions_in(snapshot: MigrationSnapshot) -> dict[str, list[str]]:
 
 
 def late_warnings(late: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
-    """Return a sentence for each subscription that came too late."""
-    return tuple(
-        f"LATE SUBSCRIPTION: {name} of {topic} was made on green by its own clients, behind {entries} entries: if they "
-        "came from blue, what was sent since they subscribed there is lost to them, unless they got it; "
-        "`cluster-migration watch --late-subscriptions reset` gives it all of green's messages, some of them twice"
-        for topic, name, entries in late
+    """Return a sentence about the subscriptions that came too late, with some of their names; none where none did."""
+    if not late:
+        return ()
+    named = ", ".join(f"{name} of {topic} (behind {entries:,} entries)" for topic, name, entries in late[:_SHOWN])
+    more = f" and {len(late) - _SHOWN:,} more (`verify` lists them)" if len(late) > _SHOWN else ""
+    return (
+        f"LATE SUBSCRIPTION: made on green by their own clients, behind entries: {named}{more}: if their clients came "
+        "from blue, what was sent since they subscribed there is lost to them, unless they got it; "
+        "`cluster-migration watch --late-subscriptions reset` gives them all of green's messages, some of them twice",
     )

@@ -45,8 +45,13 @@ def test_what_nobody_reaches_is_told_with_what_to_do() -> None:
 
 def test_a_subscription_that_came_too_late_is_told() -> None:
     (late,) = warnings_of(MigrationSnapshot(0, (), ON, late=((TOPIC, "late", 7),)))
-    assert f"late of {TOPIC}" in late
-    assert "7 entries" in late
+    assert f"late of {TOPIC} (behind 7 entries):" in late
+
+
+def test_many_subscriptions_that_came_too_late_are_one_sentence() -> None:
+    (late,) = warnings_of(MigrationSnapshot(0, (), ON, late=tuple((TOPIC, f"late-{number}", 7) for number in range(9))))
+    assert f"late-4 of {TOPIC} (behind 7 entries) and 4 more (`verify` lists them): " in late
+    assert "late-5" not in late
 
 
 def test_a_restarted_broker_is_told() -> None:
