@@ -1,7 +1,7 @@
 """Leases: what one process holds and others leave alone, with a record of the holder, renewed while it works.
 
 Where the record is kept, and what its loss means, is each lease's own: the sweep's is an ephemeral node, the scan's a
-file, the rehearsal's a node of the scratch namespace.
+file; others are the nodes of `metastore.record_lease`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Renewal:
     def stop(self) -> None:
         """Call ``renew`` no more."""
         self._ended.set()
-        self._thread.join(self._patience_s)
+        if self._thread.is_alive():
+            self._thread.join(self._patience_s)
 
     def __enter__(self) -> Renewal:
         self.start()

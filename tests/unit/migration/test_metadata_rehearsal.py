@@ -219,7 +219,7 @@ def test_another_node_of_the_markers_name_is_no_marker() -> None:
         (node,) = empty.get_many([MARKER])
     assert node is not None
     others = {**json.loads(node.value), "what": "the scratch space of another tool"}
-    nobodys = {name: value for name, value in json.loads(node.value).items() if name != "host"}
+    nobodys = {name: value for name, value in json.loads(node.value).items() if name != "holder"}
     for value in (b"", b"{}", json.dumps(others).encode(), json.dumps(nobodys).encode(), b"[]"):
         scratch = MemoryStore()
         scratch.create(MARKER, value)
@@ -261,7 +261,7 @@ def test_a_rehearsal_that_was_taken_over_writes_nothing_more() -> None:
             with suppress(LostRaceError):
                 scratch.put(MARKER, b"of another", find_marker(scratch).version)  # type: ignore[union-attr]
                 break
-        ended_by(hold, RefusedError, "by another client")
+        ended_by(hold, RefusedError, "another process works in this namespace")
     assert scratch.get(MARKER).value == b"of another"  # type: ignore[union-attr]
 
 
@@ -284,7 +284,7 @@ def test_a_marker_whose_write_is_in_doubt_is_read_back() -> None:
     with claim(scratch, LeaseTimes(renew_s=0.01)) as hold:
         eventually(lambda: find_marker(scratch).version > 1)  # type: ignore[union-attr]
         hold.require()
-    assert find_marker(scratch).is_done  # type: ignore[union-attr]
+    assert find_marker(scratch).is_free  # type: ignore[union-attr]
 
 
 class Killed(BaseException):

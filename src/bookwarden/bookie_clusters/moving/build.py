@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from bookwarden.bookie_clusters.moving.scope import Scope
-from bookwarden.bookie_clusters.record import FoundRecord, LeaseMessages, RecordLease, find_record
 from bookwarden.errors import FormatError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.record_lease import FoundRecord, LeaseMessages, RecordLease, find_record
 
 #: The outcomes after which a ledger is whole on the target.
 DONE: Final = (CopyOutcome.COPIED, CopyOutcome.COMPLETE)
@@ -139,7 +139,10 @@ def work_of(ledgers: float, size: float) -> float:
 
 BUILD_PATH: Final = "/bookwarden/bookie-clusters-build"
 _WORDS: Final = LeaseMessages(
-    "A build", "builds now", "the copies that were made stay; go on with `bookie-clusters build --resume`"
+    "A build",
+    "builds now",
+    "the copies that were made stay; go on with `bookie-clusters build --resume`",
+    "look at `bookie-clusters status`",
 )
 
 

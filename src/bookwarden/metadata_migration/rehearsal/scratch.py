@@ -8,32 +8,27 @@ namespace with a marker were made by rehearsals, between the marker's creation a
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
-from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from bookwarden.errors import (
-    ConfigError,
-    LostRaceError,
-    OutcomeUnknownError,
-    RefusedError,
-    StoreError,
-    StoreUnavailableError,
-)
-from bookwarden.leases import LeaseTimes, Renewal, describe_holder, holder_here
+from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreError
+from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metadata_migration.walking import TreeWalk
 from bookwarden.metastore.following.flag import MigrationState
 from bookwarden.metastore.interface import ScratchStore, Versioned
+from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, parse_record
 from bookwarden.metastore.urls import scheme_of, split_chroot
-from bookwarden.processes import has_certainly_ended
 
 MARKER: Final = "/bookwarden-rehearsal"
 _WHAT: Final = "scratch copy of bookwarden metadata-migration rehearse"
+_WORDS: Final = LeaseMessages(
+    "A rehearsal",
+    "works in this namespace",
+    "the target is too slow or away; nothing more is written to it, run again with --clean",
+    "wait for the end of that rehearsal, or name another namespace",
+)
 # The clocks of a namespace's servers may differ by this much.
 _SKEW_MS: Final = 60_000
 
@@ -41,14 +36,14 @@ _SKEW_MS: Final = 60_000
 class FoundMarker(NamedTuple):
     """A marker as it was read. ``until_ms`` is its last renewal by the rehearsal that made the copy.
 
-    ``is_done``: its holder writes nothing more, since it says so, or ran on this machine and has ended.
+    ``is_free``: its holder writes nothing more, since it says so, or ran on this machine and has ended.
     """
 
     version: int
     begun_ms: int
     until_ms: int
     holder: str
-    is_done: bool
+    is_free: bool
 
     def may_have_made(self, node: Versioned, lease_s: float) -> bool:
         """Return whether the node is as a rehearsal leaves it: persistent, never written again, and of its time."""
@@ -63,142 +58,31 @@ def find_marker(store: ScratchStore) -> FoundMarker | None:
     if node is None:
         return None
     try:
-        found: Any = json.loads(node.value)
-        if found["what"] != _WHAT or node.ephemeral or not {"host", "pid"} <= found.keys():
-            raise ValueError("another node")
-        until_ms = found["until_ms"]
-        return FoundMarker(
-            node.version,
-            node.created_ms,
-            node.modified_ms if until_ms is None else int(until_ms),
-            describe_holder(found),
-            bool(found["done"]) or has_certainly_ended(found),
-        )
-    except (ValueError, TypeError, KeyError) as error:
+        found = parse_record(node, MARKER, "a rehearsal")
+        if found.fields.get("what") != _WHAT or node.ephemeral:
+            raise FormatError("another node")
+        until_ms = found.fields.get("untilMs")
+        until_ms = node.modified_ms if until_ms is None else int(until_ms)
+    except (FormatError, ValueError, TypeError) as error:
         raise RefusedError(f"{MARKER} is there and was not written by a rehearsal: name another namespace") from error
+    return FoundMarker(node.version, node.created_ms, until_ms, found.holder, found.is_free)
 
 
-class ScratchLease:
-    """Holds a scratch namespace in a with statement, by a thread that renews the marker.
+class ScratchLease(RecordLease):
+    """Holds a scratch namespace in a with statement, by a thread that renews the marker."""
 
-    ``until_ms`` is that of a marker that was taken over to remove its copy.
-    """
+    def __init__(self, store: ScratchStore, times: LeaseTimes) -> None:
+        super().__init__(store, MARKER, _WORDS, times)
 
-    def __init__(self, store: ScratchStore, times: LeaseTimes, until_ms: int | None = None) -> None:
-        self._store = store
-        self._times = times
-        self._described = {
-            **holder_here(),
-            "what": _WHAT,
-            "until_ms": until_ms,
-            "done": False,
-        }
-        self._version = -1
-        self._held_since = time.monotonic()
-        self._taken_by: str | None = None
-        self._is_released = False
-        self._renewal = Renewal(self._keep, times.renew_s, name="rehearsal-marker")
-
-    @property
-    def _value(self) -> bytes:
-        return json.dumps(self._described).encode()
-
-    def create(self) -> ScratchLease:
-        """Take an empty namespace; RefusedError if another rehearsal came first."""
-        try:
-            self._store.create(MARKER, self._value)
-        except LostRaceError as error:
-            raise RefusedError("another rehearsal has just begun in this namespace: name another") from error
-        (node,) = self._store.get_many([MARKER])
-        if node is None or node.value != self._value:
-            raise RefusedError(f"{MARKER} was replaced as soon as it was made: another client uses this namespace")
-        self._version = node.version
+    def take(self, found: FoundMarker | None = None) -> ScratchLease:
+        """Take an empty namespace, or one over to remove its copy; RefusedError if another rehearsal came first."""
+        until_ms = None if found is None else found.until_ms
+        self.hold({"what": _WHAT, "untilMs": until_ms}, None if found is None else found.version)
         return self
-
-    def take_over(self, version: int) -> ScratchLease:
-        """Take the namespace over from another rehearsal; RefusedError if that is alive."""
-        try:
-            self._version = self._store.put(MARKER, self._value, version)
-        except LostRaceError as error:
-            raise RefusedError(f"the rehearsal that {MARKER} belongs to goes on: wait for its end") from error
-        return self
-
-    def withdraw(self) -> None:
-        """Delete the marker before anything else was made, unless it is no longer ours."""
-        self._store.delete_many([(MARKER, self._version)])
-
-    def require(self) -> None:
-        """Raise RefusedError unless the namespace is certainly ours; call it before each write."""
-        if self._taken_by:
-            raise RefusedError(f"{MARKER} was written by another client ({self._taken_by}): this rehearsal ends")
-        silent = time.monotonic() - self._held_since
-        if silent > self._times.lease_s:
-            raise StoreUnavailableError(
-                f"{MARKER} could not be written for {silent:.0f} s: the target is too slow or away; nothing more is "
-                "written to it, run again with --clean"
-            )
-
-    def release(self) -> int:
-        """Stop renewing the marker; return its version."""
-        self._renewal.stop()
-        self.require()
-        self._is_released = True
-        return self._version
 
     def __enter__(self) -> ScratchLease:
-        self._held_since = time.monotonic()
-        self._renewal.start()
+        super().__enter__()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._renewal.stop()
-        if not self._is_released and not self._taken_by:
-            # It says that nothing more is written, so no other rehearsal has to wait to be sure.
-            self._described["done"] = True
-            with suppress(StoreError):
-                self._renew()
-
-    def _keep(self) -> bool:
-        if not self._taken_by:
-            self._renew()
-        return not self._taken_by
-
-    def _renew(self) -> None:
-        begin = time.monotonic()
-        try:
-            self._version = self._store.put(MARKER, self._value, self._version)
-        except LostRaceError as error:
-            self._taken_by = str(error)
-        except OutcomeUnknownError:
-            self._read_back(begin)
-        except StoreUnavailableError:
-            # Only the missed renewal counts, not its reason; the next attempt may succeed.
-            return
-        else:
-            self._held_since = begin
-
-    def _read_back(self, begin: float) -> None:
-        (node,) = self._store.get_many([MARKER])
-        if node is None or node.value != self._value:
-            self._taken_by = "after a connection that broke"
-            return
-        self._version, self._held_since = node.version, begin
-
-
-def wait_until_given_up(
-    store: ScratchStore, found: FoundMarker, times: LeaseTimes, say: Callable[[str], object]
-) -> FoundMarker:
-    """Return the marker once it was not renewed for a while; RefusedError if it is."""
-    if found.is_done:
-        return found
-    say(f"{MARKER} is of a rehearsal on {found.holder}: waiting {times.given_up_s:.0f} s to see that it has ended")
-    time.sleep(times.given_up_s)
-    again = find_marker(store)
-    if again is None or again.version != found.version:
-        raise RefusedError(f"the rehearsal on {found.holder} goes on in this namespace: wait for its end")
-    return again
 
 
 # Pulsar's own nodes about a migration. A rehearsal makes none, so a store that has them was migrated to.
@@ -234,12 +118,12 @@ def claim(store: ScratchStore, times: LeaseTimes) -> ScratchLease:
     """Take a namespace that is empty; RefusedError for another."""
     store.sync()
     _require_alone(store, [])
-    hold = ScratchLease(store, times).create()
+    hold = ScratchLease(store, times).take()
     try:
         _require_alone(store, [MARKER[1:]])
     except BaseException:
         # A process that came in between should not find our node.
-        hold.withdraw()
+        hold.remove()
         raise
     return hold
 
@@ -253,8 +137,13 @@ def clean(store: ScratchStore, times: LeaseTimes, say: Callable[[str], object]) 
     found = find_marker(store)
     if found is None:
         return 0
-    found = wait_until_given_up(store, found, times, say)
-    with ScratchLease(store, times, found.until_ms).take_over(found.version) as hold:
+    lease = ScratchLease(store, times)
+    if not found.is_free:
+        refusal = f"the rehearsal on {found.holder} goes on in this namespace: wait for its end"
+        found = lease.wait_until_given_up(found, lambda: find_marker(store), refusal, say)
+    if found is None:
+        return 0
+    with lease.take(found) as hold:
         return _Removal(store, found, hold, times).run()
 
 
@@ -294,9 +183,7 @@ class _Removal:
         TreeWalk([self._store], lambda paths, nodes: self._require_ours(paths, nodes[0]), passed_over=[MARKER]).run()
         removed = self._remove_below(["/"])
         _require_alone(self._store, [MARKER[1:]])
-        (result,) = self._store.delete_many([(MARKER, self._hold.release())])
-        if result not in _GONE:
-            raise RefusedError(f"{MARKER} was changed by another client while the copy was removed: look at it")
+        self._hold.remove()
         return removed
 
     def _require_ours(self, paths: Sequence[str], nodes: Sequence[Versioned | None]) -> None:
