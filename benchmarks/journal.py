@@ -24,8 +24,8 @@ from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
+from bookwarden.deletion.phase_two.guards import NodeGuard
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
-from bookwarden.deletion.phase_two.node_guard import NodeGuard
 from bookwarden.deletion.phase_two.sent_on import Sendings
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits

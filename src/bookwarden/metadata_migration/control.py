@@ -19,7 +19,7 @@ from bookwarden.errors import BookwardenError, ConfigError, FormatError, Refused
 from bookwarden.metadata_migration.walking import TreeWalk
 from bookwarden.metadata_migration.watching import CopyProgress, PhaseSnapshot
 from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
-from bookwarden.metastore.following.participants import Participant, read_participants
+from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
 
 # Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
@@ -333,3 +333,23 @@ def _trouble_of(call: Callable[[], object]) -> str | None:
     except BookwardenError as error:
         return str(error)
     return None
+
+
+class Participant(NamedTuple):
+    """A registered process: its node's name, its session, its own description, and since when (ms)."""
+
+    name: str
+    session: int | None
+    whose: str
+    since_ms: int
+
+
+def read_participants(source: MetadataStore) -> list[Participant]:
+    """Read the processes registered now, in the order of registration; none without a node for them."""
+    names = sorted(source.list_many([PARTICIPANTS_PATH])[0])
+    nodes = source.get_many([f"{PARTICIPANTS_PATH}/{name}" for name in names])
+    return [
+        Participant(name, node.session, node.value.decode("utf-8", "replace"), node.created_ms)
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+    ]

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from bookwarden.bookie_clusters.broker_jar import PACKAGED
-from bookwarden.errors import NotFoundError
+from bookwarden.errors import NotFoundError, ServerError
 from bookwarden_dev.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
-from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
-from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
 from bookwarden_dev.devcluster.servers.object_store import ObjectStore
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
@@ -82,3 +83,30 @@ def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORE
     with objects, cluster:
         objects.create_bucket(BUCKET)
         yield Stage(cluster, objects, garbage)
+
+
+class GarbageOnDemand:
+    """Lets a bookie collect its garbage when asked, and by itself only after an hour.
+
+    For clusters made with ``bookie_settings`` among their options.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://{LOOPBACK}:{port}/api/v1/bookie/gc"
+        self.bookie_settings = {
+            "httpServerEnabled": "true",
+            "httpServerHost": LOOPBACK,
+            "httpServerPort": str(port),
+            # Milliseconds, also before the first; a bookie does not start with more than minorCompactionInterval.
+            "gcWaitTime": "3600000",
+        }
+
+    def collect(self) -> None:
+        """Start a collection of the bookie, unless one is under way; raise ServerError if it does not."""
+        with urllib3.PoolManager(retries=False, timeout=10.0) as pool:
+            try:
+                status = pool.request("PUT", self._url).status
+            except urllib3.exceptions.HTTPError as error:
+                raise ServerError(f"the bookie cannot be asked to collect its garbage: {error}") from error
+        if status != 200:
+            raise ServerError(f"the bookie answered {status} when asked to collect its garbage: see its log")

@@ -31,7 +31,7 @@ from bookwarden.wire.envelope import unwrap
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, decode_ledger_password, encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
-from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
+from bookwarden_dev.demo.stage import GarbageOnDemand
 from bookwarden_dev.devcluster.servers.settings import read_settings
 from servers.metadata_tree import nodes_below
 from servers.pool import ServerPool

@@ -17,8 +17,7 @@ from click.testing import CliRunner
 
 from bookwarden.cli.bookie_clusters.commands import bookie_clusters
 from bookwarden.cli.main import COMMANDS
-from bookwarden.cli.shell.extras import EXTRA_OF, missing_extra
-from bookwarden.cli.shell.failures import TranslatingGroup
+from bookwarden.cli.shell.failures import EXTRA_OF, TranslatingGroup, missing_extra
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.errors import MissingExtraError, PulsarError
 from servers.help_pages import EVERY_HELP, assert_every_command_helps

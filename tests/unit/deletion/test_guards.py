@@ -22,9 +22,8 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.explaining import explain_ledger
 from bookwarden.deletion.phase_two.copy_deletion import CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import ReusedIdGuard, UndoneGuard
+from bookwarden.deletion.phase_two.guards import NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
-from bookwarden.deletion.phase_two.node_guard import NodeGuard
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookieError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bookwarden.errors import ServerError
+from bookwarden_dev.demo.stage import GarbageOnDemand
 from bookwarden_dev.devcluster.ports import free_ports
-from bookwarden_dev.devcluster.servers.garbage import GarbageOnDemand
 
 
 class Asked(HTTPServer):

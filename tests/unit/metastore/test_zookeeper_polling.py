@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.metastore.zookeeper.polling import polling_handler, select_by_poll
+from bookwarden.metastore.zookeeper.session import polling_handler, select_by_poll
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.pipelines.causes import told_cause
+from bookwarden.pipelines.streams.supervisor import told_cause
 
 # As Spark 4.2 writes it, each traceback cut short.
 OF_A_WORKER = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):

@@ -6,13 +6,12 @@ import errno
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from bookwarden.cli.shell.extras import missing_extra
 from bookwarden.cli.shell.invocation import Invocation
-from bookwarden.errors import BookwardenError, FileError
+from bookwarden.errors import BookwardenError, FileError, MissingExtraError
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -84,3 +83,38 @@ def _leave_output() -> None:
     except OSError:
         # A test's output has no file.
         return
+
+
+# By imported module; setup.cfg has the distributions.
+EXTRA_OF: Final = {
+    "jinja2": "spark",
+    "numpy": "spark",
+    "pandas": "spark",
+    "prometheus_client": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+    "grpc": "oxia",
+    "xxhash": "oxia",
+    "boto3": "s3",
+    "botocore": "s3",
+    "google.api_core": "gcs",
+    "google.auth": "gcs",
+    "google.cloud.storage": "gcs",
+    "azure.core": "azure",
+    "azure.identity": "azure",
+    "azure.storage.blob": "azure",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "flask": "demo",
+    "flask_cors": "demo",
+    "moto": "demo",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the extra to install after a failed import; None for a module that no extra brings."""
+    name = error.name or ""
+    for package, extra in EXTRA_OF.items():
+        if f"{name}.".startswith(f"{package}.") or f"{package}.".startswith(f"{name}."):
+            return MissingExtraError(f"this needs the Python package {name}: pip install 'bookwarden[{extra}]'")
+    return None

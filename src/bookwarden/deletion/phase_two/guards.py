@@ -11,9 +11,21 @@ from typing import ClassVar, Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
-from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, finish, limit_retries, wait
+from bookwarden.deletion.node_check import BookieReads, NodeCheck, NodeDoubt, Suspect
+from bookwarden.deletion.phase_two.decide import (
+    Action,
+    Decision,
+    DeletionPolicy,
+    finish,
+    judge_proven,
+    limit_retries,
+    retry,
+    wait,
+)
+from bookwarden.deletion.ports import LastEntryReader
+from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.live_references import References
+from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
@@ -106,3 +118,43 @@ class ReusedIdGuard(Guard):
         """Have the marks wait as long as ids return."""
         doubt = self._ids.doubt()
         return [one.decision if doubt is None else wait(doubt.reason, doubt) for one in candidates]
+
+
+_OF_COPIES: Final = (Action.DELETE_COPY, Action.PROVE_COPY)
+
+
+class NodeGuard(Guard):
+    """Guard of ledgers and copies whose holder may name them; ``entries`` is None without bookies to ask."""
+
+    actions = (Action.DELETE, Action.PROVE_EMPTY, *_OF_COPIES)
+
+    def __init__(self, nodes: NodeCheck, entries: LastEntryReader | None) -> None:
+        self._nodes = nodes
+        self._entries = entries
+
+    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+        """Check the nodes of all holders, and then the entries of ledgers that must have none; StoreError as there."""
+        bookies = BookieReads(self._entries)
+        doubts = self._nodes.doubts([_suspect(one) for one in candidates], bookies)
+        return [_decision(one, doubt, bookies) for one, doubt in zip(candidates, doubts, strict=True)]
+
+
+def _suspect(one: Candidate) -> Suspect:
+    nodes = one.references.nodes if isinstance(one.references, LiveReferences) else ()
+    return Suspect(one.holder, one.reading, nodes, one.decision.action in _OF_COPIES, one.waives)
+
+
+def _decision(one: Candidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:
+    if doubt is not None:
+        return retry(str(doubt), Outcome.DAMAGED_HOLDER)
+    if one.decision.action is not Action.PROVE_EMPTY or not isinstance(one.references, LiveReferences):
+        return one.decision
+    try:
+        last = bookies.last_entry(one.mark.ledger_id)
+    except NotFoundError:
+        return finish(Outcome.ALREADY_GONE, "gone between check and delete")
+    except (BookieError, FormatError) as error:
+        return retry(f"it is not closed, and whether it has entries is not known: {error}")
+    if last is None:
+        return Decision(Action.DELETE, Outcome.DELETED, "")
+    return judge_proven(one.mark, one.references, one.message.attempts)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+import select
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from socket import socket
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kazoo.client import KazooClient
@@ -28,7 +31,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Auth, Exists, Sync, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 
@@ -36,7 +39,6 @@ from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUn
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.pacing import Pace, Turn
 from bookwarden.metastore.tls_files import validate_tls_files
-from bookwarden.metastore.zookeeper.polling import polling_handler
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -450,3 +452,28 @@ def _tls_options(settings: ZooKeeperConnection) -> Mapping[str, Any]:
 def _stop(client: Any) -> None:
     client.stop()
     client.close()
+
+
+def polling_handler() -> Any:
+    """Make a handler for one KazooClient."""
+    handler = SequentialThreadingHandler()
+    handler.select = select_by_poll
+    return handler
+
+
+# Fast path of select.select, must equal it: tests/unit/metastore/test_zookeeper_polling.py
+def select_by_poll(
+    readers: Sequence[socket], writers: Sequence[socket], _: Sequence[socket], timeout: float | None = None
+) -> tuple[list[socket], list[socket], list[socket]]:
+    """Do what select.select does, for file descriptors above 1,023 too; ``timeout`` is in seconds, None without end.
+
+    A broken connection counts as ready: its next read or write raises the error. No socket may be in both lists.
+    """
+    poll = select.poll()
+    for reader in readers:
+        poll.register(reader, select.POLLIN)
+    for writer in writers:
+        poll.register(writer, select.POLLOUT)
+    events = poll.poll(None if timeout is None else math.ceil(max(timeout, 0) * 1000))
+    ready = {number for number, _ in events}
+    return [one for one in readers if one.fileno() in ready], [one for one in writers if one.fileno() in ready], []
