@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bookwarden.config import load_settings
-from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.pipelines.follow.driver import follow_session
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges

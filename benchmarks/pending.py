@@ -19,9 +19,9 @@ from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.dropped.checking import DropCheck, Looked
-from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
+from bookwarden.follow.checking import DropCheck, Looked
+from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.state import KeptState

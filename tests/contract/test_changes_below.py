@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.deletion.dropped.table import NodeNow
 from bookwarden.errors import StoreUnavailableError
+from bookwarden.follow.table import NodeNow
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.following.progress import MigrationTimes

@@ -14,7 +14,7 @@ import pytest
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.deletion.dropped.brokers import BrokersThatMark
+from bookwarden.follow.brokers import BrokersThatMark
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder

@@ -10,11 +10,11 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
-from bookwarden.deletion.dropped.brokers import BrokersThatMark
-from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks
-from bookwarden.deletion.dropped.following import DroppedLedgers, Keep, ReadNodes, SteadyClock
-from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.follow.brokers import BrokersThatMark
+from bookwarden.follow.checking import DropCheck, LaterMarks
+from bookwarden.follow.following import DroppedLedgers, Keep, ReadNodes, SteadyClock
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.resources import Resources
 from bookwarden.wiring.metadata import MetadataContext

@@ -20,7 +20,7 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.references.pieces import LOGS
 from bookwarden.clusters.pulsar.references.said import said_by
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.pipelines.follow import driver
 from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from bookwarden.config import Settings
-from bookwarden.deletion.dropped.table import NodeNow
+from bookwarden.follow.table import NodeNow
 from bookwarden.pipelines.metadata_source.columns import ended_in, nodes_in
 from bookwarden.pipelines.metadata_source.planner import PlanLimits, Planner
 from bookwarden.pipelines.metadata_source.reading import read_share

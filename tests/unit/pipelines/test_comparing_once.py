@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.config import load_settings
-from bookwarden.deletion.dropped.following import DroppedLedgers, SteadyClock
-from bookwarden.deletion.dropped.table import FollowedNodes
+from bookwarden.follow.following import DroppedLedgers, SteadyClock
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.pipelines.follow.metrics import FollowMetrics

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bookwarden.config import Settings, load_settings
-from bookwarden.deletion.dropped.checking import Looked
-from bookwarden.deletion.dropped.drops import Drop, DropCause
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.errors import StateTakenOverError
+from bookwarden.follow.checking import Looked
+from bookwarden.follow.drops import Drop, DropCause
+from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.ledgers.outcomes import DropOutcome

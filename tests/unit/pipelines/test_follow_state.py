@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.errors import FormatError, RefusedError
+from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.nodes.naming import NamedCopy, copies_text, pack, pack_ids
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.metastore.interface import MetadataStore

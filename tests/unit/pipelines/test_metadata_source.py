@@ -16,8 +16,8 @@ from bookwarden.clusters.pulsar.references.pieces import TOPICS as KIND_OF_TOPIC
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
 from bookwarden.clusters.pulsar.references.said import followed_node, kind_of, read_said, said_by
 from bookwarden.config import Settings, load_settings
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
+from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.nodes.naming import unpack
 from bookwarden.metastore.changes import ChangedNodes

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox
-from bookwarden.deletion.dropped.drops import DropCause
-from bookwarden.deletion.dropped.following import Tally
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.follow.drops import DropCause
+from bookwarden.follow.following import Tally
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion

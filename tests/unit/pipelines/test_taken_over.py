@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import DriverFile, FileJournal
 from bookwarden.deletion.phase_two.sent_on import FileSentRecords
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.pulsar_source.offsets import dump_offsets, load_offsets
 from bookwarden.pipelines.streams.checkpoint_identity import (

@@ -14,9 +14,9 @@ import bookwarden.wiring.deletion
 import bookwarden.wiring.metadata
 import bookwarden.wiring.pulsar
 from bookwarden.config import Settings, load_settings
-from bookwarden.deletion.dropped.following import Tally
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
 from bookwarden.errors import ConfigError
+from bookwarden.follow.following import Tally
+from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.nodes.naming import pack, pack_ids
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion

@@ -13,8 +13,8 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
-from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.errors import ConfigError, StoppedFailingError
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.follow.kept_roots import find_roots

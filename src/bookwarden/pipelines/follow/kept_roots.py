@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
-from bookwarden.deletion.dropped.table import NodeNow
 from bookwarden.errors import RefusedError
+from bookwarden.follow.table import NodeNow
 from bookwarden.ledgers.nodes.naming import ids_in
 from bookwarden.metastore.urls import is_same_store
 

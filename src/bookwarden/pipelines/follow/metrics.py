@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge
 
-from bookwarden.deletion.dropped.drops import DropCause
-from bookwarden.deletion.dropped.following import Tally
+from bookwarden.follow.drops import DropCause
+from bookwarden.follow.following import Tally
 from bookwarden.ledgers.kinds import KINDS, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import MarkReport

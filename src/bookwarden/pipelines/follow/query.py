@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.deletion.dropped.checking import Looked
-from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import Changes, FollowedNodes
+from bookwarden.follow.checking import Looked
+from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.table import Changes, FollowedNodes
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.pipelines.follow.metrics import FollowMetrics

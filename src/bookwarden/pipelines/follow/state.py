@@ -16,10 +16,10 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
-from bookwarden.deletion.dropped.table import Changes, FollowedNodes
-from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.errors import FormatError, StateTakenOverError
+from bookwarden.follow.drops import Drop, DropCause, Key
+from bookwarden.follow.table import Changes, FollowedNodes
+from bookwarden.follow.timers import Timer
 from bookwarden.leases import describe_holder, holder_here
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext

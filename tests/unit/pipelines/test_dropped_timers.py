@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.deletion.dropped import timers as module
-from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
-from bookwarden.deletion.dropped.timers import PackedTimers, Timer
+from bookwarden.follow import timers as module
+from bookwarden.follow.drops import Drop, DropCause, Key
+from bookwarden.follow.timers import PackedTimers, Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext
 

@@ -10,15 +10,15 @@ import pytest
 
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
-from bookwarden.deletion.dropped import following
-from bookwarden.deletion.dropped.brokers import BROKERS_FIRST_MS, BrokersThatMark
-from bookwarden.deletion.dropped.checking import DropCheck, LaterMarks, Looked
-from bookwarden.deletion.dropped.drops import Drop, DropCause, drops_between
-from bookwarden.deletion.dropped.following import DroppedLedgers, Tally
-from bookwarden.deletion.dropped.table import Changes, FollowedNodes, NodeNow
-from bookwarden.deletion.dropped.timers import Timer
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, StoreUnavailableError
+from bookwarden.follow import following
+from bookwarden.follow.brokers import BROKERS_FIRST_MS, BrokersThatMark
+from bookwarden.follow.checking import DropCheck, LaterMarks, Looked
+from bookwarden.follow.drops import Drop, DropCause, drops_between
+from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.table import Changes, FollowedNodes, NodeNow
+from bookwarden.follow.timers import Timer
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences

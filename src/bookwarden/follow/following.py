@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookwarden.deletion.dropped.brokers import BrokersThatMark
-from bookwarden.deletion.dropped.checking import DropCheck, Looked
-from bookwarden.deletion.dropped.drops import DropCause, Key
-from bookwarden.deletion.dropped.table import FollowedNodes, NodeNow
-from bookwarden.deletion.dropped.timers import Timer
+from bookwarden.follow.brokers import BrokersThatMark
+from bookwarden.follow.checking import DropCheck, Looked
+from bookwarden.follow.drops import DropCause, Key
+from bookwarden.follow.table import FollowedNodes, NodeNow
+from bookwarden.follow.timers import Timer
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 

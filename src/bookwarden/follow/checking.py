@@ -14,12 +14,12 @@ from typing import Final
 
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.dropped.drops import Drop, Key
-from bookwarden.deletion.dropped.table import FollowedNodes
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_two.copy_deletion import copy_of
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.follow.drops import Drop, Key
+from bookwarden.follow.table import FollowedNodes
 from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from bookwarden.deletion.dropped.drops import Drop, Key, drops_between, keys_in
-from bookwarden.deletion.dropped.timers import PackedTimers, Timer
+from bookwarden.follow.drops import Drop, Key, drops_between, keys_in
+from bookwarden.follow.timers import PackedTimers, Timer
 from bookwarden.ledgers.nodes.naming import has_copies, ids_in, unpack
 
 

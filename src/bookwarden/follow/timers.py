@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from bookwarden.deletion.dropped.drops import Drop, DropCause, Key
+from bookwarden.follow.drops import Drop, DropCause, Key
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.pending_deletion import OffloadContext
 
