@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from bookwarden.bookie_clusters.promoted import Promotions
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
@@ -25,7 +26,7 @@ from bookwarden.deletion.phase_two.sent_on import Sendings, SentRecords
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
-from bookwarden.deletion.ports import BookieClusters, LastEntryReader, LedgerCatalog, NoBookieClusters
+from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters
 from bookwarden.metastore.following.all_stores import Migrations
 
 
@@ -35,7 +36,7 @@ def verifier_with(
     policy: DeletionPolicy,
     *,
     copies: OffloadStores | None = None,
-    entries: LastEntryReader | None = None,
+    entries: DecodedEntries | None = None,
     nodes: NodeCheck | None = None,
     undone: UndoneLedgers | None = None,
     ids: ReturningIds | None = None,
@@ -80,7 +81,7 @@ def sweep_with(
     clock: Callable[[], float] = time.time,
     why_letters_are_lost: Callable[[], str | None] = lambda: None,
     require_bookies: Callable[[], object] = lambda: None,
-    entries: LastEntryReader | None = None,
+    entries: DecodedEntries | None = None,
     nodes: NodeCheck | None = None,
     ids: ReturningIds | None = None,
     verify_owner: bool = True,
@@ -125,7 +126,7 @@ def explain_with(
     now_ms: int,
     *,
     copies: OffloadStores | None = None,
-    entries: LastEntryReader | None = None,
+    entries: DecodedEntries | None = None,
 ) -> Explanation:
     """Explain a ledger with these parts, as of this time."""
     verifier = verifier_with(catalog, references, policy, copies=copies, entries=entries, clock=lambda: now_ms / 1000)

@@ -7,13 +7,14 @@ The rules are in `ledgers.node_doubts`. The sweep, `ledger explain`, the orphan 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.ports import LastEntryReader, LedgerCatalog
+from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.holder import CursorsHolder
@@ -25,7 +26,6 @@ from bookwarden.ledgers.managed_ledger import (
     LedgerInfo,
     ManagedLedgerInfo,
     NodeInfo,
-    Position,
     SchemaEntryIndex,
     SchemaLocator,
 )
@@ -67,39 +67,20 @@ class Suspect(NamedTuple):
     waives: frozenset[Waiver] = frozenset()  #: Those of its mark.
 
 
-class BookieReads:
-    """A LastEntryReader for one step: it asks bookies as long as they answer, and without any raises BookieError."""
+class BookieReads(DecodedEntries):
+    """Last entries for one step: bookies are asked as long as they answer; without any each call raises BookieError."""
 
-    def __init__(self, entries: LastEntryReader | None) -> None:
+    def __init__(self, entries: DecodedEntries | None) -> None:
         self._entries = entries
         self._silent = 0
-        self._reason = ""
+        self._reason = _NO_BOOKIES
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger."""
-        return self._ask(lambda entries, asked: entries.last_entry(asked), ledger_id)
-
-    def position(self, ledger_id: int) -> CursorPosition | None:
-        """Return the last position in a cursor's ledger."""
-        return self._ask(lambda entries, asked: entries.position(asked), ledger_id)
-
-    def compacted_to(self, custom: Mapping[str, bytes]) -> Position | None:
-        """Return the position that a compacted ledger reaches to."""
-        if self._entries is None:
-            raise BookieError(_NO_BOOKIES)
-        return self._entries.compacted_to(custom)
-
-    def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
-        """Return the versions in a schema's ledger."""
-        return self._ask(lambda entries, asked: entries.schema_entry(asked), ledger_id)
-
-    def _ask(self, read: Callable[[LastEntryReader, int], _T], ledger_id: int) -> _T:
-        if self._entries is None:
-            raise BookieError(_NO_BOOKIES)
-        if self._silent >= _MOST_SILENT:
+        if self._entries is None or self._silent >= _MOST_SILENT:
             raise BookieError(self._reason)
         try:
-            return read(self._entries, ledger_id)
+            return self._entries.last_entry(ledger_id)
         except (BookieError, FormatError) as error:
             self._silent += 1
             self._reason = str(error)
@@ -130,7 +111,7 @@ class NodeCheck:
     def __init__(
         self,
         catalog: LedgerCatalog,
-        entries: LastEntryReader | None = None,
+        entries: DecodedEntries | None = None,
         copies: Callable[[], OffloadStores] | None = None,
         owner: Callable[[str], str | None] = lambda _: None,
     ) -> None:

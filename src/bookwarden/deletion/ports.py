@@ -6,11 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bookwarden.ledgers.kinds import Holder
-from bookwarden.ledgers.managed_ledger import (
-    CursorPosition,
-    Position,
-    SchemaEntryIndex,
-)
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Conditions,
@@ -138,26 +133,6 @@ class Promoted(Protocol):
         """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
 
 
-class LastEntryReader(Protocol):
-    """Bookies, asked for the last entry of a ledger, open ones too; that changes nothing on them.
-
-    Each call returns None if the ledger has no entry. It raises BookieError when the bookies do not say, NotFoundError
-    when there is no such ledger, FormatError when its metadata or the entry cannot be read.
-    """
-
-    def last_entry(self, ledger_id: int) -> bytes | None:
-        """Return the last entry of a ledger."""
-
-    def position(self, ledger_id: int) -> CursorPosition | None:
-        """Return the last position in a cursor's ledger."""
-
-    def compacted_to(self, custom: Mapping[str, bytes]) -> Position | None:
-        """Return the position that a compacted ledger with this custom metadata reaches to; None if it has none."""
-
-    def schema_entry(self, ledger_id: int) -> SchemaEntryIndex | None:
-        """Return the versions in a schema's ledger."""
-
-
 class RecordsUndone(Protocol):
     """The records of ledgers that were undone, which an undo writes and a mark by id withdraws."""
 
@@ -179,28 +154,3 @@ class MarkSender(Protocol):
 
         Raises PulsarError only when nothing could be sent at all.
         """
-
-
-class TopicAdmin(Protocol):
-    """Operations of a broker on topics; every call may raise PulsarError or NotFoundError."""
-
-    def partitions(self, topic: str) -> list[str]:
-        """List the partitions in order; a topic without partitions is its own only one."""
-
-    def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
-        """Return how far each subscription of one partition has acknowledged; this loads the topic."""
-
-    def compacted_ledgers(self, topic: str) -> frozenset[int]:
-        """List the compacted ledgers of one partition, in use or recorded; this loads the topic."""
-
-    def trim(self, topic: str) -> None:
-        """Remove the consumed ledgers that retention no longer holds."""
-
-    def delete_topic(self, topic: str, *, force: bool) -> None:
-        """Delete the topic, with all its partitions; `force` disconnects clients and drops subscriptions."""
-
-    def delete_subscription(self, topic: str, subscription: str, *, force: bool) -> None:
-        """Delete the subscription on all partitions; `force` disconnects its consumers."""
-
-    def delete_schema(self, topic: str) -> None:
-        """Delete all versions of the topic's schema."""

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
-from bookwarden.deletion.ports import LastEntryReader
 from bookwarden.errors import NoBookieError, PulsarUnavailableError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, LedgerComponent, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
@@ -109,7 +109,7 @@ class World:
         max_unreachable: float = 0.0,
         dry_run: bool = False,
         policy: DeletionPolicy = POLICY,
-        entries: LastEntryReader | None = None,
+        entries: DecodedEntries | None = None,
     ) -> None:
         self.store = Faulty()
         self.population = Population(self.store)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.node_check import BookieReads, NodeCheck, NodeDoubt, Suspect
@@ -22,7 +23,6 @@ from bookwarden.deletion.phase_two.decide import (
     retry,
     wait,
 )
-from bookwarden.deletion.ports import LastEntryReader
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References
@@ -128,7 +128,7 @@ class NodeGuard(Guard):
 
     actions = (Action.DELETE, Action.PROVE_EMPTY, *_OF_COPIES)
 
-    def __init__(self, nodes: NodeCheck, entries: LastEntryReader | None) -> None:
+    def __init__(self, nodes: NodeCheck, entries: DecodedEntries | None) -> None:
         self._nodes = nodes
         self._entries = entries
 
