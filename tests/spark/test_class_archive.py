@@ -53,8 +53,8 @@ def java(archive: ClassArchive, *further: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command((*archive.options, *further)), capture_output=True, text=True, check=False)
 
 
-def found(records: bool = True, **conf: str) -> ClassArchive | None:
-    return archive_for("test", records=records, conf=conf)
+def found(**conf: str) -> ClassArchive | None:
+    return archive_for("test", conf=conf)
 
 
 def to_make() -> ClassArchive:
@@ -94,9 +94,6 @@ def test_the_first_run_makes_one_and_the_next_uses_it_in_silence(tmp_path: Path)
     assert list(archive.path.parent.iterdir()) == [archive.path]
     assert maps_classes(archive)
     assert java(archive).stderr == ""
-    # A run that may last for months makes none.
-    archive.path.unlink()
-    assert found(records=False) is None
 
 
 @pytest.mark.parametrize("damage", ["header", "middle", "no file", "a folder"])
@@ -204,7 +201,7 @@ def test_archives_that_nothing_used_for_a_month_are_removed() -> None:
     os.utime(other, (0, 0))
     os.utime(archive.path, (0, 0))
     archive = to_use()
-    archive_for("another", records=True, conf={})
+    archive_for("another", conf={})
     assert list(archive.path.parent.iterdir()) == [archive.path]
 
 
@@ -214,7 +211,7 @@ def test_an_operator_that_has_such_options_keeps_them(
 ) -> None:
     own = "-XX:SharedArchiveFile=/mine"
     if variable == "spark.conf":
-        assert archive_for("test", records=True, conf={"spark.driver.extraJavaOptions": own}) is None
+        assert archive_for("test", conf={"spark.driver.extraJavaOptions": own}) is None
         return
     if variable == "SPARK_CONF_DIR":
         (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {own}\n", encoding="utf-8")

@@ -72,27 +72,23 @@ class ClassArchive:
             self.fresh.unlink(missing_ok=True)
 
 
-def archive_for(
-    application: str, *, records: bool, conf: Mapping[str, str], folder: Path | None = None
-) -> ClassArchive | None:
-    """Return the archive for the JVM of an application; None where there is none to use or to make.
+def archive_for(application: str, *, conf: Mapping[str, str]) -> ClassArchive | None:
+    """Return the archive for the JVM of an application that ends soon; None where there is none to use or to make.
 
-    ``records``: this run ends soon, so that its JVM may make one. ``conf`` are the operator's properties of Spark.
+    ``conf`` are the operator's properties of Spark.
     """
     try:
         home = spark_home()
         executable = java_executable()
         if home is None or executable is None or _has_own_options(conf, home):
             return None
-        folder = folder or _cache_folder()
+        folder = _cache_folder()
         path = folder / f"{application}-{_identity(executable, home / 'jars')}"
         for found in folder.glob(f"{path.name}-*{_SUFFIX}"):
             if found.stem == f"{path.name}-{found.stat().st_size}":
                 # Of the time of its last use.
                 os.utime(found)
                 return ClassArchive(found)
-        if not records:
-            return None
         folder.mkdir(parents=True, exist_ok=True)
         _remove_unused(folder)
         if shutil.disk_usage(folder).free < _FREE_BYTES or not os.access(folder, os.W_OK):

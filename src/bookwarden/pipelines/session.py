@@ -71,10 +71,9 @@ def running_session(
 ) -> Iterator[SparkSession]:
     """Run a Spark session for the block: spark-submit's own, or with `local` one that is started here.
 
-    ``defaults`` are properties of the application, in place of the sweep's. ``ends_soon``: its JVM
-    may make an archive of its classes at its end. A Spark started here leaves no process and
-    no temporary file; a session that this process has already is taken, and goes on. Raises SparkError when Spark
-    cannot be started.
+    ``defaults`` are properties of the application, in place of the sweep's. ``ends_soon``: its JVM uses an archive of
+    its classes, or makes one at its end. A Spark started here leaves no process and no temporary file; a session that
+    this process has already is taken, and goes on. Raises SparkError when Spark cannot be started.
     """
     is_running = SparkSession.getActiveSession() is not None
     with _own_jvm(settings, application, ends_soon) if local else nullcontext(OwnJvm(None)) as jvm:
@@ -88,10 +87,8 @@ def running_session(
 
 
 def _own_jvm(settings: Settings, application: str, ends_soon: bool) -> AbstractContextManager[OwnJvm]:
-    archive = None
-    if settings.spark.class_archives:
-        archive = archive_for(application, records=ends_soon, conf=settings.spark.conf)
-    return own_jvm(archive)
+    is_archived = ends_soon and settings.spark.class_archives
+    return own_jvm(archive_for(application, conf=settings.spark.conf) if is_archived else None)
 
 
 def _session(
