@@ -61,16 +61,16 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
             require_folder("sweep.journal", settings.sweep.journal)
     with MetadataContext(settings) as metadata:
         unless_away(partial(require_sweeping, settings, metadata), waits=not (once or dry_run))
-        waiting = _look(settings, metadata) if once and not dry_run else None
+        found = _look(settings, metadata) if once and not dry_run else 0
     if dry_run:
         invocation.write_stream(_described(_preview(settings)))
         return
-    if waiting is not None:
-        invocation.write(_end_document(Counter(), drained=True, waiting=waiting))
+    if isinstance(found, _Waiting):
+        invocation.write(_end_document(Counter(), drained=True, waiting=found))
         return
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
-    end = _sweep(invocation, once)
+    end = _sweep(invocation, once, found)
     waiting = _look_behind(settings) if once and end.drained else None
     invocation.write(_end_document(end.counts, drained=end.drained, waiting=waiting))
     if once and not end.drained:
@@ -84,17 +84,27 @@ class _Waiting(NamedTuple):
     first_ms: int | None
 
 
-def _look(settings: Settings, metadata: MetadataContext) -> _Waiting | None:
-    """Return what waits, where nothing is due and so no Spark is needed; None where something is, or may be.
+def _look(settings: Settings, metadata: MetadataContext) -> _Waiting | int:
+    """Return what waits, where nothing is due and so no Spark is needed; else about how many marks are in flight.
 
     Raises as the sweep where roots and BookKeeper do not belong together.
     """
     with TopicsContext(settings, metadata.admin) as topics:
         waiting = _what_waits(settings, topics)
-    if waiting is not None:
-        for note in roots_proof_of(settings.metadata_store, metadata).require():
-            logger.warning("%s", note)
+        if waiting is None:
+            return _in_flight(topics)
+    for note in roots_proof_of(settings.metadata_store, metadata).require():
+        logger.warning("%s", note)
     return waiting
+
+
+def _in_flight(topics: TopicsContext) -> int:
+    """Estimate the marks in flight, for the time that is left; 0 where they cannot be seen."""
+    try:
+        return topics.in_flight().messages
+    except BookwardenError as error:
+        logger.warning("how many marks are in flight cannot be seen: %s", error)
+        return 0
 
 
 def _look_behind(settings: Settings) -> _Waiting | None:
@@ -135,7 +145,8 @@ def _due_ms(received: ReceivedMark) -> int:
 def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | None) -> Document:
     summary = _summary(counts) or "nothing was due"
     if waiting is not None and waiting.marks:
-        summary += f"; {counted(waiting.marks, 'mark')} more wait, the first until {moment(waiting.first_ms)}"
+        waits = "1 mark waits" if waiting.marks == 1 else f"{waiting.marks:,} marks wait, the first"
+        summary += f"; {waits} until {moment(waiting.first_ms)}"
     text = f"Everything that was due is done: {summary}." if drained else f"Stopped: {summary}."
     data = {"drained": drained, "counts": dict(counts)}
     if waiting is not None:
@@ -143,27 +154,16 @@ def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | No
     return Document(data, (Note(text),))
 
 
-def _sweep(invocation: Invocation, once: bool) -> SweepEnd:
+def _sweep(invocation: Invocation, once: bool, due: int) -> SweepEnd:
     from bookwarden.pipelines.session import QUICK_JVM, running_session
     from bookwarden.pipelines.sweep.driver import run_sweep
 
     settings = invocation.settings
     progress = SaidProgress(invocation, "marks", about=True)
-    due = _due(settings) if once else 0
     invocation.say(STARTING_SPARK)
     defaults = QUICK_JVM if once else None
     with running_session(settings, local=True, defaults=defaults, ends_soon=once) as spark:
         return run_sweep(spark, settings, once=once, on_swept=partial(progress.tell, total=due) if due else None)
-
-
-def _due(settings: Settings) -> int:
-    """Estimate the marks in flight, for the time that is left; 0 where they cannot be seen."""
-    try:
-        with TopicsContext(settings) as topics:
-            return topics.in_flight().messages
-    except BookwardenError as error:
-        logger.warning("how many marks are in flight cannot be seen: %s", error)
-        return 0
 
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:

@@ -32,10 +32,12 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.admin import _without_page_or_trace
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.config import DeletionSettings, load_settings
+from bookwarden.deletion.inflight import InFlight
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.errors import ConfigError, FileError, NotFoundError, PulsarError, StoreError
+from bookwarden.ledgers.backlog import PartitionBacklog
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
 from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark
@@ -242,6 +244,10 @@ class Topics:
         numbers = {deletion.topic: self._new, deletion.retry_topic: len(self._delays)}
         return {f"{topic}-partition-0": EntriesBehind(number, None) for topic, number in numbers.items()}
 
+    def in_flight(self) -> InFlight:
+        number = self._new + len(self._delays)
+        return InFlight((PartitionBacklog("", number, number, exact=True),))
+
     def directives(self) -> int:
         if self._directives < 0:
             raise PulsarError("no such topic")
@@ -274,13 +280,15 @@ def test_spark_is_started_where_something_is_due(
     proof = SimpleNamespace(require=lambda: looked.append(True) or [])
     monkeypatch.setattr(sweep, "roots_proof_of", lambda *_: proof)
     found = sweep._look(load_settings(), SimpleNamespace(admin=None))  # type: ignore[arg-type]  # of it
-    assert (found.marks if found else None) == waiting
+    assert (found.marks if isinstance(found, sweep._Waiting) else None) == waiting
     # An end without Spark is no less careful about roots that do not belong to the BookKeeper.
     assert bool(looked) is (waiting is not None)
-    if waiting:
-        assert found is not None
+    if not isinstance(found, sweep._Waiting):
+        # For the time that is left, while the topics are open.
+        assert found == topics.in_flight().messages
+    elif waiting:
         text = sweep._end_document(Counter(), drained=True, waiting=found).parts[0].text
-        assert re.search(r"nothing was due; 2 marks more wait, the first until \d{4}-", text)
+        assert re.search(r"nothing was due; 2 marks wait, the first until \d{4}-", text)
         assert found.first_ms == pytest.approx(time.time() * 1000 + 90_000, abs=30_000)
 
 

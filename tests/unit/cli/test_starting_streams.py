@@ -23,7 +23,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether a stream began, and with --once."""
     found: list[bool] = []
 
-    def sweep(_: Settings, once: bool) -> SweepEnd:
+    def sweep(_: Settings, once: bool, _due: int) -> SweepEnd:
         found.append(once)
         return SweepEnd(Counter(), drained=True)
 
