@@ -50,19 +50,17 @@ class RegistryNode:
         """Read the registry as `read` does; RefusedError if nothing is registered."""
         found = self.read()
         if found is None:
-            raise RefusedError(
-                f"no bookie cluster is registered in {self.url}: begin with `bookwarden bookie-clusters register "
-                "--bootstrap`; if there was a registry, `bookwarden bookie-clusters registry import` puts it back "
-                "(docs/bookie-clusters.md)"
-            )
+            raise RefusedError(self._why_none())
         return found
 
     def require_cluster(self, name: str) -> Registry:
         """Read the registry as `read` does; NotFoundError if no cluster of this name is in it."""
         found = self.read()
-        if found is None or name not in found.registry.clusters:
-            there = "none is" if found is None else f"there are {', '.join(sorted(found.registry.clusters))}"
-            raise NotFoundError(f"no bookie cluster {name!r} is registered in {self.url}: {there}")
+        if found is None:
+            raise NotFoundError(self._why_none())
+        if name not in found.registry.clusters:
+            there = ", ".join(sorted(found.registry.clusters))
+            raise NotFoundError(f"no bookie cluster {name!r} is registered in {self.url}: there are {there}")
         return found.registry
 
     def deprecate(self, name: str, deprecated: bool, *, dry_run: bool = False) -> Registry:
@@ -147,6 +145,13 @@ class RegistryNode:
                 f"{REGISTRY_PATH} of {self.url} is {error}. `bookwarden bookie-clusters registry import` puts a saved "
                 "one back (docs/howto/repair-bookie-clusters.md, 'Dead ends')"
             ) from error
+
+    def _why_none(self) -> str:
+        return (
+            f"no bookie cluster is registered in {self.url}: begin with `bookwarden bookie-clusters register "
+            "--bootstrap`; if there was a registry, `bookwarden bookie-clusters registry import` puts it back "
+            "(docs/bookie-clusters.md)"
+        )
 
     def _fresh(self) -> Versioned | None:
         self.store.sync()

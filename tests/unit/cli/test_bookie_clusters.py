@@ -109,7 +109,7 @@ def test_one_cluster_is_shown(switched: Site) -> None:
 def test_one_of_no_registry_is_not_found(site: Site) -> None:
     result = site.run("get", "a")
     assert result.exit_code == NotFoundError.exit_code
-    assert "none is" in result.stderr
+    assert "no bookie cluster is registered" in result.stderr
 
 
 def test_the_registry_is_that_of_the_first_root(switched: Site) -> None:

@@ -19,7 +19,7 @@ from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, s
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
@@ -191,7 +191,7 @@ def test_unload_and_its_alias_take_topics_off_other_clusters(site: Site, words: 
 
 def test_unload_looks_only_with_dry_run_and_needs_a_registry(site: Site) -> None:
     refused = site.run("unload", "--dry-run")
-    assert (refused.exit_code, "no bookie cluster is registered" in refused.stderr) == (NotFoundError.exit_code, True)
+    assert (refused.exit_code, "no bookie cluster is registered" in refused.stderr) == (RefusedError.exit_code, True)
     site = Site()
     site.register()
     looked = json.loads(site.run("unload", "--dry-run", "-o", "json").stdout)

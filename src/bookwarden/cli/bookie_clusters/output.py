@@ -33,6 +33,10 @@ _COLUMNS = (
     Column("shared"),
     Column("since epoch", right=True),
 )
+#: What a command that only looks says then.
+NONE_REGISTERED = Note(
+    "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
+)
 
 
 @contextmanager
@@ -49,8 +53,7 @@ def describe_registry(context: RegistryContext, registry: Registry | None, *note
     """Describe all bookie clusters, and the newest order to switch."""
     data = registry_data(context.pulsar_url, registry)
     if registry is None:
-        place = "No bookie cluster is registered: brokers use the one of their bookkeeperMetadataServiceUri alone."
-        return Document(data, (Note(place), *notes_of(context, notes)))
+        return Document(data, (NONE_REGISTERED, *notes_of(context, notes)))
     clusters = data["clusters"]
     rows = tuple(
         (

@@ -16,7 +16,7 @@ from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.bookie_clusters.build import build_facts
-from bookwarden.cli.bookie_clusters.output import directive_facts
+from bookwarden.cli.bookie_clusters.output import NONE_REGISTERED, directive_facts
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.bookie_clusters.unload import (
     inventory_data,
@@ -111,7 +111,9 @@ def _describe(url: str, overview: Overview) -> Document:
     )
     parts.append(Table(columns, tuple(map(_row, state.brokers)), empty="No broker is registered."))
     without = [broker.name for broker in state.brokers if broker.follower is None]
-    if state.registry is not None and without:
+    if state.registry is None:
+        parts.append(NONE_REGISTERED)
+    elif without:
         left_with = _counted_elsewhere(state.registry)
         if left_with is not None:
             parts.append(

@@ -12,7 +12,7 @@ from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
-from bookwarden.errors import BookwardenError, NotFoundError
+from bookwarden.errors import BookwardenError
 from bookwarden.wiring.switch import SwitchContext
 
 _SHOWN: Final = 20
@@ -104,9 +104,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
     unloaded.
     """
     with SwitchContext(invocation.settings) as context:
-        registry = context.switch.state().registry
-        if registry is None:
-            raise NotFoundError(f"no bookie cluster is registered in {context.pulsar_url}: there is one place to write")
+        registry = context.registry.require().registry
         found = take_inventory(registry, store_of=context.registry.store_of)
         data = {"dryRun": dry_run, **inventory_data(found)}
         if dry_run or invocation.output != "json":
