@@ -248,7 +248,7 @@ def _run(
             bounds = LetterBounds()
             for letter in letters(dry_run=True):
                 bounds.note(letter)
-            confirm(f"{verb} {counted(bounds.count, 'dead letter')}?", yes=False)
+            confirm(f"{verb} {counted(bounds.count, 'dead letter')}?", yes=bounds.count == 0)
         past = "Sent back" if verb == "Send back" else "Dropped"
         done = _views(topics.decode, letters(bounds=bounds))
         invocation.write_stream(_listing(done, lambda count: f"{past}: {counted(count, 'dead letter')}."))

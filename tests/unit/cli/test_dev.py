@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.errors import RefusedError
-from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster, ServerProcess
+from bookwarden.errors import RefusedError, ServerError
+from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster, ServerProcess, cluster
+from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.state import ClusterState, read_state, write_state
 
 
@@ -125,3 +126,17 @@ def test_all_of_a_cluster_is_started_anew_where_more_is_gone_than_what_stands_be
         *(f"stop {name}" for name in ("broker", "bookie", "oxia", "zookeeper")),
         *(f"start {name}" for name in ("zookeeper", "oxia", "bookie", "broker")),
     ]
+
+
+def test_what_has_to_be_fetched_is_said_before_a_server_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(version: str, progress: Progress) -> None:
+        progress(f"fetching Pulsar {version}")
+
+    def fail(_server: ServerProcess) -> None:
+        raise ServerError("the first server does not start")
+
+    monkeypatch.setattr(cluster, "load_runtime", fetch)
+    monkeypatch.setattr(ServerProcess, "start", fail)
+    result = up(tmp_path / "dev")
+    assert (result.exit_code, result.stdout) == (ServerError.exit_code, "")
+    assert [line.split()[0] for line in result.stderr.splitlines()] == ["fetching", "starting", "bookwarden:"]

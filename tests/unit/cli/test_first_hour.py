@@ -188,6 +188,7 @@ def test_a_dry_run_of_a_mark_by_id_says_what_the_sweep_would_keep() -> None:
     [
         ("Topic is already fenced\n\tat org.apache.A.b(A.java:1)\n\tat org.c", "Topic is already fenced"),
         ("<html><head><title>Error 414 URI Too Long</title></head><body>...</body></html>", "Error 414 URI Too Long"),
+        ("<h1>Bad Message 414</h1><pre>reason: URI Too Long</pre>", "Bad Message 414 reason: URI Too Long"),
         ("two\n lines", "two lines"),
     ],
 )

@@ -183,6 +183,9 @@ class PulsarAdmin:
 def _without_page_or_trace(text: str) -> str:
     """Put what a broker answered on one line: of an HTML page its title, of a Java stack trace what is before it."""
     title = re.search(r"<title>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
+    if title is None and text.startswith("<"):
+        # Its web server has pages that are no whole ones.
+        text = re.sub(r"<[^>]*>", " ", text)
     return " ".join((title[1] if title else re.split(r"\n\s*at ", text)[0]).split())
 
 
