@@ -38,6 +38,8 @@ def serve(invocation: Invocation) -> None:
             "BOOKWARDEN_SERVE__TOKEN"
         )
     invocation.set_up_logging(logging.INFO)
+    # It has the starts and ends too.
+    logging.getLogger("uvicorn.error").name = "uvicorn"
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(invocation.settings, token),
@@ -60,9 +62,10 @@ def _listen(settings: ServeSettings) -> socket.socket:
     try:
         return socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
+        # Python adds the address.
+        reason = str(error.strerror).partition(" (")[0]
         raise ServerError(
-            f"{settings.host} port {settings.port} cannot be listened on: {error.strerror}; choose serve.host and "
-            "serve.port"
+            f"{settings.host} port {settings.port} cannot be listened on: {reason}; choose serve.host and serve.port"
         ) from error
 
 

@@ -61,8 +61,7 @@ class ClassArchive:
         if self.fresh is None:
             return
         try:
-            size = self.fresh.stat().st_size
-            if ended_well and size >= _SMALLEST:
+            if ended_well and (size := self.fresh.stat().st_size) >= _SMALLEST:
                 sync(self.fresh)
                 os.replace(self.fresh, f"{self.path}-{size}{_SUFFIX}")
                 logger.info("classes of Spark are archived in %s-%d%s", self.path, size, _SUFFIX)

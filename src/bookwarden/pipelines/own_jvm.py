@@ -65,8 +65,14 @@ class OwnJvm:
     def started(self, spark: SparkSession) -> None:
         """Make the JVM remove the folder if this process is killed: it then ends in order, and last."""
         if self.folder is not None:
-            jvm: Any = spark.sparkContext._jvm
-            jvm.java.io.File(self.folder).deleteOnExit()
+            context: Any = spark.sparkContext
+            context._jvm.java.io.File(self.folder).deleteOnExit()
+            # It prints a trace where the JVM was killed.
+            context._accumulatorServer.handle_error = _log_lost_accumulators
+
+
+def _log_lost_accumulators(*_: object) -> None:
+    logger.debug("Spark's JVM sends no accumulators any more", exc_info=True)
 
 
 @contextmanager

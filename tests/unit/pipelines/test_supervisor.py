@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -250,15 +251,26 @@ def test_a_stop_that_fails_ends_the_process_although_the_query_says_that_it_is_n
 
 
 class LostQuery(ScriptedQuery):
-    """A query whose JVM was killed."""
+    """A query whose JVM was killed, before or after it says whether it is active."""
+
+    def __init__(self, *, late: bool) -> None:
+        super().__init__()
+        self._late = late
 
     @property
     def isActive(self) -> bool:
+        return False if self._late else self._refuse()
+
+    def exception(self) -> Exception | None:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise ConnectionRefusedError("py4j: connection refused")
 
 
-def test_a_killed_jvm_ends_the_process_at_once() -> None:
-    queries = [LostQuery()]
+@pytest.mark.parametrize("late", [False, True])
+def test_a_killed_jvm_ends_the_process_at_once(late: bool) -> None:
+    queries = [LostQuery(late=late)]
     with pytest.raises(SparkError, match="no longer answers"):
         Supervisor(lambda: queries.pop(), Pulse(), QUICK).run()
 

@@ -386,5 +386,5 @@ def test_a_request_whose_fields_are_all_optional_needs_no_body(path: str, header
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ServerError, match=f"127.0.0.1 port {port} cannot be listened on: Address already in use"):
+        with pytest.raises(ServerError, match=f"port {port} cannot be listened on: Address already in use; choose"):
             _listen(ServeSettings(port=port))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -33,6 +33,7 @@ from bookwarden.errors import (
 from bookwarden.metastore.following.all_stores import Migrations
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _WATCH_SECONDS = 0.25
 _ACKNOWLEDGE_SECONDS = 1.0
 _PROGRESS_SECONDS = 5.0
@@ -298,8 +299,8 @@ class Supervisor:
     def _watch(self, query: Query) -> tuple[str | None, BaseException | None]:
         while not self._stopping.wait(_WATCH_SECONDS):
             self._note_advance()
-            if not _is_active(query):
-                cause = query.exception()
+            if not _asked(lambda: query.isActive):
+                cause = _asked(query.exception)
                 if cause is None and self._once:
                     self._through = True
                     return None, None
@@ -332,7 +333,7 @@ class Supervisor:
                 return
 
     def _note_failure_at_stop(self, query: Query) -> None:
-        cause = None if _is_active(query) else query.exception()
+        cause = None if _asked(lambda: query.isActive) else _asked(query.exception)
         if cause is not None and not self._pulse.refused:
             self._last_failure = f"the query ended: {told_cause(cause)}"
             self._streak += 1
@@ -385,9 +386,9 @@ class Supervisor:
             )
 
 
-def _is_active(query: Query) -> bool:
+def _asked(question: Callable[[], _T]) -> _T:
     try:
-        return query.isActive
+        return question()
     except Exception as error:
         # Raised by py4j when the JVM has ended or was killed.
         raise SparkError(f"Spark no longer answers ({told_cause(error)}): start the sweep again") from error
