@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxSize
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.config import Settings
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.metadata_migration.watching import StorePhase, read_phases
 from bookwarden.preflight import require_topics
@@ -37,8 +39,9 @@ from bookwarden.wiring.stores import open_metadata_store
 def inflight(invocation: Invocation, max_entries: int) -> None:
     """Count the pending deletions that wait.
 
-    Counts messages on each partition of the deletion topic and of the retry topic, and names the first entry. The
-    broker's own backlog counts entries, each of which may hold a batch of messages. Counts too what waits in the outbox
+    Counts messages on each partition of the deletion topic and of the retry topic, names the first entry, and says how
+    old the oldest mark is, and when the next is due. The broker's own backlog counts entries, each of which may hold a
+    batch of messages. Counts too what waits in the outbox
     of brokers that mark, which is before the deletion topic (docs/broker-marks.md). Tells too whether that entry cannot
     be read, and what the sweep waits for: a move of Pulsar's metadata, or a doubt about very many marks.
     """
@@ -51,9 +54,30 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
             for backlog in found.partitions
             if backlog.first and (reason := topics.why_unreadable(backlog.topic, Position.parse(backlog.first)))
         }
+        readable = [one.topic for one in found.partitions if one.first and one.topic not in unreadable]
+        firsts = [first for partition in readable if (first := topics.first_on(partition))]
         phases = read_phases(movable_stores_of(settings.metadata_store))
         outbox = _outbox(settings)
-        invocation.write(_describe(found, outbox, unreadable, phases, _doubts(settings, found)))
+        invocation.write(_describe(found, firsts, outbox, unreadable, phases, _doubts(settings, found)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """For how long marks wait; None where none does."""
+
+    oldest_s: float | None
+    due_ms: int | None  #: When the delay of the first of them is over, in ms since the epoch.
+    facts: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, firsts: Sequence[ReceivedMark], now_s: float) -> _Waits:
+        """Judge by the first mark of each partition."""
+        if not firsts:
+            return cls(None, None)
+        oldest_s = round(now_s - min(one.published_at for one in firsts) / 1000, 1)
+        due_ms = min(one.due_at for one in firsts)
+        due = "now" if due_ms <= now_s * 1000 else moment(due_ms)
+        return cls(oldest_s, due_ms, (("oldest mark", f"{oldest_s:,.0f} s old"), ("next mark due", due)))
 
 
 def _outbox(settings: Settings) -> OutboxSize | str:
@@ -89,12 +113,14 @@ def _doubts(settings: Settings, found: InFlight) -> Sequence[SharedDoubt]:
 
 def _describe(
     found: InFlight,
+    firsts: Sequence[ReceivedMark],
     outbox: OutboxSize | str,
     unreadable: Mapping[str, str],
     phases: Sequence[StorePhase],
     doubts: Sequence[SharedDoubt],
 ) -> Document:
     now_s = time.time()
+    waits = _Waits.of(firsts, now_s)
     waiting = outbox_text(outbox, now_s) if isinstance(outbox, OutboxSize) else f"not known: {outbox}"
     rows = [
         (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact), backlog.first)
@@ -107,7 +133,8 @@ def _describe(
         Column("messages", right=True),
         Column("first entry"),
     )
-    parts: list[Part] = [Table(columns, tuple(rows)), Facts((("outbox of brokers that mark", waiting),))]
+    facts = (*waits.facts, ("outbox of brokers that mark", waiting))
+    parts: list[Part] = [Table(columns, tuple(rows)), Facts(facts)]
     parts += [
         Note(f"{topic}: its first entry cannot be read ({reason}): see docs/metrics.md, An entry that cannot be read.")
         for topic, reason in unreadable.items()
@@ -122,6 +149,8 @@ def _describe(
         "total": found.messages,
         "entries": found.entries,
         "exact": found.exact,
+        "oldest_seconds": waits.oldest_s,
+        "next_due": waits.due_ms,
         "partitions": found.partitions,
         "outbox": outbox_data(outbox, now_s) if isinstance(outbox, OutboxSize) else {"problem": outbox},
         "unreadable": unreadable,

@@ -20,7 +20,7 @@ from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, PulsarError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import OutcomeRow
-from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark, decoded
+from bookwarden.ledgers.received import ReceivedMark, decoded
 from bookwarden.preflight import require_folder, require_sweeping
 from bookwarden.wiring.deletion import SweepContext
 from bookwarden.wiring.metadata import MetadataContext
@@ -123,7 +123,7 @@ def _what_waits(settings: Settings, topics: TopicsContext) -> _Waiting | None:
     is_more = any(TopicName.parse(partition).base != retry_topic for partition in behind)
     if is_more or sum(behind.values()) > _CHUNK or _has_directives(topics):
         return None
-    due = [_due_ms(received) for received in topics.waiting()]
+    due = [received.due_at for received in topics.waiting()]
     if due and min(due) <= (time.time() + _SOON_S) * 1000:
         return None
     return _Waiting(len(due), min(due, default=None))
@@ -135,11 +135,6 @@ def _has_directives(topics: TopicsContext) -> bool:
         return topics.directives() > 0
     except PulsarError:
         return True
-
-
-def _due_ms(received: ReceivedMark) -> int:
-    delay = received.properties.get(DELAY_TIME, "")
-    return received.published_at + (int(delay) if delay.isdecimal() else 0)
 
 
 def _end_document(counts: Counter[str], *, drained: bool, waiting: _Waiting | None) -> Document:

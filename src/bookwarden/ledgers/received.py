@@ -89,6 +89,11 @@ class ReceivedMark:
         return self._number(RECONSUME_TIMES, 9) or 0
 
     @property
+    def due_at(self) -> int:
+        """When its delay is over, in ms since the epoch."""
+        return self.published_at + (self._number(DELAY_TIME) or 0)
+
+    @property
     def verified_at(self) -> int | None:
         """When a delayed deletion was first found fit to be deleted; None for a time that we did not write.
 

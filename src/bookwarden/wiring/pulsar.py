@@ -98,6 +98,8 @@ class TopicsContext(Resources):
             waiting = WaitingMessages(entries, self.admin, deletion.subscription, deletion.retry_topic)
             #: Reads what is in flight now, without taking it from the subscription; not decoded.
             self.waiting = partial(waiting.read, swept)
+            #: Reads the first message in flight on a partition; None where there is none.
+            self.first_on = waiting.first
             self.decode = decoder_of(deletion, SchemaRegistry(self.admin)).decode
             #: Reads what the marks in flight ask for.
             self.requests_in_flight = partial(requests_in_flight, self.waiting, self.decode)

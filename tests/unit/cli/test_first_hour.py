@@ -19,13 +19,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bookwarden.cli import sweep
+from bookwarden.cli import inflight, sweep
 from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
 from bookwarden.cli.shell.failures import CLOSED_OUTPUT_EXIT_CODE, USAGE_EXIT_CODE
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.output import moment
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -291,6 +292,23 @@ def test_spark_is_started_where_something_is_due(
         text = sweep._end_document(Counter(), drained=True, waiting=found).parts[0].text
         assert re.search(r"nothing was due; 2 marks wait, the first until \d{4}-", text)
         assert found.first_ms == pytest.approx(time.time() * 1000 + 90_000, abs=30_000)
+
+
+@pytest.mark.parametrize(
+    ("delays", "due"),
+    [((), None), ((50_000, 90_000), 50_000), ((90_000, -1), -1)],
+    ids=["nothing", "later", "now"],
+)
+def test_what_is_in_flight_has_an_age_and_a_time_when_it_is_due(delays: Sequence[int], due: int | None) -> None:
+    firsts = list(Topics(delays=delays).waiting())
+    now_s = time.time()
+    waits = inflight._Waits.of(firsts, now_s)
+    if due is None:
+        assert waits == inflight._Waits(None, None)
+        return
+    assert waits.due_ms == pytest.approx(now_s * 1000 + due, abs=5_000)
+    assert waits.oldest_s == pytest.approx(60 - min(delays) / 1000, abs=5)
+    assert dict(waits.facts)["next mark due"] == ("now" if due < 0 else moment(waits.due_ms))
 
 
 @pytest.mark.parametrize(

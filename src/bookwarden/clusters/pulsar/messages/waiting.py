@@ -42,6 +42,10 @@ class WaitingMessages:
             if first is not None:
                 yield from self._between(partition, first, last)
 
+    def first(self, partition: str) -> ReceivedMark | None:
+        """Read the first message of a partition; None where there is none."""
+        return next(self.read((partition,)), None)
+
     def _span(self, partition: str) -> tuple[Position | None, Position]:
         """Return the first entry behind the subscription's position, None if there is none, and the last one."""
         positions = read_positions(self._admin, partition)
