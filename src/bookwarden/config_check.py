@@ -330,7 +330,7 @@ def _look_at_ledgers(settings: MetadataStoreSettings, place: LedgersRoot, *, own
         else:
             allowed = result in (DeleteResult.ABSENT, DeleteResult.DELETED)
             yield (
-                ok(f"nodes below {parent} may be deleted: of one that is not there it was tried")
+                ok(f"nodes below {parent} may be deleted: tried on one that is not there")
                 if allowed
                 else warns(f"whether nodes below {parent} may be deleted is not known: {result.value}", "try again")
             )
@@ -490,7 +490,7 @@ def _look_at_copies(store: AllowedStore, location: StoreLocation) -> Iterator[Fo
     if deletion.fate is CopyFate.FAILED:
         yield fails(f"objects cannot be deleted: {deletion.reason}", "give our role the rights of docs/offload.md")
     else:
-        yield ok("objects may be deleted: of one that is not there it was tried")
+        yield ok("objects may be deleted: tried on one that is not there")
 
 
 def _journal_target(settings: Settings) -> Target:

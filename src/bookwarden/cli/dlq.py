@@ -142,7 +142,9 @@ def show(invocation: Invocation, message_id: str) -> None:
         (view,) = tuple(_views(topics.decode, [topics.dead_letters.show(message_id)]))
     facts = Facts((*_facts(view), ("topic", view.topic), ("published", moment(view.published_at))))
     properties = Table(
-        (Column("property"), Column("value", whole=False)), tuple(sorted(view.properties.items())), empty="none"
+        (Column("property"), Column("value", whole=False)),
+        tuple(sorted(view.properties.items())),
+        empty="No properties.",
     )
     payload = Note(view.payload.decode("utf-8", errors="backslashreplace"))
     invocation.write(Document(view, (facts, properties, payload)))

@@ -13,6 +13,7 @@ from bookwarden.clusters.pulsar.connection import read_token
 from bookwarden.config import ServeSettings
 from bookwarden.errors import ConfigError, ServerError
 
+logger = logging.getLogger(__name__)
 # How long requests under way may take when it is stopped: a switch waits for brokers.
 _STOPPING_SECONDS = 30
 
@@ -50,6 +51,7 @@ def serve(invocation: Invocation) -> None:
         )
     )
     listening = _listen(settings)
+    logger.info("serving /admin/v2/bookie-clusters on %s port %d", settings.host, settings.port)
     try:
         server.run([listening])
     except OSError as error:

@@ -382,7 +382,7 @@ class Supervisor:
         if not stopped.is_set():
             raise SparkError(
                 f"the query did not stop within {self._patience.stop_timeout:.0f} s; it ends with this process: "
-                "start the sweep again, the running batch is replayed"
+                "start it again, the running batch is replayed"
             )
 
 
@@ -391,7 +391,7 @@ def _asked(question: Callable[[], _T]) -> _T:
         return question()
     except Exception as error:
         # Raised by py4j when the JVM has ended or was killed.
-        raise SparkError(f"Spark no longer answers ({told_cause(error)}): start the sweep again") from error
+        raise SparkError(f"Spark no longer answers ({told_cause(error)}): start it again") from error
 
 
 def _stop(query: Query, stopped: threading.Event) -> None:
