@@ -25,8 +25,10 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.releases.cache import cache_folder
 from servers.deletion_site import DeletionSite
-from servers.installed import Installed
+from servers.installed import Installed, environment_of
 from servers.played import Stage, check, files_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -76,11 +78,18 @@ def on_cluster(
     deletion = site.settings.deletion
     names = {name: getattr(deletion, name) for name in ("topic", "retry_topic", "dlq_topic")}
     settings["deletion"] |= {**names, "unlisted_grace_seconds": 0}
-    settings["sweep"] = {name: str(tmp_path / "sweep" / name) for name in settings["sweep"]}
-    settings["orphans"]["folder"] = str(tmp_path / "orphans")
     file = tmp_path / "bookwarden.yaml"
-    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    variables = {"BOOKWARDEN_CONFIG": str(file), "TOPIC": topic, "LEDGER": ledger}
+    # All files are in a folder of this test, not in the cluster's.
+    file.write_text(yaml.safe_dump(settings).replace(str(played_cluster.home), str(tmp_path)), encoding="utf-8")
+    variables = {
+        "BOOKWARDEN_CONFIG": str(file),
+        "SERVICE_URL": played_cluster.service_url,
+        "TOPIC": topic,
+        "LEDGER": ledger,
+        "DLQ": deletion.dlq_topic,
+        "PORT": str(free_ports(1)[0]),
+        "RELEASES": str(cache_folder()),
+    }
     masks = (
         (rf"\b([Ll])edger {ledger}\b", r"\1edger <ledger>"),
         (rf"(?m)^ *{ledger}(?=  )", "<ledger>"),
@@ -98,10 +107,14 @@ def test_on_a_cluster(path: Path, base: Installed, on_cluster: Callable[[Install
 
 if ALL:
 
+    @pytest.fixture(scope="module")
+    def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+        return environment_of(tmp_path_factory.mktemp("extras") / "venv", f"{wheel}[spark,serve]")
+
     @pytest.mark.servers
     @pytest.mark.parametrize("path", files_of("spark"), ids=lambda path: path.stem)
-    def test_with_spark(path: Path, with_spark: Installed, on_cluster: Callable[[Installed], Stage]) -> None:
-        check(path, on_cluster(with_spark))
+    def test_with_spark(path: Path, with_extras: Installed, on_cluster: Callable[[Installed], Stage]) -> None:
+        check(path, on_cluster(with_extras))
 
     def test_on_the_newest_python_help_and_ten_commands_print_the_same(
         base: Installed, wheel: Path, tmp_path: Path

@@ -33,10 +33,16 @@ _MASKS: Final = (
     (r"\b\d{13}\b", "<ms>"),
     (r"\b\d+(\.\d+)? s\b", "<n> s"),
     (r"\bprocess \d+", "process <pid>"),
+    (r"(?<=server process )\[\d+\]", "[<pid>]"),
+    (r"(?<=ready)( +)\d+", r"\1<pid>"),
+    (r"\b\d+ nodes\b", "<n> nodes"),
+    (r"\b\d+ of \d+ ledgers\b", "<n> of <n> ledgers"),
     (r"Python \d+\.\d+\.\d+", "Python <version>"),
+    (r"\bport \d+", "port <port>"),
     (r"127\.0\.0\.1:\d{2,}", "127.0.0.1:<port>"),
     (r"(?m)(?<=  )\d+:\d+$", "<position>"),
-    (r"(\d+:){2,}\d+", "<position>"),
+    (r"(\d+:){2,}-?\d+", "<position>"),
+    (r"\d+(\.\d+)? GiB free", "<n> GiB free"),
     (r"ServletContainer-[0-9a-f]+", "ServletContainer-<id>"),
 )
 
