@@ -41,3 +41,23 @@ def sigterm_unwinds() -> Iterator[None]:
 
     with at_signals(interrupt, (signal.SIGTERM,)):
         yield
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Have a Ctrl-C take effect only at the end of the block, and a second one at once.
+
+    Python drops the KeyboardInterrupt of one that comes while it forks, and the lock of its logging may stay locked.
+    """
+    count = 0
+
+    def hold_back(_: signal.Signals) -> None:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+
+    with at_signals(hold_back, (signal.SIGINT,)):
+        yield
+    if count:
+        raise KeyboardInterrupt

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden.pipelines.jvm_output import LOG_CONFIGURATION, JvmOutput
 from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
+from bookwarden.signals import interrupts_held_back
 
 logger = logging.getLogger(__name__)
 _JVM_SECONDS = 30.0
@@ -55,9 +56,10 @@ class OwnJvm:
         configuration = SparkConf()
         configuration.setAll(list(properties.items()))
         try:
-            gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # of PySpark
-                configuration, {"stdout": self.output.file, "stderr": self.output.file}
-            )
+            with interrupts_held_back():
+                gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # of PySpark
+                    configuration, {"stdout": self.output.file, "stderr": self.output.file}
+                )
         finally:
             self.output.started()
         SparkContext._ensure_initialized(gateway=gateway)
