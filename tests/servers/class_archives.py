@@ -41,12 +41,13 @@ QUICKLY: Final = (
 )
 #: `bookwarden` as a process of its own whose clusters do.
 QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
-_FORMAT = 2
+_FORMAT = 3
 _SPARK = "spark.jsa"
 _BESIDE_SPARK = Path(sys.prefix, "class-archives")
 _SPARK_SECONDS = 240
 _QUERIES = Path(__file__).with_name("class_archive_queries.py")
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_SERVERS = (_ZOOKEEPER, "org.apache.bookkeeper.server.Main", "org.apache.pulsar.PulsarBrokerStarter")
 
 
 def start_quickly() -> None:
@@ -57,14 +58,14 @@ def start_quickly() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _ArchivingJava(Java):
+class _ArchivingRuntime(Runtime):
     """Begins each command with what the archive of its main class needs; ``records`` makes it, instead of using it."""
 
     archives: Path
     records: bool
 
-    def command(self, release: Path, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
-        executable, *rest = Java.command(self, release, main_class, arguments, **options)
+    def command(self, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
+        executable, *rest = Runtime.command(self, main_class, arguments, **options)
         return [executable, *self.options_for(main_class), *rest]
 
     def options_for(self, main_class: str) -> list[str]:
@@ -76,19 +77,17 @@ class _ArchivingJava(Java):
 
 
 @functools.cache
-def quick_runtime(release: str, progress: Progress = lambda _line: None) -> Runtime:
+def quick_runtime(release: str, progress: Progress = lambda _line: None) -> _ArchivingRuntime:
     """Do what `load_runtime` does, for servers that start quickly; the first call on a machine takes half a minute."""
     runtime = load_runtime(release, progress)
     name = f"classes-{runtime.release.name}-{_identity(runtime.java, runtime.release)}"
     entry = ensure_entry(name, lambda folder: _record(runtime, release, folder))
-    return _archiving(runtime, entry, records=False)
+    return _ArchivingRuntime(runtime.java, runtime.release, entry, records=False)
 
 
 def quick_zookeeper_options() -> list[str]:
     """Options for the Java of a ZooKeeper whose ``-cp`` names the first release's jars and nothing else."""
-    java = quick_runtime(PULSAR_VERSIONS[0]).java
-    assert isinstance(java, _ArchivingJava)
-    return java.options_for(_ZOOKEEPER)
+    return quick_runtime(PULSAR_VERSIONS[0]).options_for(_ZOOKEEPER)
 
 
 def quick_spark_home() -> Path:
@@ -164,15 +163,10 @@ def _record_spark(folder: Path) -> Path:
     return archives
 
 
-def _archiving(runtime: Runtime, archives: Path, *, records: bool) -> Runtime:
-    java = _ArchivingJava(runtime.java.executable, runtime.java.version, archives, records)
-    return dataclasses.replace(runtime, java=java)
-
-
 def _record(runtime: Runtime, release: str, folder: Path) -> Path:
     archives = folder / "archives"
     archives.mkdir()
-    recording = _archiving(runtime, archives, records=True)
+    recording = _ArchivingRuntime(runtime.java, runtime.release, archives, records=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "_runtime", lambda _release, _progress: recording)
         # Java writes the archives when the servers end in order.
@@ -181,4 +175,6 @@ def _record(runtime: Runtime, release: str, folder: Path) -> Path:
             closing(recorded.connection().client()) as client,
         ):
             send(client, f"persistent://public/default/{uuid4().hex}", 3)
+    lacking = [main_class for main_class in _SERVERS if not (archives / f"{main_class}.jsa").exists()]
+    assert not lacking, f"Java wrote no archive of the classes of {', '.join(lacking)}"
     return archives

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bookwarden.java import Java, find_java
 from bookwarden_dev.devcluster.credentials import broker_credentials, zookeeper_credentials
@@ -35,6 +36,10 @@ class Runtime:
 
     java: Java
     release: Path
+
+    def command(self, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
+        """Return the command that runs a main class of the release; ``options`` are those of `java_command`."""
+        return java_command(self.java, self.release, main_class, arguments, **options)
 
     def released_settings(self, name: str) -> dict[str, str]:
         """Read a settings file of the release; a release without any leaves all settings to the servers' defaults."""
@@ -197,12 +202,9 @@ class ServerFactory:
         properties: Sequence[tuple[str, str]] = (),
         jars: Sequence[str] = (),
     ) -> list[str]:
-        runtime = self.runtime()
         # Java knows no TMPDIR; the native libraries of RocksDB, netty and the compressors are unpacked here.
         temporary = ("java.io.tmpdir", str(temporary_folder(self.home, name)))
-        return java_command(
-            runtime.java,
-            runtime.release,
+        return self.runtime().command(
             main_class,
             arguments,
             heap_mb=memory[0],
