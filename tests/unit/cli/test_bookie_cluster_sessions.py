@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import bookwarden.wiring.stores
+from bookwarden.bookie_clusters import unregistering
 from bookwarden.bookie_clusters.moving.build import Build, BuildReport
 from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.cli.main import cli
@@ -99,7 +100,11 @@ def test_the_driver_of_a_drain_has_one_session_and_one_admin_client_with_its_bui
     assert once(opened)
 
 
-def test_so_has_one_that_finds_nothing_left_and_unregisters_the_cluster(opened: Opened) -> None:
+def test_so_has_one_that_finds_nothing_left_and_unregisters_the_cluster(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long it waits, a test of unregistering shows.
+    monkeypatch.setattr(unregistering, "_CREATE_SECONDS", 0.1)
     result = opened.run("drain", "--from", "a", "--yes")
     # Brokers were switched a moment ago.
     assert result.exit_code in (0, 5), result.output

@@ -223,7 +223,8 @@ def test_a_scan_that_is_not_there_is_named_before_spark_starts(tmp_path: Path) -
 
 
 def test_a_scan_of_a_store_that_is_away_ends_before_spark_starts(tmp_path: Path) -> None:
-    away = ["--set", "metadata_store.urls=['zk:127.0.0.1:1']"]
+    settings = ("metadata_store.urls=['zk:127.0.0.1:1']", "metadata_store.operation_timeout_seconds=1")
+    away = [word for setting in settings for word in ("--set", setting)]
     ended = CliRunner().invoke(cli, [*away, "--set", f"orphans.folder={tmp_path}", "orphans", "scan"])
     assert (ended.exit_code, ended.stderr.count("\n")) == (StoreError.exit_code, 1)
 

@@ -60,12 +60,13 @@ def test_what_is_in_flight_is_told_with_the_migration_that_it_waits_for(monkeypa
     monkeypatch.setattr(command, "require_topics", lambda *_: None)
     monkeypatch.setattr(wiring, "count_in_flight", lambda *_: InFlight(()))
     monkeypatch.setattr(command, "read_phases", lambda _: phases)
-    text = " ".join(CliRunner().invoke(cli, ["inflight"]).stdout.split())
+    inflight = ["--set", "metadata_store.urls=['memory:in-flight']", "inflight"]
+    text = " ".join(CliRunner().invoke(cli, inflight).stdout.split())
     assert "The metadata of zk:a:1 is being moved to oxia://o:1/n (COPYING): the sweep waits for the end." in text
     assert "The metadata of zk:c:1 was moved to oxia://o:1/m, where the sweep goes on." in text
     assert "Whether the metadata of zk:d:1 is being moved is not known: no connection" in text
     assert "zk:b:1" not in text
-    data = json.loads(CliRunner().invoke(cli, ["-o", "json", "inflight"]).stdout)
+    data = json.loads(CliRunner().invoke(cli, ["-o", "json", *inflight]).stdout)
     assert data["migrations"][0] == {"store": "zk:a:1", "phase": "COPYING", "target": "oxia://o:1/n", "problem": ""}
     assert [at["phase"] for at in data["migrations"]] == ["COPYING", "NOT_STARTED", "COMPLETED", "unknown"]
 
