@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin the account of the run, before the processes start that run the tests."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_ACCOUNT] = account = Account()
+        config.pluginmanager.register(account)
         config.add_cleanup(account.end)
 
 
@@ -74,11 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(report.longreprtext)
     if account := config.stash.get(_ACCOUNT, None):
         account.end()
-        reports = [each for group in terminalreporter.stats.values() for each in group]
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                account.add(report.nodeid.partition("::")[0], report.duration)
-        if reports:
+        if terminalreporter.stats:
             terminalreporter.section("the cost of this run")
             for line in account.lines():
                 terminalreporter.line(line)

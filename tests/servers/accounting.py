@@ -1,4 +1,4 @@
-"""What a test run cost: seconds of each file, processor time by kind of process, and number of servers started.
+"""What a test run cost: seconds and processor time of each file, processor time by kind of process, servers started.
 
 Every process that inherits the run's mark in its environment belongs to the run. They are sampled from /proc once a
 second, so that what a process used in its last second is not counted. Source of the fields: proc(5).
@@ -10,17 +10,25 @@ import contextlib
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+# Names a file for the cost of each step of each test.
+_STEPS: Final = "COST_OF_TESTS"
 # Not with BOOKWARDEN_ in front: that would be a setting.
 _MARK: Final = "TEST_RUN_OF_BOOKWARDEN"
+# An xdist worker's name; it sets it in its own environment, for what it starts.
+_WORKER: Final = b"PYTEST_XDIST_WORKER="
 _INTERVAL_S: Final = 1.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 # What the command line of a process holds, for each kind; the first that fits. A guard becomes the server it names.
 _COMMANDS: Final = "commands"
+_PYTEST: Final = "pytest"
 _KINDS: Final = {
     _COMMANDS: ("guard.py ",),
     "broker": ("org.apache.pulsar.PulsarBrokerStarter",),
@@ -32,24 +40,36 @@ _KINDS: Final = {
     "other Java": ("/java ", "java "),
     "Oxia": ("/oxia ",),
     "Spark (Python)": ("-m pyspark.",),
-    "pytest": ("-m pytest ", "/bin/pytest ", "import sys;exec(eval(sys.stdin.readline()))"),
+    _PYTEST: ("-m pytest ", "/bin/pytest ", "import sys;exec(eval(sys.stdin.readline()))"),
 }
 _SERVERS: Final = ("broker", "bookie", "ZooKeeper", "Oxia", "metadata setup", "Spark (Java)")
 
 
 @dataclass
 class _Process:
+    worker: str  #: The name of the one whose tests started it; of a worker itself, its id.
     kind: str = _COMMANDS
     ticks: int = 0
+
+
+@dataclass
+class _Cost:
+    seconds: float = 0.0
+    ticks: int = 0
+    brokers: int = 0
 
 
 class Account:
     """The account of a run from here to `end`, kept by the process that prints pytest's summary."""
 
     def __init__(self) -> None:
-        self._seconds = Counter[str]()
+        self._files = defaultdict[str, _Cost](_Cost)
+        self._steps = defaultdict[str, _Cost](_Cost)
+        # By worker, since its last test ended.
+        self._since = defaultdict[str, _Cost](_Cost)
         self._processes: dict[tuple[int, str], _Process] = {}
         self._others: set[tuple[int, str]] = set()
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._machine, self._begin = _machine_ticks(), time.monotonic()
         self._idle, self._wall_s = 0.0, 0.0
@@ -58,9 +78,18 @@ class Account:
         self._thread = threading.Thread(target=self._keep, name="accounting", daemon=True)
         self._thread.start()
 
-    def add(self, file: str, seconds: float) -> None:
-        """Add the time that a test of a file took."""
-        self._seconds[file] += seconds
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a step of a test: what its worker, and all that its tests started, used since the step before."""
+        file, _, test = report.nodeid.partition("::")
+        costs = (self._files[file], self._steps[f"{file} {test} {report.when}"])
+        node = getattr(report, "node", None)
+        workers = ("", str(os.getpid())) if node is None else (node.gateway.id, str(node.gateway._io.popen.pid))
+        with self._lock:
+            since = [self._since.pop(worker, _Cost()) for worker in workers]
+        for cost in costs:
+            cost.seconds += report.duration
+            cost.ticks += sum(each.ticks for each in since)
+            cost.brokers += sum(each.brokers for each in since)
 
     def end(self) -> None:
         """End the account; a second call does nothing."""
@@ -84,17 +113,29 @@ class Account:
             return
         process = self._processes.get(key)
         if process is None:
-            if self._mark not in (folder / "environ").read_bytes() and key[0] != os.getpid():
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            if self._mark not in environment and key[0] != os.getpid():
                 self._others.add(key)
                 return
-            process = self._processes[key] = _Process()
-        if process.kind == _COMMANDS:
+            named = next((each for each in environment if each.startswith(_WORKER)), _WORKER)
+            process = self._processes[key] = _Process(named.removeprefix(_WORKER).decode())
+        kind = process.kind
+        if kind == _COMMANDS:
             process.kind = _kind_of((folder / "cmdline").read_bytes())
+            if process.kind == _PYTEST and not process.worker:
+                process.worker = folder.name
+        with self._lock:
+            since = self._since[process.worker]
+            since.ticks += ticks - process.ticks
+            since.brokers += process.kind != kind and process.kind == "broker"
         process.ticks = ticks
 
     def lines(self, slowest: int = 10) -> list[str]:
         """Write the account: the slowest files, processor time by kind of process, servers started; after `end`."""
-        told = [f"{seconds:7.0f} s  {name}" for name, seconds in self._seconds.most_common(slowest)]
+        if _STEPS in os.environ:
+            Path(os.environ[_STEPS]).write_text("\n".join(_table(self._steps)))
+        told = [" wall time  processor  brokers"]
+        told += _table(self._files)[:slowest]
         ticks, processes = Counter[str](), Counter[str]()
         for process in self._processes.values():
             ticks[process.kind] += process.ticks
@@ -105,6 +146,11 @@ class Account:
         told += [f"{used / _TICKS_PER_S:7.0f} s  {used / total:4.0%}  {kind}" for kind, used in ticks.most_common()]
         told.append("started: " + ", ".join(f"{processes[kind]} {kind}" for kind in _SERVERS if processes[kind]))
         return told
+
+
+def _table(costs: Mapping[str, _Cost]) -> list[str]:
+    rows = sorted(costs.items(), key=lambda row: row[1].seconds, reverse=True)
+    return [f"{of.seconds:8.0f} s {of.ticks / _TICKS_PER_S:8.0f} s {of.brokers:8}  {name}" for name, of in rows]
 
 
 def _kind_of(command: bytes) -> str:
