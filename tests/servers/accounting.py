@@ -18,8 +18,8 @@ from typing import Final
 
 import pytest
 
-# Names a file for the cost of each step of each test.
-_STEPS: Final = "COST_OF_TESTS"
+# Names a file for the cost of each test.
+_TESTS: Final = "COST_OF_TESTS"
 # Not with BOOKWARDEN_ in front: that would be a setting.
 _MARK: Final = "TEST_RUN_OF_BOOKWARDEN"
 # An xdist worker's name; it sets it in its own environment, for what it starts.
@@ -64,7 +64,7 @@ class Account:
 
     def __init__(self) -> None:
         self._files = defaultdict[str, _Cost](_Cost)
-        self._steps = defaultdict[str, _Cost](_Cost)
+        self._tests = defaultdict[str, _Cost](_Cost)
         # By worker, since its last test ended.
         self._since = defaultdict[str, _Cost](_Cost)
         self._processes: dict[tuple[int, str], _Process] = {}
@@ -79,9 +79,11 @@ class Account:
         self._thread.start()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add a step of a test: what its worker, and all that its tests started, used since the step before."""
-        file, _, test = report.nodeid.partition("::")
-        costs = (self._files[file], self._steps[f"{file} {test} {report.when}"])
+        """Add a step of a test: what its worker, and all that its tests started, used since the step before.
+
+        The steps of a test that may be tried again are reported together.
+        """
+        costs = (self._files[report.nodeid.partition("::")[0]], self._tests[report.nodeid])
         node = getattr(report, "node", None)
         workers = ("", str(os.getpid())) if node is None else (node.gateway.id, str(node.gateway._io.popen.pid))
         with self._lock:
@@ -132,8 +134,8 @@ class Account:
 
     def lines(self, slowest: int = 10) -> list[str]:
         """Write the account: the slowest files, processor time by kind of process, servers started; after `end`."""
-        if _STEPS in os.environ:
-            Path(os.environ[_STEPS]).write_text("\n".join(_table(self._steps)))
+        if _TESTS in os.environ:
+            Path(os.environ[_TESTS]).write_text("\n".join(_table(self._tests)), encoding="utf-8")
         told = [" wall time  processor  brokers"]
         told += _table(self._files)[:slowest]
         ticks, processes = Counter[str](), Counter[str]()

@@ -41,7 +41,7 @@ QUICKLY: Final = (
 )
 #: `bookwarden` as a process of its own whose clusters do.
 QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
-_FORMAT = 3
+_FORMAT = 4
 _SPARK = "spark.jsa"
 _BESIDE_SPARK = Path(sys.prefix, "class-archives")
 _SPARK_SECONDS = 240
@@ -160,6 +160,7 @@ def _record_spark(folder: Path) -> Path:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     assert code == 0, log.read_text(encoding="utf-8", errors="replace")
+    assert (archives / _SPARK).exists(), "Java wrote no archive of the classes of Spark"
     return archives
 
 
