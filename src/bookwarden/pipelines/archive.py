@@ -43,7 +43,8 @@ def build_archive(checkout: Path, output: Path, extras: Sequence[str] = ()) -> i
     with tempfile.TemporaryDirectory(prefix="bookwarden-archive-") as scratch:
         environment = Path(scratch, "env")
         wheel = _build_wheel(checkout, Path(scratch))
-        _pip("install", "--target", str(environment), f"{wheel}[{','.join((EXTRA, *extras))}]")
+        # Bytecode would be left out.
+        _pip("install", "--target", str(environment), "--no-compile", f"{wheel}[{','.join((EXTRA, *extras))}]")
         return pack(environment, output)
 
 
