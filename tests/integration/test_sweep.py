@@ -136,7 +136,6 @@ def test_a_mark_that_comes_before_the_metadata_update_is_retried_until_the_refer
     assert site.backlog() == 0
 
 
-@on_each_store
 def test_with_a_delay_a_ledger_is_verified_twice_and_a_reference_in_between_keeps_it(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -223,7 +222,6 @@ def test_a_forged_deletion_is_a_mismatch_and_deletes_nothing(
     assert site.backlog() == 0
 
 
-@on_each_store
 def test_what_is_no_pending_deletion_goes_to_the_dlq_at_once_and_the_stream_goes_on(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
@@ -317,7 +315,6 @@ def test_an_offloaded_copy_is_retried_while_no_driver_can_delete_it(
     assert "aws-s3" in row["reason"]
 
 
-@on_each_store
 def test_a_dry_run_of_the_stream_deletes_nothing(
     site: DeletionSite, population: Population, store: MetadataStore, ledger_ids: Iterator[int], spark: SparkSession
 ) -> None:
