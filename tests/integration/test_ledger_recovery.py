@@ -23,18 +23,19 @@ from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Booki
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import BookieUnavailableError
 from bookwarden.java import find_java
 from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster import ServerProcess
 from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
 from bookwarden_dev.devcluster.servers.java import java_command
-from servers.more_bookies import MoreBookies
+from servers.pool import ENTRIES_PER_LEDGER
 from servers.pulsar_topics import TopicUnderTest
-from servers.short_lived import running_until_killed
+from servers.three_bookies import ThreeBookies
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -52,8 +53,7 @@ MORE = [f"MAC,3,3,2,{ENTRIES},a password,open"] * 2
 class Site:
     """Three bookies with ledgers that their writer, which was killed, left open."""
 
-    cluster: DevCluster
-    more: MoreBookies
+    three: ThreeBookies
     store: MetadataStore
     ours: list[int]
     javas: list[int]
@@ -72,7 +72,7 @@ class Site:
             return LedgerRecovery(self.store, "/ledgers", bookies).recover(ledger_id)
 
     def servers(self) -> list[ServerProcess]:
-        return [self.cluster.bookie, *self.more.servers.values()]
+        return list(self.three.bookies.values())
 
     def contents(self, ledger_id: int) -> str:
         """What LedgerContents.java prints of a ledger, by our own reading, after its id."""
@@ -83,24 +83,18 @@ class Site:
 
     def javas_contents(self, *asked: str) -> list[str]:
         """The same by BookKeeper's client, which recovers what is open."""
-        told = _java(JAVA / "LedgerContents.java", f"metadata-store:{self.cluster.store_url}", *asked)
+        told = _java(JAVA / "LedgerContents.java", f"metadata-store:{self.three.cluster.store_url}", *asked)
         return re.findall(r"^contents \d+ (.*)$", told, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    started = DevCluster(tmp_path_factory.mktemp("recovery") / "pulsar", ClusterOptions())
-    with running_until_killed(started) as cluster, closing(open_store(cluster.store_url)) as store:
-        more = MoreBookies(cluster, "", "")
-        try:
-            more.start()
-            specs = [*KINDS, *KINDS, *MORE]
-            told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{cluster.store_url}", *specs)
-            made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
-            count = len(KINDS)
-            yield Site(cluster, more, store, made[:count], made[count : 2 * count], made[2 * count :])
-        finally:
-            more.kill()
+def site(three_bookies: ThreeBookies) -> Iterator[Site]:
+    url = three_bookies.cluster.store_url
+    with closing(open_store(url)) as store:
+        told = _java(JAVA / "LedgerWriter.java", f"metadata-store:{url}", *KINDS, *KINDS, *MORE)
+        made = [int(found) for found in re.findall(r"^ledger (\d+)$", told, re.MULTILINE)]
+        count = len(KINDS)
+        yield Site(three_bookies, store, made[:count], made[count : 2 * count], made[2 * count :])
 
 
 def _java(main: Path, *arguments: str) -> str:
@@ -173,24 +167,26 @@ def test_it_needs_as_many_bookies_as_tell_the_end_and_no_more(site: Site) -> Non
 
 def test_after_a_killed_broker_everything_acknowledged_is_there(site: Site) -> None:
     """Last of this module: the broker is started again."""
-    connection = site.cluster.connection()
+    cluster = site.three.cluster
+    connection = cluster.connection()
     namespace = "public/recovered"
-    admin = TopicUnderTest(connection, "public/default", "maker", 0).admin
-    admin.put(f"/namespaces/{namespace}")
     policy = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
-    admin.post(f"/namespaces/{namespace}/persistence", {**policy, "managedLedgerMaxMarkDeleteRate": 0})
+    with closing(PulsarAdmin(connection, timeout_s=60)) as admin:
+        admin.put(f"/namespaces/{namespace}")
+        admin.post(f"/namespaces/{namespace}/persistence", {**policy, "managedLedgerMaxMarkDeleteRate": 0})
     topic = TopicUnderTest(connection, namespace, "orders", 0)
-    sent = [b"message %04d" % number for number in range(50)]
+    # As many as one ledger has room for.
+    sent = [b"message %04d" % number for number in range(ENTRIES_PER_LEDGER - 1)]
     client = connection.client()
     try:
         consumer = client.subscribe(topic.name, "s")
         producer = client.create_producer(topic.name, batching_enabled=False)
         for payload in sent:
             producer.send(payload)
-        for _ in range(20):
+        for _ in range(5):
             consumer.acknowledge(consumer.receive(30_000))
         data = topic.positions().ledgers[-1].ledger_id
-        site.cluster.broker.kill()
+        cluster.broker.kill()
     finally:
         client.close()
     left_open = _open_ledgers(site)
@@ -199,7 +195,7 @@ def test_after_a_killed_broker_everything_acknowledged_is_there(site: Site) -> N
         site.recover(ledger_id)
     assert _open_ledgers(site) == []
     assert site.stored(data).metadata.last_entry_id == len(sent) - 1
-    site.cluster.broker.start()
+    cluster.broker.start()
     assert topic.read_back() == sent
 
 

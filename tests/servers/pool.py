@@ -68,6 +68,8 @@ _TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
         # That of tests/integration/conftest.py.
         "orphans/test_orphaned_objects test_offloaded_copies",
         "devcluster/test_access test_secured_sweep",
+        # That of servers.three_bookies.
+        "test_bookie_reader test_ledger_recovery",
         # The wheel, and an environment with it: servers.installed.
         "test_installed_wheel test_played_commands",
     )
