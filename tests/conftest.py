@@ -137,8 +137,10 @@ def _logging_as_it_was(_log_levels_at_start: dict[str, int]) -> Iterator[None]:
     """Undo what a command that a test ran in its own process did to the log: others look at what is logged."""
 
     def restore() -> None:
-        for name in _log_levels():
-            logging.getLogger(name).setLevel(_log_levels_at_start.get(name, logging.NOTSET))
+        for name, level in _log_levels().items():
+            # To set one makes all loggers forget what they are to log.
+            if level != (before := _log_levels_at_start.get(name, logging.NOTSET)):
+                logging.getLogger(name).setLevel(before)
 
     # The fixtures of a module, which come before this one, may have run commands too.
     restore()
