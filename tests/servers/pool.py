@@ -57,8 +57,8 @@ _TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
     for names in (
         "blue_green/test_moved blue_green/test_moved_elsewhere blue_green/test_preparation",
         # Kinds of servers.switching.shared_site.
-        "switching/test_build switching/test_cleanup switching/test_copies_killed switching/test_drain"
-        " switching/test_moved_and_back switching/test_rollback_in_cleanup",
+        "switching/test_build switching/test_cleanup switching/test_copies_killed switching/test_directives"
+        " switching/test_drain switching/test_moved_and_back switching/test_rollback_in_cleanup",
         "switching/test_live_switch switching/test_switch_storms switching/test_switched_kinds"
         " switching/test_switched_marks",
         "switching/test_autorecovery switching/test_copy_faults",
