@@ -59,6 +59,8 @@ def options(site: DeletionSite) -> list[str]:
         "sweep.outcomes": sweep.outcomes,
         "sweep.journal": sweep.journal,
         "orphans.folder": str(site.folder / "orphans"),
+        # To write one takes twice as long as the sweep: tests/spark/test_class_archive.py does.
+        "spark.class_archives": "false",
     }
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
