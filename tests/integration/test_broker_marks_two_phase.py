@@ -17,7 +17,7 @@ from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import MARKING_BROKERS, decode_marking_broker
 from bookwarden_dev.devcluster import DevCluster
-from servers.deletion_site import DeletionSite
+from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.marking_brokers import BUCKETS, ROUND, MarkingGround, consume, marking, outbox, received, run
 from servers.pool import ENTRIES_PER_LEDGER, Clusters
 from servers.pulsar_topics import unload
@@ -67,9 +67,24 @@ def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(
         at.sweep_all(set(at.ever))
         with closing(open_store(at.site.store_url)) as store:
             eventually(lambda: not set(outbox(store)) & set(at.ever), 60)
+        # Those of the deletion topic itself are left to the broker.
+        own = _cursor_ledgers_of_deletion_topic(at)
+        assert own
+        for partition in range(PARTITIONS):
+            unload(at.admin, f"{at.site.settings.deletion.topic}-partition-{partition}")
+        eventually(lambda: not any(at.swept.exists(ledger_id) for ledger_id in own), 60)
     shown = run(at.site, "status")
     (broker,) = shown["brokers"]
     assert (broker["marking"]["mode"], shown["unmarked_writes"]) == ("two-phase", 0)
+
+
+def _cursor_ledgers_of_deletion_topic(at: MarkingGround) -> set[int]:
+    deletion = at.site.settings.deletion
+    found: set[int] = set()
+    for partition in range(PARTITIONS):
+        holder = managed_ledger_of(f"{deletion.topic}-partition-{partition}")
+        found |= ManagedLedgers(at.swept.metadata.store).cursors(holder)[deletion.subscription].info.ledger_ids
+    return found
 
 
 def test_buckets_of_delayed_messages_are_left_to_the_sweep(

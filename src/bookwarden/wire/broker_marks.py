@@ -69,7 +69,9 @@ class MarkingBroker:
     left: LeftToSweep | None = None  #: Of the mode two-phase.
 
 
-def encode_deletion_topic(topic: str, partitions: int, schema: str, subscription: str) -> bytes:
+def encode_deletion_topic(
+    topic: str, partitions: int, schema: str, subscription: str, *, retry_topic: str, dlq_topic: str
+) -> bytes:
     """Return the value of DELETION_TOPIC_NODE; ``partitions`` is 0 for a topic without."""
     fields = {
         "format": _FORMAT,
@@ -77,6 +79,8 @@ def encode_deletion_topic(topic: str, partitions: int, schema: str, subscription
         "partitions": partitions,
         "schema": schema,
         "subscription": subscription,
+        "retryTopic": retry_topic,
+        "dlqTopic": dlq_topic,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 

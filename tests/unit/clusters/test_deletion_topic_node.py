@@ -12,14 +12,20 @@ from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, encode_deletion_to
 TOPIC = "persistent://pulsar/system/__ledger_deletion"
 
 
+def _value(partitions: int) -> bytes:
+    return encode_deletion_topic(
+        TOPIC, partitions, registry_schema(), "worker", retry_topic=f"{TOPIC}-RETRY", dlq_topic=f"{TOPIC}-DLQ"
+    )
+
+
 def test_it_is_made_found_and_replaced() -> None:
     store = MemoryStore()
-    value = encode_deletion_topic(TOPIC, 4, registry_schema(), "worker")
+    value = _value(4)
     assert provide_deletion_topic_node(store, value, dry_run=True) == "would create"
     assert store.get(DELETION_TOPIC_NODE) is None
     assert provide_deletion_topic_node(store, value) == "created"
     assert provide_deletion_topic_node(store, value) == "exists"
-    other = encode_deletion_topic(TOPIC, 5, registry_schema(), "worker")
+    other = _value(5)
     assert provide_deletion_topic_node(store, other, dry_run=True) == "would replace"
     assert provide_deletion_topic_node(store, other) == "replaced"
     found = store.get(DELETION_TOPIC_NODE)
@@ -30,4 +36,6 @@ def test_it_is_made_found_and_replaced() -> None:
         "partitions": 5,
         "schema": registry_schema(),
         "subscription": "worker",
+        "retryTopic": f"{TOPIC}-RETRY",
+        "dlqTopic": f"{TOPIC}-DLQ",
     }

@@ -24,7 +24,14 @@ def publish_deletion_topic(
         partitions = topics.partition_count(wanted.topic)
     except NotFoundError:
         partitions = wanted.partitions
-    value = encode_deletion_topic(wanted.topic, partitions, wanted.schema, wanted.subscription)
+    value = encode_deletion_topic(
+        wanted.topic,
+        partitions,
+        wanted.schema,
+        wanted.subscription,
+        retry_topic=wanted.retry_topic,
+        dlq_topic=wanted.dlq_topic,
+    )
     with closing(open_store()) as store:
         return Provision("node", DELETION_TOPIC_NODE, provide_deletion_topic_node(store, value, dry_run=dry_run))
 

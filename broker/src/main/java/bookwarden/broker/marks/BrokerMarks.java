@@ -6,6 +6,7 @@ import bookwarden.broker.Removals;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
 import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
@@ -39,6 +40,8 @@ final class BrokerMarks {
     private final HeldLedgers held;
     /** Null in mode mark. */
     private final LeftToSweep left;
+    /** Whose own ledgers are never left to the sweep: each mark would make more of them. */
+    private volatile DeletionTopic topic;
     private final EphemeralNode live;
     private final long started = System.currentTimeMillis();
     /** One forwards, and may wait for the deletion topic; the others look whether marks are on, and at the sweep. */
@@ -70,10 +73,11 @@ final class BrokerMarks {
 
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
-        MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, enabled::get,
-                settings.rememberedBytes(), settings.limitMillis());
+        MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, this::brokerDeletes,
+                enabled::get, settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
         if (left != null) {
+            readTopic();
             left.start(marking);
         }
         announce();
@@ -84,6 +88,21 @@ final class BrokerMarks {
                     Answers.cause(e).toString());
         }
         return marking.proxy();
+    }
+
+    /** Return whether the broker deletes by itself what a node drops, as it does with all in mode mark. */
+    private boolean brokerDeletes(NodePath path) {
+        DeletionTopic now = topic;
+        return left == null || now != null && now.owns(path);
+    }
+
+    /** Read which the deletion topics are; a node that is not there, or cannot be read, changes nothing. */
+    private void readTopic() throws InterruptedException {
+        try {
+            topic = DeletionTopic.find(store, settings.limitMillis()).orElse(topic);
+        } catch (IOException e) {
+            LOG.debug("the deletion topics are the former ones: {}", e.toString());
+        }
     }
 
     /** Return whether the mode asks BookKeeper's clients to leave ledgers to the sweep, and none of them does. */
@@ -98,10 +117,11 @@ final class BrokerMarks {
     /** Begin to forward. */
     void start(LongFunction<CompletableFuture<Boolean>> exists, MarkSender markSender) {
         sender = markSender;
-        forwarder = new Forwarder(settings, store, outbox, exists, sender::send);
+        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, exists, sender::send);
         schedule(forwarder::poll, settings.pollMillis());
         schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));
         if (left != null) {
+            schedule(this::readTopic, settings.pollMillis());
             schedule(() -> lookAtSweep(exists), settings.pollMillis());
         }
         LOG.info("ledgers that leave the metadata are marked, in {}; {}", outbox.folder(), left == null

@@ -21,6 +21,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
+import java.util.function.Predicate;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
@@ -28,9 +29,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Empties the outbox. Brokers delete the ledgers that they drop, most within seconds: what BookKeeper has no more is
- * taken out, what it still has after the last of the broker's tries is sent to the deletion topic, as are offloaded
- * copies, whose deletion the broker does not try again. A node is deleted when nothing of it is left.
+ * Empties the outbox. Of the ledgers that the broker deletes by itself most are gone within seconds: what BookKeeper
+ * has no more is taken out, what it still has after the last of the broker's tries is sent to the deletion topic.
+ * Offloaded copies, whose deletion the broker does not try again, are sent before, and what is left to the sweep at
+ * once. A node is deleted when nothing of it is left.
  *
  * <p>Everything can be done twice: a mark that is sent again is found done by the sweep. For one thread.
  */
@@ -47,6 +49,7 @@ final class Forwarder {
     private final MarkSettings settings;
     private final MetadataStoreExtended store;
     private final Outbox outbox;
+    private final Predicate<NodePath> brokerDeletes;
     private final LongFunction<CompletableFuture<Boolean>> exists;
     private final Sender sender;
     private final String name;
@@ -72,7 +75,6 @@ final class Forwarder {
         private long created = System.currentTimeMillis();
         private List<Drop> rest;
         private boolean copiesSent;
-        private boolean late;
         private volatile boolean done;
 
         private Node(String path, String name, long due) {
@@ -105,13 +107,15 @@ final class Forwarder {
     }
 
     /**
+     * @param brokerDeletes whether the broker deletes by itself what a node drops; all else is sent at once
      * @param exists asks whether BookKeeper has a ledger; without an answer it may have it
      */
-    Forwarder(MarkSettings settings, MetadataStoreExtended store, Outbox outbox,
+    Forwarder(MarkSettings settings, MetadataStoreExtended store, Outbox outbox, Predicate<NodePath> brokerDeletes,
               LongFunction<CompletableFuture<Boolean>> exists, Sender sender) {
         this.settings = settings;
         this.store = store;
         this.outbox = outbox;
+        this.brokerDeletes = brokerDeletes;
         this.exists = exists;
         this.sender = sender;
         this.name = outbox.folder().substring(Outbox.ROOT.length() + 1);
@@ -159,7 +163,7 @@ final class Forwarder {
         List<String> blocks = children(root);
         for (String block : blocks) {
             List<String> names = children(root + "/" + block);
-            long due = own ? now() + settings.checkAfterMillis() : 0;
+            long due = own && settings.twoPhase() == null ? now() + settings.checkAfterMillis() : 0;
             List<Node> found = names.stream().map(each -> nodes.computeIfAbsent(root + "/" + block + "/" + each,
                     path -> new Node(path, each, due))).toList();
             List<Node> ready = found.stream().filter(each -> each.due <= now()).toList();
@@ -188,14 +192,24 @@ final class Forwarder {
     private void forward(List<Node> batch) throws ExecutionException, InterruptedException {
         read(batch.stream().filter(each -> each.rest == null).toList());
         List<Node> ready = batch.stream().filter(each -> !each.done && each.rest != null
-                && each.isOlderThan(settings.checkAfterMillis())).toList();
+                && each.isOlderThan(each.rest.stream().allMatch(drop -> brokerDeletes.test(drop.path()))
+                        ? settings.checkAfterMillis() : 0)).toList();
         removeGone(ready);
         Map<Node, List<Mark>> marks = new LinkedHashMap<>();
+        Map<Node, List<Drop>> early = new HashMap<>();
         for (Node node : ready) {
-            node.late = node.age() >= settings.sendAfterMillis();
+            boolean late = node.age() >= settings.sendAfterMillis();
             List<Mark> of = new ArrayList<>();
-            node.rest.forEach(each -> of.addAll(Mark.of(each, node.late, !node.copiesSent)));
+            List<Drop> rest = new ArrayList<>();
+            for (Drop each : node.rest) {
+                boolean waits = !late && brokerDeletes.test(each.path());
+                of.addAll(Mark.of(each, !waits, !node.copiesSent));
+                if (waits && !each.ledgers().isInObjectStoresOnly()) {
+                    rest.add(each);
+                }
+            }
             marks.put(node, of);
+            early.put(node, rest);
         }
         List<Mark> all = marks.values().stream().flatMap(List::stream).toList();
         boolean sent = all.isEmpty() || sender.send(all);
@@ -206,7 +220,8 @@ final class Forwarder {
                 continue;
             }
             node.copiesSent = true;
-            if (node.late || node.rest.stream().allMatch(each -> each.ledgers().isInObjectStoresOnly())) {
+            node.rest = early.get(node);
+            if (node.rest.isEmpty()) {
                 deletes.add(delete(node.path).thenRun(() -> node.done = true));
             } else {
                 long age = node.age();

@@ -10,8 +10,8 @@ import org.apache.pulsar.broker.ServiceConfigurationUtils;
  *
  * @param broker HOST:PORT, as the load manager names this broker
  * @param twoPhase when the broker deletes by itself again, in the mode in which the sweep does; null in mode mark
- * @param checkAfterMillis a node of the outbox is looked at after so long: what the broker deleted is taken out
- * @param sendAfterMillis what is still in BookKeeper after so long is sent
+ * @param checkAfterMillis what the broker deletes by itself is asked for after so long, and taken out of the outbox
+ * @param sendAfterMillis what of that is still in BookKeeper after so long is sent
  * @param takeOverAfterMillis the outbox of another broker is taken over when that is gone for so long
  * @param pollMillis from one look at the outbox to the next
  * @param maxBytes a broker has at most so much in the outbox
@@ -54,12 +54,10 @@ record MarkSettings(String broker, Limits twoPhase, long checkAfterMillis, long 
             throw new IllegalArgumentException("metadataSyncEventTopic is set: the outbox would be copied to other "
                     + "clusters. Take out that line, or the line managedLedgerStorageClassName");
         }
-        // What the broker does not delete is there at any time, so that there is nothing to wait for.
         Limits limits = !twoPhase ? null : new Limits(1000 * whole(lines, MAX_AGE, DEFAULT_MAX_AGE, "seconds"),
                 whole(lines, MAX_BYTES, DEFAULT_MAX_BYTES, "bytes"));
-        return new MarkSettings(broker(conf), limits, seconds(lines, CHECK_AFTER, twoPhase ? 0 : 10),
-                seconds(lines, SEND_AFTER, twoPhase ? 0 : 240), seconds(lines, TAKE_OVER_AFTER, 60), 5_000, 64L << 20,
-                32L << 20, 30_000);
+        return new MarkSettings(broker(conf), limits, seconds(lines, CHECK_AFTER, 10), seconds(lines, SEND_AFTER, 240),
+                seconds(lines, TAKE_OVER_AFTER, 60), 5_000, 64L << 20, 32L << 20, 30_000);
     }
 
     /** Return the mode, as broker.conf names it. */

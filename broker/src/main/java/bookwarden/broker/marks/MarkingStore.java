@@ -18,6 +18,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.BiConsumer;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.function.Predicate;
 import java.util.function.Supplier;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
@@ -40,6 +41,7 @@ final class MarkingStore implements InvocationHandler {
     private final NodeValues values;
     private final Outbox outbox;
     private final HeldLedgers held;
+    private final Predicate<NodePath> brokerDeletes;
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
@@ -47,17 +49,19 @@ final class MarkingStore implements InvocationHandler {
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
     /**
-     * @param held learns what is in the outbox before the write goes on
+     * @param held learns what is in the outbox before the write goes on, and is not deleted by the broker
+     * @param brokerDeletes whether the broker deletes by itself what a node drops
      * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
      */
     MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, HeldLedgers held,
-                 BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
+                 Predicate<NodePath> brokerDeletes, BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
         this.limitMillis = limitMillis;
         this.enabled = enabled;
         this.store = store;
         this.values = values;
         this.outbox = outbox;
         this.held = held;
+        this.brokerDeletes = brokerDeletes;
         known = Caffeine.newBuilder().maximumWeight(rememberedBytes)
                 .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
     }
@@ -70,9 +74,13 @@ final class MarkingStore implements InvocationHandler {
 
     /**
      * Mark a ledger that the broker removes while its node still names it, as it does when it deletes a topic: the node
-     * goes afterwards. Return whether it is in the outbox; false where the node does not name it.
+     * goes afterwards. Return whether it is in the outbox; false where the node does not name it, and where the broker
+     * deletes.
      */
     CompletableFuture<Boolean> markNamed(NodePath node, Kind kind, long ledger) {
+        if (brokerDeletes.test(node)) {
+            return CompletableFuture.completedFuture(false);
+        }
         Known remembered = known.getIfPresent(node.path());
         CompletableFuture<Known> value = remembered != null ? CompletableFuture.completedFuture(remembered)
                 : read(node.path()).thenApply(found -> {
@@ -210,7 +218,7 @@ final class MarkingStore implements InvocationHandler {
             }
             long[] ledgers = dropped.inBookKeeper().toArray();
             return outbox.add(new Drop(node, System.currentTimeMillis(), dropped)).thenApply(durable -> {
-                if (durable) {
+                if (durable && !brokerDeletes.test(node)) {
                     held.add(ledgers);
                 } else {
                     held.release(ledgers);

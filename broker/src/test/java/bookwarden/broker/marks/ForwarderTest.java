@@ -15,6 +15,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Predicate;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.Stat;
@@ -109,9 +110,35 @@ class ForwarderTest {
     void aLedgerThatCannotBeAskedForIsSent() throws Exception {
         drop(1, 2);
         present.add(2L);
-        new Forwarder(settings(0, 0), watched.store, outbox,
+        new Forwarder(settings(0, 0), watched.store, outbox, path -> true,
                 id -> CompletableFuture.failedFuture(new IllegalStateException("no bookies")), this::send).poll();
         assertEquals(2, sent.size());
+    }
+
+    /** Drops that were made at the same time share a node. */
+    @Test
+    void whatIsLeftToTheSweepIsSentAtOnceAndWhatTheBrokerDeletesLater() throws Exception {
+        NodePath deletions = new NodePath("pulsar/system/persistent/deletions", null);
+        CompletableFuture<Stat> first = new CompletableFuture<>();
+        watched.instead = call -> call.startsWith("put " + FOLDER) ? first : null;
+        outbox.add(new Drop(TOPIC, 5, NamedLedgers.ofCursor(9, new long[] {})));
+        watched.instead = call -> null;
+        CompletableFuture<?> shared = CompletableFuture.allOf(
+                outbox.add(new Drop(TOPIC, 5, NamedLedgers.ofTopic(new long[] {1}, new long[] {}, List.of()))),
+                outbox.add(new Drop(deletions, 5, NamedLedgers.ofTopic(new long[] {2}, new long[] {}, List.of()))));
+        first.complete(null);
+        get(shared);
+        drop(3);
+        assertEquals(2, watched.nodes(FOLDER).size());
+        present.addAll(List.of(1L, 2L, 3L));
+        Forwarder forwarder = forwarder(settings(new MarkSettings.Limits(1, 1), 100, 300), deletions::equals);
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 1", "t/n/persistent/topic LEDGER 3"), sent);
+        assertEquals(1, watched.nodes(FOLDER).size());
+        Thread.sleep(350);
+        forwarder.poll();
+        assertEquals("pulsar/system/persistent/deletions LEDGER 2", sent.get(2));
+        assertEquals(List.of(3, List.of()), List.of(sent.size(), watched.nodes(FOLDER)));
     }
 
     @Test
@@ -284,13 +311,21 @@ class ForwarderTest {
     }
 
     private Forwarder forwarder(long checkAfterMillis, long sendAfterMillis) {
-        return new Forwarder(settings(checkAfterMillis, sendAfterMillis), watched.store, outbox, id -> unknown.contains(
+        return forwarder(settings(checkAfterMillis, sendAfterMillis), path -> true);
+    }
+
+    private Forwarder forwarder(MarkSettings settings, Predicate<NodePath> brokerDeletes) {
+        return new Forwarder(settings, watched.store, outbox, brokerDeletes, id -> unknown.contains(
                 id) ? CompletableFuture.failedFuture(new IllegalStateException("unknown"))
                 : CompletableFuture.completedFuture(present.contains(id)), this::send);
     }
 
     private static MarkSettings settings(long checkAfterMillis, long sendAfterMillis) {
-        return new MarkSettings(BROKER, null, checkAfterMillis, sendAfterMillis, 200, 50, 1 << 20, 1 << 20, 500);
+        return settings(null, checkAfterMillis, sendAfterMillis);
+    }
+
+    private static MarkSettings settings(MarkSettings.Limits twoPhase, long checkAfterMillis, long sendAfterMillis) {
+        return new MarkSettings(BROKER, twoPhase, checkAfterMillis, sendAfterMillis, 200, 50, 1 << 20, 1 << 20, 500);
     }
 
     private boolean send(List<Mark> marks) {

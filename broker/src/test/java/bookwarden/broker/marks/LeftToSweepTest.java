@@ -12,6 +12,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import bookwarden.broker.Removals;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.File;
 import java.net.URI;
 import java.util.HashMap;
 import java.util.List;
@@ -119,6 +120,37 @@ class LeftToSweepTest {
         assertEquals("t/n/persistent/topic: data 1 data 2", watched.outbox(marks.folder()).get(4));
         remove(1);
         assertTrue(has(1));
+    }
+
+    /** Each mark makes more ledgers of the deletion topics: if these were marked too, there were no end of it. */
+    @Test
+    void ledgersOfTheDeletionTopicsAreInTheOutboxAndTheBrokerRemovesThem() throws Exception {
+        String schema = new ObjectMapper().readTree(new File(System.getProperty("marks.samples"))).get("schema")
+                .toString();
+        watched.put(DeletionTopic.PATH, "{\"format\":1,\"topic\":\"persistent://pulsar/system/deletions\","
+                + "\"partitions\":1,\"schema\":" + schema + ",\"subscription\":\"s\",\"retryTopic\":\"persistent://t/n/topic\""
+                + ",\"dlqTopic\":\"persistent://t/n/dead letters\"}");
+        end();
+        begin(new MarkSettings.Limits(60_000, 1000), 1 << 20);
+        ledgers(1, 2);
+        cursorLedgers(5, 6);
+        put(TOPIC, topic(1, 2), -1);
+        put(TOPIC, topic(2), 0);
+        put(CURSOR, cursor(5), -1);
+        put(CURSOR, cursor(6), 0);
+        // The last two are still named.
+        remove(1, 5, 2, 6);
+        assertEquals(List.of(false, false, false, false), List.of(has(1), has(5), has(2), has(6)));
+        assertEquals(List.of("t/n/persistent/topic: data 1", "t/n/persistent/topic/sub: cursor 5"),
+                watched.outbox(marks.folder()));
+        DeletionTopic topic = DeletionTopic.find(watched.store, 500).orElseThrow();
+        for (String owned : new String[] {"pulsar/system/persistent/deletions-partition-0", "t/n/persistent/topic",
+            "t/n/persistent/dead+letters", "t/n/persistent/topic-partition-12"}) {
+            assertTrue(topic.owns(new NodePath(owned, "cursor")), owned);
+        }
+        for (String other : new String[] {"t/n/persistent/topic-2", "t/n/persistent/topi", "x/t/n/persistent/topic"}) {
+            assertFalse(topic.owns(new NodePath(other, null)), other);
+        }
     }
 
     @Test

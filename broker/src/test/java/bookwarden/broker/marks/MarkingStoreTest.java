@@ -51,7 +51,8 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return new MarkingStore(watched.store, new NodeValues(), outbox, held, () -> enabled, 1 << 20, limitMillis)
+        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, () -> enabled, 1 << 20,
+                limitMillis)
                 .proxy();
     }
 
@@ -274,7 +275,8 @@ class MarkingStoreTest {
     void aNodeThatIsThereAlreadyIsOurOwnRepeatedPut() throws Exception {
         long version = created(1, 2);
         outbox = new Outbox(lost(), FOLDER, 1 << 20, 500);
-        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, () -> enabled, 1 << 20, 500)
+        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, () -> enabled, 1 << 20,
+                500)
                 .proxy();
         put(TOPIC, topic(2), version);
         assertEquals(0, outbox.unmarked());
