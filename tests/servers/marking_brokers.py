@@ -76,6 +76,13 @@ def outbox(store: MetadataStore) -> dict[int, int]:
     return found
 
 
+def nodes_in_outbox(store: MetadataStore) -> int:
+    """Return how many there are, of all brokers."""
+    folders = [f"{OUTBOX_ROOT}/{folder}" for folder in store.children_of(OUTBOX_ROOT)]
+    blocks = [f"{folder}/{block}" for folder in folders for block in store.children_of(folder)]
+    return sum(len(store.children_of(block)) for block in blocks)
+
+
 def consume(client: pulsar.Client, topic: str, count: int) -> None:
     consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
     for _ in range(count):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import urllib3
 
-from bookwarden_dev.devcluster import DevCluster, ServerProcess
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden_dev.devcluster import DevCluster, ServerProcess, access
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
@@ -23,8 +24,8 @@ SHARING = {
 
 
 @contextmanager
-def further_broker(beside: DevCluster, home: Path) -> Iterator[ServerProcess]:
-    """Run it for the block; it is killed behind it."""
+def further_broker(beside: DevCluster, home: Path) -> Iterator[tuple[ServerProcess, PulsarConnection]]:
+    """Run one without authentication for the block; it is killed behind it."""
     broker, web = free_ports(2, [port for port in dataclasses.astuple(beside.ports) if port])
     ports = dataclasses.replace(beside.ports, broker=broker, web=web)
     factory = ServerFactory(home, ports, beside.options, lambda: quick_runtime(beside.options.pulsar))
@@ -39,6 +40,6 @@ def further_broker(beside: DevCluster, home: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(factory.broker(is_ready))
     try:
         process.start()
-        yield process
+        yield process, access.broker_connection(ports, "none", home)
     finally:
         process.kill()

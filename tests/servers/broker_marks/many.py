@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
+from bookwarden.wire.broker_marks import TWO_PHASE
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.short_lived import running_until_killed
 from servers.topic_contents import managed_ledger_of as managed_ledger_name
@@ -28,79 +29,91 @@ _FIRST_LEDGER: Final = 100_000_000
 # As many requests at once as a broker answers without a queue.
 _HANDS: Final = 8
 _PATIENCE_S: Final = 1200.0
-
-Steps = dict[str, float]
+# The brokers take turns, part by part: what else the machine does slows both.
+_PARTS: Final = 20
 
 
 def compare(
     home: Path, brokers: dict[str, ClusterOptions], ledgers: int, topics: int, say: Callable[[str], None]
 ) -> None:
     """Do the same with each kind of broker, and say how long each step took; any request that fails is an error."""
-    took = {}
-    for name, options in brokers.items():
-        with running_until_killed(DevCluster(home / f"pulsar-many-{name}", options)) as cluster:
-            took[name] = _play(cluster, ledgers, topics, partial(_said, say, name))
-    peer, *others = took
-    for step, seconds in took[peer].items():
-        for other in others:
-            ratio = took[other][step] / seconds
-            say(f"{step}: {other} {took[other][step]:.1f} s, {peer} {seconds:.1f} s, ratio {ratio:.2f}")
+    names = [topic_path(f"persistent://{_NAMESPACE}/t-{number}") for number in range(topics)]
+    parts = [names[number::_PARTS] for number in range(_PARTS)]
+    with ExitStack() as stack:
+        players = {
+            name: stack.enter_context(_player(DevCluster(home / f"pulsar-many-{name}", options)))
+            for name, options in brokers.items()
+        }
+
+        def step(what: str, do: Callable[[_Player, Sequence[str]], None], over: Sequence[Sequence[str]]) -> None:
+            took = Counter[str]()
+            for number, part in enumerate(over):
+                for name in players if number % 2 else reversed(players):
+                    begin = time.monotonic()
+                    do(players[name], part)
+                    took[name] += time.monotonic() - begin
+            peer, *others = players
+            for other in others:
+                ratio = took[other] / took[peer]
+                say(f"{what}: {other} {took[other]:.1f} s, {peer} {took[peer]:.1f} s, ratio {ratio:.2f}")
+
+        for player in players.values():
+            player.make_a_long_list(ledgers)
+        step(f"a topic of {ledgers:,} ledgers deleted", lambda player, _: player.delete_the_long_list(), [()])
+        step(f"{topics:,} topics with two subscriptions made", _Player.make, parts)
+        step(f"{topics:,} topics unloaded", lambda player, _: player.unload(), [()])
+        step(f"{topics:,} topics deleted", _Player.delete, parts)
+        step("the broker stopped", lambda player, _: player.cluster.broker.stop(), [()])
 
 
-def _said(say: Callable[[str], None], name: str, line: str) -> None:
-    say(f"{name}: {line}")
+class _Player:
+    def __init__(self, cluster: DevCluster, admin: PulsarAdmin, pool: ThreadPoolExecutor) -> None:
+        self.cluster = cluster
+        self._admin = admin
+        self._pool = pool
+        self._listed: list[str] = []
+
+    def make_a_long_list(self, ledgers: int) -> None:
+        self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": 8}})
+        holder = ManagedLedgerHolder(managed_ledger_name(f"persistent://{_NAMESPACE}/long"))
+        ids = range(_FIRST_LEDGER, _FIRST_LEDGER + ledgers)
+        self._listed = [ledger_path("/ledgers", ledger) for ledger in ids]
+        with zookeeper_at(self.cluster.store_url) as client:
+            create_nodes(client, [(path, metadata_of(holder)) for path in self._listed])
+            create_nodes(client, [(managed_ledger_path(holder.name), managed_ledger_of(ids))])
+
+    def delete_the_long_list(self) -> None:
+        with closing(open_store(self.cluster.store_url)) as store:
+            self._admin.delete(topic_path(f"persistent://{_NAMESPACE}/long"), params={"force": True})
+            if self.cluster.options.broker_settings.get("bookwardenMarks") == TWO_PHASE:
+                # A sweep would delete them.
+                return
+            parents = sorted({path.rpartition("/")[0] for path in self._listed})
+            eventually(lambda: not any(store.children_of(parent) for parent in parents), _PATIENCE_S, 0.5)
+
+    def make(self, names: Sequence[str]) -> None:
+        self._each(self._admin.put, names)
+        for subscription in ("a", "b"):
+            self._each(
+                lambda path: self._admin.put(path, "latest"), [f"{name}/subscription/{subscription}" for name in names]
+            )
+
+    def unload(self) -> None:
+        self._admin.put(f"/namespaces/{_NAMESPACE}/unload")
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._each(lambda name: self._admin.delete(name, params={"force": True}), names)
+
+    def _each(self, call: Callable[[str], object], names: Iterable[str]) -> None:
+        for _ in self._pool.map(call, names):
+            pass
 
 
-def _play(cluster: DevCluster, ledgers: int, topics: int, say: Callable[[str], None]) -> Steps:
-    steps: Steps = {}
-
-    @contextmanager
-    def step(what: str) -> Iterator[None]:
-        begin = time.monotonic()
-        yield
-        steps[what] = time.monotonic() - begin
-        say(f"{what}: {steps[what]:.1f} s")
-
+@contextmanager
+def _player(cluster: DevCluster) -> Iterator[_Player]:
     with (
+        running_until_killed(cluster),
         closing(PulsarAdmin(cluster.connection(), timeout_s=_PATIENCE_S)) as admin,
         ThreadPoolExecutor(_HANDS) as pool,
     ):
-        admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": 8}})
-        _delete_a_long_list(cluster, admin, ledgers, step)
-        names = [topic_path(f"persistent://{_NAMESPACE}/t-{number}") for number in range(topics)]
-        with step(f"{topics:,} topics with two subscriptions made"):
-            _each(pool, admin.put, names)
-            for subscription in ("a", "b"):
-                _each(
-                    pool,
-                    lambda path: admin.put(path, "latest"),
-                    [f"{name}/subscription/{subscription}" for name in names],
-                )
-        with step(f"{topics:,} topics unloaded"):
-            admin.put(f"/namespaces/{_NAMESPACE}/unload")
-        with step(f"{topics:,} topics deleted"):
-            _each(pool, lambda name: admin.delete(name, params={"force": True}), names)
-        with step("the broker stopped"):
-            cluster.broker.stop()
-    return steps
-
-
-def _delete_a_long_list(
-    cluster: DevCluster, admin: PulsarAdmin, ledgers: int, step: Callable[[str], AbstractContextManager[None]]
-) -> None:
-    topic = f"persistent://{_NAMESPACE}/long"
-    holder = ManagedLedgerHolder(managed_ledger_name(topic))
-    ids = range(_FIRST_LEDGER, _FIRST_LEDGER + ledgers)
-    paths = [ledger_path("/ledgers", ledger) for ledger in ids]
-    with zookeeper_at(cluster.store_url) as client:
-        create_nodes(client, [(path, metadata_of(holder)) for path in paths])
-        create_nodes(client, [(managed_ledger_path(holder.name), managed_ledger_of(ids))])
-    with step(f"a topic of {ledgers:,} ledgers deleted"), closing(open_store(cluster.store_url)) as store:
-        admin.delete(topic_path(topic), params={"force": True})
-        parents = sorted({path.rpartition("/")[0] for path in paths})
-        eventually(lambda: not any(store.children_of(parent) for parent in parents), _PATIENCE_S, 0.5)
-
-
-def _each(pool: ThreadPoolExecutor, call: Callable[[str], object], names: Iterable[str]) -> None:
-    for _ in pool.map(call, names):
-        pass
+        yield _Player(cluster, admin, pool)

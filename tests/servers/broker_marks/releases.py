@@ -1,0 +1,68 @@
+"""Brokers of releases that a development cluster has not, next to its other servers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bookwarden.errors import ServerError
+from bookwarden_dev.devcluster import DevCluster
+from bookwarden_dev.devcluster.releases.cache import ensure_entry
+from bookwarden_dev.devcluster.releases.distribution import Release, fetch_with_maven
+from bookwarden_dev.devcluster.releases.jars import ResolvedRelease, fetch_jars_with_maven
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.servers.specs import load_runtime
+
+# The versions of a release's own parent, and without what not every release has in Maven Central and none here needs.
+_PROJECT: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>bookwarden</groupId><artifactId>pulsar-servers</artifactId><version>{version}</version><packaging>pom</packaging>
+  <dependencyManagement><dependencies><dependency>
+    <groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{version}</version>
+    <type>pom</type><scope>import</scope>
+  </dependency></dependencies></dependencyManagement>
+  <dependencies><dependency>
+    <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{version}</version>
+    <exclusions>
+      <exclusion><groupId>org.apache.pulsar</groupId><artifactId>jetcd-core-shaded</artifactId></exclusion>
+    </exclusions>
+  </dependency></dependencies>
+</project>
+"""
+_SIZE: Final = 250_000_000
+
+
+def servers_of(version: str) -> str:
+    """Return the version of all servers but the broker."""
+    return version if version in PULSAR_VERSIONS else PULSAR_VERSIONS[0]
+
+
+def use_broker(cluster: DevCluster, version: str) -> None:
+    """Have a cluster's broker be of a release, from its next start on."""
+    if version == cluster.options.pulsar:
+        return
+    jars = ensure_entry(f"pulsar-broker-{version}-unpinned", lambda folder: _fetched(version, folder)) / "lib"
+    spec = cluster.broker.spec
+
+    def command(stock: Callable[[], Sequence[str]] = spec.command) -> list[str]:
+        own = load_runtime(cluster.options.pulsar).release / "lib"
+        return [word.replace(f"{own}/*", f"{jars}/*") for word in stock()]
+
+    cluster.broker.spec = replace(spec, command=command)
+
+
+def _fetched(version: str, folder: Path) -> Path:
+    release = Release(version, "", _SIZE)
+    with suppress(ServerError):
+        shutil.unpack_archive(fetch_with_maven(release, folder, lambda _line: None), folder)
+        return folder / release.folder_name
+    # Of most releases no distribution is in Maven Central.
+    project, resolved = folder / "project.xml", folder / "resolved"
+    project.write_text(_PROJECT.format(version=version), encoding="utf-8")
+    resolved.mkdir()
+    fetch_jars_with_maven(ResolvedRelease(version, project, "", _SIZE), resolved, lambda _line: None)
+    return resolved
