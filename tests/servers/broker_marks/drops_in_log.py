@@ -29,7 +29,8 @@ Key = int | UUID
 @dataclass
 class DropsInLog:
     """``dropped`` is what no node names any more, with the node that named it last; ``unmarked`` is what was in no
-    outbox when its node was written. Cursors of compaction are left out: their property is no list of what they need.
+    outbox when its node was written, and still in BookKeeper. Cursors of compaction are left out: their property is
+    no list of what they need.
 
     ``kept_ms`` says how long each dropped ledger stayed in BookKeeper, of those that were deleted behind their drop.
     """
@@ -40,6 +41,7 @@ class DropsInLog:
     kinds: Counter[str] = field(default_factory=Counter)
     kept_ms: dict[int, int] = field(default_factory=dict)
     _dropped_ms: dict[Key, int] = field(default_factory=dict)
+    _deleted: set[int] = field(default_factory=set)
     _named: dict[str, frozenset[Key]] = field(default_factory=dict)
 
     @property
@@ -58,6 +60,8 @@ class DropsInLog:
         """Take a node's value into account, None for one that was deleted."""
         if value is None and path.startswith(f"{ROOT}/") and "/L" in path:
             ledger = ledger_id_of(ROOT, path)
+            if ledger is not None:
+                self._deleted.add(ledger)
             if ledger is not None and ledger in self._dropped_ms:
                 self.kept_ms[ledger] = at_ms - self._dropped_ms[ledger]
         if not path.startswith("/managed-ledgers/") or path.endswith("/__compaction"):
@@ -71,7 +75,7 @@ class DropsInLog:
             self.dropped[key] = path
             self._dropped_ms[key] = at_ms
             self.kinds[_kind(path, value)] += 1
-            if key not in self.marked:
+            if key not in self.marked and key not in self._deleted:
                 self.unmarked[key] = path
 
 

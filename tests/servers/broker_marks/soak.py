@@ -330,6 +330,7 @@ def main() -> int:
     delay_s = _DELAY_S if asked.mode == "two-phase" else 0
     if asked.version.startswith("3.") or asked.version in ("4.0.0", "4.0.1", "4.0.2", "4.0.3"):
         refuse(_cluster(home / "pulsar", _marking(asked.version, asked.mode), asked.version), _say)
+        shutil.rmtree(home)
         return 0
     plays = {"life": live, "kills": kill, "topic": lose_topic, "store": shake_store}
     for act in asked.acts:

@@ -42,6 +42,8 @@ final class BrokerMarks {
     private final LeftToSweep left;
     /** Whose own ledgers are never left to the sweep: each mark would make more of them. */
     private volatile DeletionTopic topic;
+    /** Asks BookKeeper, once there is a client of it. */
+    private volatile LongFunction<CompletableFuture<Boolean>> exists = id -> CompletableFuture.completedFuture(true);
     private final EphemeralNode live;
     private final long started = System.currentTimeMillis();
     /** One forwards, and may wait for the deletion topic; the others look whether marks are on, and at the sweep. */
@@ -61,11 +63,9 @@ final class BrokerMarks {
         String folder = settings.broker() + "-" + UUID.randomUUID().toString().substring(0, 8);
         outbox = new Outbox(store, Outbox.ROOT + "/" + folder, settings.maxBytes(), settings.limitMillis());
         enabled = new MarksEnabled(store, settings.limitMillis());
-        boolean twoPhase = settings.twoPhase() != null;
-        held = new HeldLedgers(twoPhase ? HELD : 0, HELD_MILLIS,
-                () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
-        left = twoPhase ? new LeftToSweep(settings, store, enabled::get, held) : null;
-        if (twoPhase) {
+        held = new HeldLedgers(HELD, HELD_MILLIS, () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
+        left = settings.twoPhase() == null ? null : new LeftToSweep(settings, store, enabled::get, held);
+        if (left != null) {
             Removals.ask(left);
         }
         live = new EphemeralNode(store, Forwarder.BROKERS + "/" + folder, settings.limitMillis());
@@ -74,7 +74,7 @@ final class BrokerMarks {
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
         MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, this::brokerDeletes,
-                enabled::get, settings.rememberedBytes(), settings.limitMillis());
+                id -> exists.apply(id), enabled::get, settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
         if (left != null) {
             readTopic();
@@ -115,21 +115,22 @@ final class BrokerMarks {
     }
 
     /** Begin to forward. */
-    void start(LongFunction<CompletableFuture<Boolean>> exists, MarkSender markSender) {
+    void start(LongFunction<CompletableFuture<Boolean>> asked, MarkSender markSender) {
+        exists = asked;
         sender = markSender;
-        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, exists, sender::send);
+        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, asked, sender::send);
         schedule(forwarder::poll, settings.pollMillis());
         schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));
         if (left != null) {
             schedule(this::readTopic, settings.pollMillis());
-            schedule(() -> lookAtSweep(exists), settings.pollMillis());
+            schedule(() -> lookAtSweep(asked), settings.pollMillis());
         }
         LOG.info("ledgers that leave the metadata are marked, in {}; {}", outbox.folder(), left == null
                 ? "the broker deletes them" : "the sweep alone deletes them");
     }
 
-    private void lookAtSweep(LongFunction<CompletableFuture<Boolean>> exists) throws InterruptedException {
-        if (left.look(ledger -> !Answers.within(settings.limitMillis(), exists.apply(ledger))
+    private void lookAtSweep(LongFunction<CompletableFuture<Boolean>> asked) throws InterruptedException {
+        if (left.look(ledger -> !Answers.within(settings.limitMillis(), asked.apply(ledger))
                 .exceptionally(error -> true).join())) {
             counts = null;
         }

@@ -11,6 +11,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
@@ -18,6 +19,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.BiConsumer;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.function.LongFunction;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
 import org.apache.pulsar.metadata.api.GetResult;
@@ -34,6 +36,8 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
  */
 final class MarkingStore implements InvocationHandler {
     private static final int DELETE_TRIES = 5;
+    /** Ledgers of a deleted node that BookKeeper is asked for; more are marked unasked. */
+    private static final int ASKED = 20;
     private static final long[] NOTHING = {};
     private static final CompletableFuture<long[]> DONE = CompletableFuture.completedFuture(NOTHING);
 
@@ -42,6 +46,7 @@ final class MarkingStore implements InvocationHandler {
     private final Outbox outbox;
     private final HeldLedgers held;
     private final Predicate<NodePath> brokerDeletes;
+    private final LongFunction<CompletableFuture<Boolean>> exists;
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
@@ -51,10 +56,12 @@ final class MarkingStore implements InvocationHandler {
     /**
      * @param held learns what is in the outbox before the write goes on, and is not deleted by the broker
      * @param brokerDeletes whether the broker deletes by itself what a node drops
+     * @param exists asks whether BookKeeper has a ledger; without an answer it may have it
      * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
      */
     MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, HeldLedgers held,
-                 Predicate<NodePath> brokerDeletes, BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
+                 Predicate<NodePath> brokerDeletes, LongFunction<CompletableFuture<Boolean>> exists,
+                 BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
         this.limitMillis = limitMillis;
         this.enabled = enabled;
         this.store = store;
@@ -62,6 +69,7 @@ final class MarkingStore implements InvocationHandler {
         this.outbox = outbox;
         this.held = held;
         this.brokerDeletes = brokerDeletes;
+        this.exists = exists;
         known = Caffeine.newBuilder().maximumWeight(rememberedBytes)
                 .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
     }
@@ -212,19 +220,48 @@ final class MarkingStore implements InvocationHandler {
 
     private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
-            NamedLedgers dropped = before.ledgers(values, node).without(next.ledgers(values, node));
-            if (dropped.isEmpty()) {
-                return DONE;
+            return mark(node, before.ledgers(values, node).without(next.ledgers(values, node)));
+        } catch (Throwable e) {
+            countUnmarked("error", node, e);
+            return DONE;
+        }
+    }
+
+    private CompletableFuture<long[]> mark(NodePath node, NamedLedgers dropped) {
+        if (dropped.isEmpty()) {
+            return DONE;
+        }
+        long[] ledgers = dropped.inBookKeeper().toArray();
+        return outbox.add(new Drop(node, System.currentTimeMillis(), dropped)).thenApply(durable -> {
+            if (durable && !brokerDeletes.test(node)) {
+                held.add(ledgers);
+            } else {
+                held.release(ledgers);
             }
-            long[] ledgers = dropped.inBookKeeper().toArray();
-            return outbox.add(new Drop(node, System.currentTimeMillis(), dropped)).thenApply(durable -> {
-                if (durable && !brokerDeletes.test(node)) {
-                    held.add(ledgers);
-                } else {
-                    held.release(ledgers);
+            return ledgers;
+        });
+    }
+
+    /**
+     * Mark what a node names that is to be deleted. The broker deletes the last ledgers of a topic before its node:
+     * what BookKeeper has no more needs no mark.
+     */
+    private CompletableFuture<long[]> markDelete(NodePath node, Known before) {
+        try {
+            NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE);
+            long[] ids = dropped.inBookKeeper().toArray();
+            if (ids.length == 0 || ids.length > ASKED) {
+                return mark(node, dropped);
+            }
+            Set<Long> gone = ConcurrentHashMap.newKeySet();
+            CompletableFuture<?>[] answers = Arrays.stream(ids).mapToObj(id -> exists.apply(id).thenAccept(present -> {
+                if (!present) {
+                    gone.add(id);
                 }
-                return ledgers;
-            });
+            })).toArray(CompletableFuture<?>[]::new);
+            return Answers.within(limitMillis, CompletableFuture.allOf(answers))
+                    .handle((x, error) -> mark(node, dropped.withoutInBookKeeper(Set.copyOf(gone))))
+                    .thenCompose(marked -> marked);
         } catch (Throwable e) {
             countUnmarked("error", node, e);
             return DONE;
@@ -266,18 +303,22 @@ final class MarkingStore implements InvocationHandler {
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
                                            Function<Optional<Long>, CompletableFuture<Void>> write,
                                            List<long[]> dropped, int attempt) {
-        CompletableFuture<Optional<Long>> version = read(path).exceptionally(error -> {
-            countUnmarked("read", node, error);
-            return Optional.empty();
-        }).thenCompose(found -> {
+        // Each open of a topic, and each delete of one that is not open, has read its nodes before.
+        Known remembered = attempt == 1 && expected.isEmpty() ? known.getIfPresent(path) : null;
+        CompletableFuture<Optional<Known>> value = remembered != null
+                ? CompletableFuture.completedFuture(Optional.of(remembered))
+                : read(path).thenApply(found -> found.map(
+                        each -> new Known(each.getStat().getVersion(), each.getValue()))).exceptionally(error -> {
+                            countUnmarked("read", node, error);
+                            return Optional.empty();
+                        });
+        CompletableFuture<Optional<Long>> version = value.thenCompose(found -> {
             if (found.isEmpty()) {
                 return CompletableFuture.completedFuture(expected);
             }
-            Known before = new Known(0, found.get().getValue());
-            Optional<Long> there = Optional.of(found.get().getStat().getVersion());
-            return mark(node, before, new Known(0, new byte[] {})).thenApply(ledgers -> {
+            return markDelete(node, found.get()).thenApply(ledgers -> {
                 dropped.add(ledgers);
-                return expected.isPresent() || attempt > DELETE_TRIES ? expected : there;
+                return expected.isPresent() || attempt > DELETE_TRIES ? expected : Optional.of(found.get().version);
             });
         });
         return version.thenCompose(write).handle((x, error) -> {

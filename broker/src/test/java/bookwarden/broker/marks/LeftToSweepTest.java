@@ -128,8 +128,8 @@ class LeftToSweepTest {
         String schema = new ObjectMapper().readTree(new File(System.getProperty("marks.samples"))).get("schema")
                 .toString();
         watched.put(DeletionTopic.PATH, "{\"format\":1,\"topic\":\"persistent://pulsar/system/deletions\","
-                + "\"partitions\":1,\"schema\":" + schema + ",\"subscription\":\"s\",\"retryTopic\":\"persistent://t/n/topic\""
-                + ",\"dlqTopic\":\"persistent://t/n/dead letters\"}");
+                + "\"partitions\":1,\"schema\":" + schema + ",\"subscription\":\"s\","
+                + "\"retryTopic\":\"persistent://t/n/topic\",\"dlqTopic\":\"persistent://t/n/dead letters\"}");
         end();
         begin(new MarkSettings.Limits(60_000, 1000), 1 << 20);
         ledgers(1, 2);

@@ -12,8 +12,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.reflect.Proxy;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -37,6 +39,8 @@ class MarkingStoreTest {
     private MetadataStoreExtended marking;
     private final HeldLedgers held = new HeldLedgers(1000, 60_000, System::currentTimeMillis);
     private boolean enabled = true;
+    private final Set<Long> gone = new HashSet<>();
+    private boolean answering = true;
 
     @BeforeEach
     void start() throws Exception {
@@ -49,10 +53,14 @@ class MarkingStoreTest {
         watched.close();
     }
 
+    private CompletableFuture<Boolean> exists(long ledger) {
+        return answering ? CompletableFuture.completedFuture(!gone.contains(ledger)) : new CompletableFuture<>();
+    }
+
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, () -> enabled, 1 << 20,
-                limitMillis)
+        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, this::exists,
+                () -> enabled, 1 << 20, limitMillis)
                 .proxy();
     }
 
@@ -142,9 +150,31 @@ class MarkingStoreTest {
         get(marking.deleteIfExists(TOPIC, Optional.empty()));
         assertEquals(List.of(NODE.replace(":", "/sub:") + "cursor 5 bucket 30", NODE + "data 1 data 2"),
                 watched.outbox(FOLDER));
-        assertEquals(List.of("get " + CURSOR, "put " + FOLDER + "/0/0", "delete " + CURSOR),
-                watched.calls.subList(0, 3));
+        // What is remembered is proved by its version.
+        assertEquals(List.of("put " + FOLDER + "/0/0", "delete " + CURSOR), watched.calls.subList(0, 2));
         assertEquals(Optional.empty(), get(watched.plain.get(TOPIC)));
+    }
+
+    /** The broker deletes the last ledgers of a topic before its node. */
+    @Test
+    void whatBookKeeperHasNoMoreNeedsNoMarkWhenItsNodeIsDeleted() throws Exception {
+        created(1, 2, 3);
+        gone.addAll(List.of(1L, 3L));
+        get(marking.delete(TOPIC, Optional.empty()));
+        assertEquals(List.of(NODE + "data 2"), watched.outbox(FOLDER));
+        put(CURSOR, cursor(5), -1);
+        gone.add(5L);
+        get(marking.delete(CURSOR, Optional.empty()));
+        assertEquals(1, watched.outbox(FOLDER).size());
+        // A write that drops it is made before the delete.
+        created(6, 7);
+        gone.add(6L);
+        put(TOPIC, topic(7), 0);
+        assertEquals(NODE + "data 6", watched.outbox(FOLDER).get(1));
+        // Where BookKeeper does not answer it may be there.
+        answering = false;
+        get(marking.delete(TOPIC, Optional.empty()));
+        assertEquals(NODE + "data 7", watched.outbox(FOLDER).get(2));
     }
 
     @Test
@@ -275,8 +305,8 @@ class MarkingStoreTest {
     void aNodeThatIsThereAlreadyIsOurOwnRepeatedPut() throws Exception {
         long version = created(1, 2);
         outbox = new Outbox(lost(), FOLDER, 1 << 20, 500);
-        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, () -> enabled, 1 << 20,
-                500)
+        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, this::exists,
+                () -> enabled, 1 << 20, 500)
                 .proxy();
         put(TOPIC, topic(2), version);
         assertEquals(0, outbox.unmarked());
@@ -325,10 +355,11 @@ class MarkingStoreTest {
     @Test
     void aFormerValueThatCannotBeReadFromTheStoreLetsTheWriteGoOn() throws Exception {
         get(watched.plain.put(TOPIC, topic(1, 2), Optional.empty()));
+        get(watched.plain.put(CURSOR, cursor(5), Optional.empty()));
         watched.instead = call -> call.startsWith("get ")
                 ? CompletableFuture.failedFuture(new MetadataStoreException("connection lost")) : null;
         put(TOPIC, topic(2), 0);
-        get(marking.delete(TOPIC, Optional.empty()));
+        get(marking.delete(CURSOR, Optional.empty()));
         assertEquals(2, outbox.unmarked());
     }
 
@@ -339,7 +370,7 @@ class MarkingStoreTest {
         get(marking.delete(TOPIC, Optional.empty()));
         int nodes = watched.nodes(FOLDER).size();
         assertTrue(nodes > 5, nodes + " nodes");
-        assertEquals("delete " + TOPIC, watched.calls.get(nodes + 1));
+        assertEquals("delete " + TOPIC, watched.calls.get(nodes));
         assertEquals(0, outbox.unmarked());
     }
 
