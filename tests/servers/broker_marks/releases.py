@@ -21,10 +21,7 @@ from bookwarden_dev.devcluster.servers.specs import load_runtime
 _PROJECT: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>bookwarden</groupId><artifactId>pulsar-servers</artifactId><version>{version}</version><packaging>pom</packaging>
-  <dependencyManagement><dependencies><dependency>
-    <groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{version}</version>
-    <type>pom</type><scope>import</scope>
-  </dependency></dependencies></dependencyManagement>
+  <dependencyManagement><dependencies>{versions}</dependencies></dependencyManagement>
   <dependencies><dependency>
     <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{version}</version>
     <exclusions>
@@ -33,6 +30,17 @@ _PROJECT: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependency></dependencies>
 </project>
 """
+_VERSIONS: Final = """<dependency>
+    <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version><type>pom</type><scope>import</scope>
+  </dependency>"""
+# The parent of this one names none.
+_NAMED: Final = {
+    "5.0.0-M1": [
+        ("com.fasterxml.jackson", "jackson-bom", "2.21.3"),
+        ("io.netty", "netty-bom", "4.2.15.Final"),
+        ("io.opentelemetry", "opentelemetry-bom", "1.62.0"),
+    ]
+}
 _SIZE: Final = 250_000_000
 
 
@@ -62,7 +70,9 @@ def _fetched(version: str, folder: Path) -> Path:
         return folder / release.folder_name
     # Of most releases no distribution is in Maven Central.
     project, resolved = folder / "project.xml", folder / "resolved"
-    project.write_text(_PROJECT.format(version=version), encoding="utf-8")
+    named = _NAMED.get(version, [("org.apache.pulsar", "pulsar", version)])
+    versions = "".join(_VERSIONS.format(*each) for each in named)
+    project.write_text(_PROJECT.format(version=version, versions=versions), encoding="utf-8")
     resolved.mkdir()
     fetch_jars_with_maven(ResolvedRelease(version, project, "", _SIZE), resolved, lambda _line: None)
     return resolved
