@@ -37,7 +37,8 @@ def test_what_is_dropped_is_in_the_outbox_and_then_gone_or_swept(
             topic = at.topic("on-oxia")
             client.subscribe(topic, "sub").close()
             dropped = at.trim(client, topic)
-            assert dropped <= set(outbox(store))
+            # What is left to the sweep is sent at once.
+            assert mode == "two-phase" or dropped <= set(outbox(store))
             at.admin.delete(f"{topic_path(topic)}?force=true")
             eventually(lambda: not listed(at.swept, topic), 30)
             if mode == "two-phase":
