@@ -10,11 +10,11 @@ _LEAST_FREE: Final = 0.15
 
 
 class DiskSpace(NamedTuple):
-    """The bytes of a bookie's disks, and those free; None where it did not tell, for the reason in ``trouble``."""
+    """The bytes of a bookie's disks, and those free; None where it did not tell, for the reason in ``error``."""
 
     total: int | None = None
     free: int | None = None
-    trouble: str = ""
+    error: str = ""
 
 
 class DisksTold(NamedTuple):
@@ -28,9 +28,9 @@ class DisksTold(NamedTuple):
 def summed(disks: Mapping[str, DiskSpace]) -> DisksTold:
     """Part bookies, given by id, by what they tell."""
     full, silent, free_bytes = [], [], 0
-    for bookie, (total, free, trouble) in sorted(disks.items()):
+    for bookie, (total, free, error) in sorted(disks.items()):
         if total is None or free is None:
-            silent.append(f"{bookie}: {trouble}")
+            silent.append(f"{bookie}: {error}")
             continue
         free_bytes += free
         if free < total * _LEAST_FREE:

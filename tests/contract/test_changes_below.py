@@ -104,7 +104,7 @@ def test_a_server_without_such_watches_leaves_a_gap_each_time(
     monkeypatch.setattr(requests.AddWatch, "type", 1006)
     feed = connect().follow_below([root])
     told = feed.take()
-    assert told.untold
+    assert told.unwatched
     assert "older than 3.6" in told.gap
     assert feed.take() == told
 

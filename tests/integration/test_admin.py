@@ -122,9 +122,9 @@ def test_a_token_is_not_sent_to_a_broker_that_only_a_node_of_the_metadata_store_
     connection = PulsarConnection("pulsar://127.0.0.1:1", site.url, auth="token", token=SECRET)
     (broker,) = read_registered_brokers(store, connection)
     assert broker.settings is None
-    assert broker.trouble is not None
-    assert named(other.url) in broker.trouble
-    assert "pulsar.trusted_hosts" in broker.trouble
+    assert broker.error is not None
+    assert named(other.url) in broker.error
+    assert "pulsar.trusted_hosts" in broker.error
     with pytest.raises(PulsarAccessError, match=r"pulsar\.trusted_hosts"):
         read_loaded_topics(store, connection)
     assert other.asked == []

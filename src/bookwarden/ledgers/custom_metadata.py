@@ -83,7 +83,7 @@ def identify_holder(custom: Mapping[str, bytes]) -> Holder | None:
     return None
 
 
-def names_nobody(custom: Mapping[str, bytes]) -> bool:
+def names_no_holder(custom: Mapping[str, bytes]) -> bool:
     """Return whether nothing in custom metadata says whose the ledger is, as brokers wrote them before they had it."""
     return _NAMES.isdisjoint(custom)
 

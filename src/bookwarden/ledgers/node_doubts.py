@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_no_holder
 from bookwarden.ledgers.kinds import CompactedHolder, Holder
 from bookwarden.ledgers.kinds.bucket import BUCKET_KEY
 from bookwarden.ledgers.kinds.holder import CursorsHolder
@@ -292,7 +292,7 @@ def doubt_about_version(
 
 
 def _why_foreign(holder: Holder, reading: LedgerReading) -> str | None:
-    if not isinstance(reading, StoredLedger) or names_nobody(reading.metadata.custom):
+    if not isinstance(reading, StoredLedger) or names_no_holder(reading.metadata.custom):
         return None
     return custom_metadata_mismatch(holder, reading.metadata.custom)
 

@@ -70,7 +70,7 @@ def _brokers(seen: Observations) -> Iterator[Found]:
     elif seen.admin_trouble:
         yield fails(seen.admin_trouble, "check pulsar.admin_url and the rights of our role")
     elif untold:
-        told = some([f"{broker.name}: {broker.trouble}" for broker in untold])
+        told = some([f"{broker.name}: {broker.error}" for broker in untold])
         yield warns(f"of unknown version: {told}", "make sure that it is 4.2 or newer")
     else:
         versions = ", ".join(sorted({broker.version or "" for broker in seen.brokers}))
@@ -108,7 +108,7 @@ def _bookie_clusters(seen: Observations) -> Iterator[Found]:
 
 def _broker_settings(seen: Observations) -> Iterator[Found]:
     faults = [fault for broker in seen.brokers for fault in _faults_of(broker, seen)]
-    silent = [f"{broker.name}: {broker.trouble}" for broker in seen.brokers if broker.settings is None]
+    silent = [f"{broker.name}: {broker.error}" for broker in seen.brokers if broker.settings is None]
     yield from faults
     if silent:
         yield warns(

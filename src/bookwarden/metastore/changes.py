@@ -17,7 +17,7 @@ class ChangedNodes(NamedTuple):
     #: Why changes may be missing here, for people: all nodes have to be read again. Empty if none may be.
     gap: str = ""
     #: The store tells no changes at all, so that only comparing again and again finds any.
-    untold: bool = False
+    unwatched: bool = False
 
 
 class ChangeFeed(ABC):

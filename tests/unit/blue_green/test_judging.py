@@ -209,7 +209,7 @@ WITH_WEST = {"replication_clusters": ["blue", "west"]}
         (with_green(policies=policies("green", max_topics_per_namespace=2)), [(11, W, None), (22, F, None)]),
         (ready(disks={"b1": DiskSpace(1000, 149)}), [(22, W, None)]),
         (ready(disks={"b1": DiskSpace(1000, 150)}), []),
-        (ready(disks={"b1": DiskSpace(1000, 900), "b2": DiskSpace(trouble="no answer")}), [(22, W, None)]),
+        (ready(disks={"b1": DiskSpace(1000, 900), "b2": DiskSpace(error="no answer")}), [(22, W, None)]),
         (ready(disks={}), [(22, F, None)]),
         (ready(disks={}, disk_error="refused"), [(22, W, None)]),
         (with_topic(size=501), [(22, W, None)]),

@@ -51,7 +51,7 @@ def test_cursors_are_told_once_though_they_are_gone() -> None:
     assert feed.take() == set()
 
 
-@pytest.mark.parametrize("lost", [ChangedNodes(frozenset(), "a gap"), ChangedNodes(frozenset(), "", untold=True)])
+@pytest.mark.parametrize("lost", [ChangedNodes(frozenset(), "a gap"), ChangedNodes(frozenset(), "", unwatched=True)])
 def test_a_gap_is_told_in_place_of_what_is_known(lost: ChangedNodes) -> None:
     feed = MigrationNodes(Gaps(lost), lambda _ledger_id: None).follow("shop/live")
     assert feed.take() is None

@@ -48,7 +48,7 @@ def broker(**changes: Any) -> tuple[RegisteredBroker, ...]:
 
 
 def silent(version: str | None = None) -> tuple[RegisteredBroker, ...]:
-    return (RegisteredBroker("b1:8080", version, trouble="no answer"),)
+    return (RegisteredBroker("b1:8080", version, error="no answer"),)
 
 
 def test_a_cluster_that_is_ready_has_no_warning() -> None:

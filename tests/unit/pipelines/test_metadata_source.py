@@ -265,7 +265,7 @@ def test_a_store_without_changes_is_compared_from_time_to_time(
     following.planner.latest(following.at)
     (root,) = following.planner._roots.values()
     assert root.feed is not None
-    monkeypatch.setattr(root.feed, "take", lambda: ChangedNodes(frozenset(), "older than 3.6", untold=True))
+    monkeypatch.setattr(root.feed, "take", lambda: ChangedNodes(frozenset(), "older than 3.6", unwatched=True))
     assert following.paths() == ALL
     following.now_s += 59
     assert following.batch() is None

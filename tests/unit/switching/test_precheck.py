@@ -196,7 +196,7 @@ def test_where_all_is_well_each_line_says_so() -> None:
             *("broker settings", WARNING, "configuration store is zk:other"),
         ),
         ({"disks": {"b1": DiskSpace(100, 14)}}, "disk space", WARNING, "b1 has"),
-        ({"disks": {"b1": DiskSpace(trouble="no answer")}}, "disk space", WARNING, "not checked: b1: no answer"),
+        ({"disks": {"b1": DiskSpace(error="no answer")}}, "disk space", WARNING, "not checked: b1: no answer"),
     ],
 )
 def test_each_danger_has_its_line(seen: dict[str, Any], check: str, verdict: Verdict, text: str) -> None:

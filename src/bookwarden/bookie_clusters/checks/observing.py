@@ -214,7 +214,7 @@ class Observer:
             target=target,
             brokers=brokers,
             settings=tuple(
-                BrokerSettings(one.name, one.settings, one.trouble, one.other_configuration) for one in self.settings()
+                BrokerSettings(one.name, one.settings, one.error, one.other_configuration) for one in self.settings()
             ),
             next_ledger_id=next_id,
             clusters=clusters,
@@ -275,7 +275,7 @@ class Observer:
         try:
             return self.disks(cluster, sorted(seen.writable))
         except BookwardenError as error:
-            return {bookie: DiskSpace(trouble=str(error)) for bookie in seen.writable}
+            return {bookie: DiskSpace(error=str(error)) for bookie in seen.writable}
 
 
 def run_precheck(observer: Observer, target: str, *, with_trial: bool = True, is_rollback: bool = False) -> Precheck:

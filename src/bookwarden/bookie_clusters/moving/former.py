@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClusterCatalog
 from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import (
@@ -132,7 +132,7 @@ class FormerClusters:
 
     def _holder_in(self, ledger: StoredLedger) -> Holder | None:
         custom = ledger.metadata.custom
-        return self.holder_of(ledger.ledger_id) if names_nobody(custom) else identify_holder(custom)
+        return self.holder_of(ledger.ledger_id) if names_no_holder(custom) else identify_holder(custom)
 
     def _looked_at(self, reading: LedgerReading, name: str, active: str) -> SupersededLedger | KeptLedger | None:
         if isinstance(reading, UnreadableLedger):

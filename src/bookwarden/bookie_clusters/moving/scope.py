@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.bookie_clusters.inventory import NOT_OURS, OTHER, UNREADABLE
 from bookwarden.bookie_clusters.registry import Registry, Status, is_ours
 from bookwarden.errors import FormatError, RefusedError
-from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_nobody, why_not_superseded
+from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent, SchemaHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, place_in
 from bookwarden.ledgers.names import TopicName
@@ -157,7 +157,7 @@ def candidate_of(
     ours = is_ours(registry, registry.cluster(source), ledger_id, metadata.custom)
     if shared and not ours:
         return None
-    holder = holder_of(ledger_id) if names_nobody(metadata.custom) else identify_holder(metadata.custom)
+    holder = holder_of(ledger_id) if names_no_holder(metadata.custom) else identify_holder(metadata.custom)
     size, entries = metadata.length, 1 + (-1 if metadata.last_entry_id is None else metadata.last_entry_id)
     kind = NOT_OURS if not ours else OTHER if holder is None else holder.ledgers_label
     if holder is None or is_unfinished(metadata) or not wanted(holder):

@@ -172,7 +172,7 @@ class ClusterObserver:
         addresses, registered = self._side.addresses(), self._side.nodes.brokers()
         return tuple(
             BrokerInfo(
-                *(one.name, one.version, one.settings, one.trouble),
+                *(one.name, one.version, one.settings, one.error),
                 addresses=addresses.get(one.name, ()),
                 registered_ms=registered.get(one.name),
             )

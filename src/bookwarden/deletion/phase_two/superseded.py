@@ -23,7 +23,7 @@ from bookwarden.deletion.phase_two.decide import (
 )
 from bookwarden.deletion.phase_two.guards import Candidate, Guard
 from bookwarden.deletion.ports import BookieClusters, Promoted
-from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_nobody, why_not_superseded
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References, UnknownReferences
 from bookwarden.ledgers.metadata import (
@@ -82,7 +82,7 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
     difference = custom_metadata_mismatch(mark.holder(), former.metadata.custom)
     if difference is None:
         return None
-    if names_nobody(former.metadata.custom):
+    if names_no_holder(former.metadata.custom):
         if isinstance(references, UnknownReferences):
             return unknown(mark, references)
         if mark.ledger_id in references.ledger_ids:

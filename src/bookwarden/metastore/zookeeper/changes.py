@@ -42,7 +42,7 @@ class TreeChanges(ChangeFeed):
             if not self._refused and self._watched != self._session.breaks:
                 self._watch()
                 self._log.lose("the connection to ZooKeeper broke, and its watches were lost")
-            return ChangedNodes(frozenset(), _NOT_KNOWN, untold=True) if self._refused else self._log.take()
+            return ChangedNodes(frozenset(), _NOT_KNOWN, unwatched=True) if self._refused else self._log.take()
 
     def close(self) -> None:
         self._session.forget(self._note)

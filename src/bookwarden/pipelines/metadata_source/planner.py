@@ -165,7 +165,7 @@ class Planner:
                 root.feed = self._context.stores[url].follow_below(FOLLOWED)
             told = root.feed.take()
             root.changed |= told.paths
-            if told.untold:
+            if told.unwatched:
                 self._note_untold(url, told.gap)
             elif told.gap:
                 _LOG.info("%s: all nodes are read again: %s", url, told.gap)

@@ -41,9 +41,9 @@ def read_disk_space(bookies: Bookies, bookie_ids: Iterable[str]) -> dict[str, Di
 
 def _space(answer: Answer) -> DiskSpace:
     if answer.response is None:
-        return DiskSpace(trouble=answer.failure)
+        return DiskSpace(error=answer.failure)
     if answer.response.status != OK:
-        return DiskSpace(trouble=f"it answered {status_name(answer.response.status)}")
+        return DiskSpace(error=f"it answered {status_name(answer.response.status)}")
     if answer.response.disk_space is None:
-        return DiskSpace(trouble="it does not tell")
+        return DiskSpace(error="it does not tell")
     return DiskSpace(*answer.response.disk_space)

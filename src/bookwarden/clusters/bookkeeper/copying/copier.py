@@ -34,7 +34,7 @@ from bookwarden.ledgers.custom_metadata import (
     OWNER_KEY,
     identify_holder,
     is_unfinished,
-    names_nobody,
+    names_no_holder,
     why_not_the_same,
 )
 from bookwarden.ledgers.kinds import Holder
@@ -267,7 +267,7 @@ class LedgerCopier:
     def _holder_in(self, ledger: StoredLedger) -> Holder | None:
         # Of references that may be older than this; they are read again before anything is done.
         custom = ledger.metadata.custom
-        return self._holder_of(ledger.ledger_id) if names_nobody(custom) else identify_holder(custom)
+        return self._holder_of(ledger.ledger_id) if names_no_holder(custom) else identify_holder(custom)
 
     def _judge(self, source: LedgerReading, found: LedgerReading) -> CopyResult | _Candidate | StoredLedger:
         """Return what is to be copied, or the unfinished copy of what the source does not have."""

@@ -183,7 +183,7 @@ class CursorFeed:
         lost by that.
         """
         found = self._changes.take()
-        if found.gap or found.untold:
+        if found.gap or found.unwatched:
             return None
         names = [path.removeprefix(f"{MANAGED_LEDGERS_ROOT}/").split("/") for path in found.paths]
         return frozenset(("/".join(parts[:4]), parts[4]) for parts in names if len(parts) == _CURSOR_DEPTH)

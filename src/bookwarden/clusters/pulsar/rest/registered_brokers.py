@@ -29,7 +29,7 @@ _DEADLOCKED: Final = b"Deadlocked threads detected"
 
 
 class RegisteredBroker(NamedTuple):
-    """A broker by its id. ``settings`` are those it runs with; without an answer None, with the reason in ``trouble``.
+    """A broker by its id. ``settings`` are those it runs with; without an answer None, with the reason in ``error``.
 
     ``version`` is that of its registration where it did not answer; None where neither has it. ``other_configuration``
     is the URL of its configuration store if that is another one than its metadata store.
@@ -38,7 +38,7 @@ class RegisteredBroker(NamedTuple):
     name: str
     version: str | None
     settings: Mapping[str, str] | None = None
-    trouble: str | None = None
+    error: str | None = None
     other_configuration: str | None = None
 
 
@@ -138,14 +138,14 @@ def _ask(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> Re
     version = str(registered) if registered else None
     url = _address(data, connection)
     if not url:
-        return RegisteredBroker(name, version, trouble="its registration names no address of its REST")
+        return RegisteredBroker(name, version, error="its registration names no address of its REST")
     try:
         with closing(PulsarAdmin(connection.at(url), _TIMEOUT_S)) as admin:
             answered = admin.request("GET", "/brokers/version", ok=(200,)).data.decode("utf-8", "replace").strip('" \n')
             version = answered or version
             settings = admin.get_json("/brokers/configuration/runtime")
     except PulsarError as error:
-        return RegisteredBroker(name, version, trouble=str(error))
+        return RegisteredBroker(name, version, error=str(error))
     told = {str(key): str(value) for key, value in settings.items()}
     return RegisteredBroker(name, version, told, other_configuration=_other_configuration(told))
 
