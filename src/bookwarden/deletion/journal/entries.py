@@ -70,11 +70,11 @@ class JournalEntry:
         return _line(
             f'{{"ledger_id":{self.ledger_id},"holder":{_quoted(self.holder)},"path":{_quoted(self.path)},'
             f'"version":{self.version},"created_ms":{self.created_ms},"raw":"{raw}","run":{_quoted(self.run)},'
-            f'"journaled_at":{self.journaled_at}{self._told_place}}}'
+            f'"journaled_at":{self.journaled_at}{self._cluster_fields}}}'
         )
 
     @property
-    def _told_place(self) -> str:
+    def _cluster_fields(self) -> str:
         cluster = f',"bookie_cluster":{_quoted(self.bookie_cluster)}' if self.bookie_cluster else ""
         return f'{cluster},"instance":{_quoted(self.instance)}' if self.instance else cluster
 

@@ -80,7 +80,7 @@ class StoreTrim:
         name = TopicName.parse(topic)
         if not self._marker.enabled:
             raise RefusedError(
-                f"{name} is not trimmed: with topic_two_phase_deletion_enabled=false nobody would delete its ledgers"
+                f"{name} is not trimmed: with topic_two_phase_deletion_enabled=false its ledgers would leak"
             )
         self._refuse_owned(name)
         read = self._store.read(name.managed_ledger)
@@ -117,7 +117,7 @@ class StoreTrim:
             )
 
     def _refuse_damaged(self, name: TopicName, read: VersionedManagedLedger) -> None:
-        """Refuse to write a list that may be damaged: what it lost by that could not be told from what was trimmed."""
+        """Refuse to write a list that may be damaged: ledgers lost by that would look like trimmed ones."""
         holder = ManagedLedgerHolder(name.managed_ledger)
         doubt = self._nodes.doubt_about(holder, HolderNode(read.path, read.info))
         if doubt is not None:
@@ -134,8 +134,8 @@ class StoreTrim:
             isinstance(reading, StoredLedger) and reading.metadata.state is not LedgerState.CLOSED
         ):
             raise RefusedError(
-                f"{name} may be loaded although nobody owns it: its last ledger {reading.ledger_id} is not closed, and "
-                "an update from outside would fence it; let a broker load and unload the topic, then try again"
+                f"{name} may be loaded although it has no owner: its last ledger {reading.ledger_id} is not closed, "
+                "and an update from outside would fence it; let a broker load and unload the topic, then try again"
             )
 
     def _remove(self, name: TopicName, read: VersionedManagedLedger, ids: Collection[int]) -> str:
@@ -266,8 +266,8 @@ def _settled_positions(name: TopicName, cursors: Mapping[str, VersionedCursor]) 
         info = read.info
         if info.mark_delete is None or (info.cursors_ledger_id is not None and info.cursors_ledger_id >= 0):
             raise RefusedError(
-                f"subscription {decode_local_name(cursor)!r} of {name} was not closed cleanly, so how far it is "
-                "cannot be told: let a broker load and unload the topic, or use force"
+                f"subscription {decode_local_name(cursor)!r} of {name} was not closed cleanly, so its position is "
+                "unknown: let a broker load and unload the topic, or use force"
             )
         positions.append(info.mark_delete)
     return positions

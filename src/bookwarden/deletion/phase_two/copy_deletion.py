@@ -116,7 +116,7 @@ def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) 
     if isinstance(reading, UnreadableCopy):
         return retry(f"whose the offloaded copy is cannot be read: {reading.reason}")
     if isinstance(reading, AbsentCopy):
-        # Nothing tells the owner of an index that may be left of a segment.
+        # The owner of an index that may be left of a segment is unknown.
         return _ALREADY_GONE if copy.segment else _GO_ABSENT
     if reading is None or reading.owner == copy.managed_ledger:
         return _GO
@@ -124,7 +124,7 @@ def _verdict(copy: OffloadedCopy, reading: CopyReading | None, *, proven: bool) 
     if owner is None and proven and not copy.segment:
         return _GO
     if owner is None:
-        owner = f"nobody, and {'its name has no ledger' if copy.segment else _NOTHING_LEFT}"
+        owner = f"no owner, and {'its name has no ledger' if copy.segment else _NOTHING_LEFT}"
     text = f"pending deletion says {copy.managed_ledger}; the offloaded copy {copy.uuid} names {owner}"
     return finish(Outcome.MISMATCH, text)
 

@@ -78,7 +78,7 @@ class DeletionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The past of a pending deletion, and what else counts beside what was read."""
+    """The past of a pending deletion, and what counts besides the values that were read."""
 
     attempts: int  #: Retries before this one.
     age: float  #: Since the mark was first read, in seconds.

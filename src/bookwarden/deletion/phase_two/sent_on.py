@@ -148,7 +148,7 @@ def _name(message: ReceivedMark) -> tuple[str, str]:
 
 
 class FileSentRecords:
-    """A folder beside the journal, which all sweeping machines should share; a file for each process and batch.
+    """A folder next to the journal, which all sweeping machines should share; a file for each process and batch.
 
     When a process begins a batch, files of its query's earlier batches are deleted: Spark has finished those.
     """

@@ -145,7 +145,7 @@ class Sweep:
         return chain.from_iterable(made)
 
     def _step(self, step: _Step, run: str, tell: Callable[[Sequence[OutcomeRow]], _T]) -> list[_T]:
-        told: list[_T] = []
+        results: list[_T] = []
         acts, left = self._acts, list(step)
         while left:
             stops = 0 if acts is None else acts.migrations.stops
@@ -158,12 +158,12 @@ class Sweep:
             decided = [(message, decision) for message, decision in attempt.decided if not _is_of(message, again)]
             if acts is not None:
                 decided = acts.held.hold_back(acts.sendings.without_sent(decided))
-            told.append(self._settle(decided, attempt.readings, attempt.now_ms, tell))
+            results.append(self._settle(decided, attempt.readings, attempt.now_ms, tell))
             # The metadata was moved in the middle of the step: not a ledger's fault, so it costs no retry.
             left = [(holder, message) for holder, message in left if _is_of(message, again)]
             if left:
                 logger.info("deleting %d ledgers once more, since the metadata was being moved", len(again))
-        return told
+        return results
 
     def _settle(
         self,
@@ -174,10 +174,10 @@ class Sweep:
     ) -> _T:
         if self._acts is not None:
             decided = self._acts.sendings.without_lost_letters(decided)
-        told = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
+        results = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
         if self._acts is not None:
             self._acts.sendings.send(decided, now_ms)
-        return told
+        return results
 
     def _cut_out(self, message: ReceivedMark, error: Exception, tell: Callable[[Sequence[OutcomeRow]], _T]) -> _T:
         reason = f"the sweep fails at this message alone: {describe_error(error)}"

@@ -112,7 +112,7 @@ class Undo:
             elsewhere = self._read_elsewhere(batch)
             to_prove = to_prove or bool(elsewhere)
             put_back.extend(self._put_back([each for each in batch if each.entry.ledger_id not in elsewhere]))
-        # All that nobody else has is back before anything is proven, which takes long.
+        # Ledgers that are in no other cluster are back before anything is proven, which takes long.
         for batch in _batches(deletions) if to_prove else ():
             elsewhere = self._read_elsewhere(batch)
             put_back.extend(self._put_back(self._proven([one for one in batch if one.entry.ledger_id in elsewhere])))
@@ -190,7 +190,7 @@ class Undo:
             return UndoCase(deletion, reading, None, f"what was deleted cannot be read: {error}")
         if metadata.state is not LedgerState.CLOSED:
             state = metadata.state.name.lower().replace("_", " ")
-            text = f"it was {state} when it was deleted: whoever opens it would recover it to another end"
+            text = f"it was {state} when it was deleted: a client that opens it would recover it to another end"
             return UndoCase(deletion, reading, None, text)
         if entry.path not in self._catalog.paths_of(entry.ledger_id):
             text = f"{entry.path} is no place for it in this cluster: is the journal another cluster's?"
@@ -261,7 +261,7 @@ class Undo:
             return False
         if case.ledger_id in put_back or case.deletion.undone is UndoStep.BEGUN:
             return True
-        # What an earlier undo told of may be all that is left by now.
+        # What an earlier undo reported may be all that is left by now.
         is_proven = isinstance(kept, StoredLedger) and self._proof is not None and self._proof.problem_of(kept) is None
         return case.deletion.undone is not None and is_proven
 

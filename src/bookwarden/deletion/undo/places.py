@@ -97,7 +97,7 @@ class UndoInPlaces:
             place = name or next(each for each, found in catalogs.items() if each and found is catalog)
             undo = self._undo_of(catalog, self._undone, partial(_elsewhere, self._everywhere, place))
             for rows in act(undo, some):
-                yield [replace(row, reason=_told(name, row.reason)) for row in rows]
+                yield [replace(row, reason=_with_cluster(name, row.reason)) for row in rows]
 
 
 class _OfCluster:
@@ -161,5 +161,5 @@ def _of_settings(bookie_cluster: str, is_registered: bool) -> str:
     return "the one that the settings name"
 
 
-def _told(name: str, reason: str) -> str:
+def _with_cluster(name: str, reason: str) -> str:
     return "; ".join(part for part in (f"in bookie cluster {name}" if name else "", reason) if part)

@@ -114,7 +114,7 @@ def conclusion(
         text = _AFTER_TAKING_AWAY[gone.get(case.ledger_id)]
         return _row(case, UndoOutcome.LOST, f"{survival}; {text}", survival)
     outcome = UndoOutcome.UNVERIFIED if survival.unknown else UndoOutcome.RESTORED
-    return _row(case, outcome, _told(case, survival, put_back), survival)
+    return _row(case, outcome, _details(case, survival, put_back), survival)
 
 
 def preview(case: UndoCase, surveys: Mapping[int, Survival], problems: Mapping[int, str] = _NO_PROBLEMS) -> UndoRow:
@@ -127,9 +127,9 @@ def preview(case: UndoCase, surveys: Mapping[int, Survival], problems: Mapping[i
     if survival.lost:
         return _row(case, UndoOutcome.LOST, str(survival), survival)
     if case.is_absent:
-        return _row(case, UndoOutcome.WOULD_RESTORE, _told(case, survival, (case.ledger_id,)), survival)
+        return _row(case, UndoOutcome.WOULD_RESTORE, _details(case, survival, (case.ledger_id,)), survival)
     outcome = UndoOutcome.UNVERIFIED if survival.unknown else UndoOutcome.RESTORED
-    return _row(case, outcome, _told(case, survival, ()), survival)
+    return _row(case, outcome, _details(case, survival, ()), survival)
 
 
 def _hidden(case: UndoCase, reason: str, survival: Survival | None) -> UndoRow:
@@ -144,7 +144,7 @@ def _untouched(case: UndoCase, consequence: str = "") -> UndoRow:
     return _row(case, UndoOutcome.NOTHING_TO_DO, text)
 
 
-def _told(case: UndoCase, survival: Survival, put_back: Collection[int]) -> str:
+def _details(case: UndoCase, survival: Survival, put_back: Collection[int]) -> str:
     parts = [] if case.ledger_id in put_back else ["its metadata was put back before"]
     if not survival.copies:
         parts.append("it has no entries")
