@@ -1,1 +1,1 @@
-"""Follow: ledgers and copies that brokers drop by themselves, noted, looked at after a time of grace, and marked."""
+"""Follow: ledgers and copies that brokers dereference, recorded, checked after a time of grace, and marked."""

@@ -1,7 +1,7 @@
 """The look at what was dropped, after its time of grace: gone, as nearly always, or still there, and then marked.
 
-A mark is only asked for where nothing speaks against it. The sweep verifies it anew, as every mark; what is withheld
-here is told, and left to the orphan scan.
+A mark is only asked for where nothing speaks against it. The sweep verifies it again, as every mark; what is withheld
+here is reported, and left to the orphan scan.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _Batch:
         if isinstance(reading, UnreadableLedger) or not isinstance(reading, StoredLedger):
             return Looked(drop, DropOutcome.LEFT, reading.reason if isinstance(reading, UnreadableLedger) else "")
         if holder is None or not holder.is_markable():
-            return Looked(drop, DropOutcome.LEFT, "its custom metadata names nobody that can be marked", None, reading)
+            return Looked(drop, DropOutcome.LEFT, "its custom metadata names no markable holder", None, reading)
         return reading, holder
 
     def _judge_ledger(self, drop: Drop) -> Looked:
@@ -255,7 +255,7 @@ def _reason(drop: Drop) -> str:
 
 
 def _described(drop: Drop) -> str:
-    """Return all that is known of a copy, which nobody knows but its former node."""
+    """Return all that is known of a copy, which only its former node had."""
     context = drop.copy
     return "" if context is None else f"copy {context.uuid} by {context.driver_name}, {dict(context.metadata)}"
 

@@ -27,7 +27,7 @@ _LONGEST_PAUSE_MS: Final = 3600 * 1000
 _MANY_CHANGES: Final = 50_000
 _ALL_TIMES: Final = 2**62
 
-# Keeps what is told, and then what changed in the nodes and timers.
+# Keeps results, and then what changed in the nodes and timers.
 Keep = Callable[[Sequence[Looked]], None]
 
 
@@ -49,7 +49,7 @@ class Tally:
     problems: int = 0  #: That could not be read or understood.
     seen_dropped: int = 0  #: Ledgers and copies that left a node.
     lag_s: float = 0.0  #: Age of the oldest change, when it was taken.
-    dropped: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Looked at, and named by nobody.
+    dropped: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Looked at, and named by no node.
     still_there: Counter[tuple[PlaceKind, DropCause]] = field(default_factory=Counter)  #: Of these.
     outcomes: Counter[DropOutcome] = field(default_factory=Counter)  #: Of all looks.
     doubles: int = 0  #: Marks of what was in the outbox of brokers, or in flight, already.
@@ -67,8 +67,8 @@ class DroppedLedgers:
     ``look_again_s`` seconds, and then after twice as long each time, an hour at most. More than ``most_pending`` drops
     are not kept: those that are due first are marked for the sweep to look at them then.
 
-    ``keep`` is called with each part of the looks, all that is to be told of it: what was not simply gone, and what
-    waits, when it begins to and for another reason. ``brokers`` are those that mark by themselves, where any may.
+    ``keep`` is called with all results of each part that are to be reported: what was not simply gone, and what
+    waits, when it begins to and for another reason. ``brokers`` are those that mark, where any may.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class DroppedLedgers:
             logger.info("following %d nodes", len(self.nodes))
 
     def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> list[Looked]:
-        """Settle or postpone what was looked at; return what is to be told."""
+        """Settle or postpone what was looked at; return what is to be reported."""
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
             tally.outcomes[one.outcome] += 1

@@ -42,13 +42,13 @@ class Changes:
 class FollowedNodes:
     """The naming of every node, and a timer for all that left one. ``grace_ms`` is from the drop to the look.
 
-    ``changes`` collects what is to be kept; whoever keeps it puts a new one in its place.
+    ``changes`` collects what is to be kept; the code that keeps it replaces it by a new one.
     """
 
     def __init__(self, grace_ms: int) -> None:
         #: From a drop to the look.
         self.grace_ms = grace_ms
-        #: URLs of the roots whose brokers mark by themselves, and by how much later what they drop is looked at.
+        #: URLs of the roots whose brokers mark, and by how much later what they drop is looked at.
         self.roots_that_mark: Mapping[str, int] = {}
         self._nodes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         #: All timers, of what was dropped.

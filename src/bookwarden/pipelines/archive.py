@@ -87,7 +87,7 @@ def pack(environment: Path, output: Path) -> int:
 
 
 def _is_needed(path: Path, environment: Path) -> bool:
-    # RECORD lists the scripts that pip wrote for this interpreter, and nobody uninstalls from an archive.
+    # RECORD lists the scripts that pip wrote for this interpreter, and an archive is never uninstalled from.
     if not path.is_file() or path.suffix in _LEFT_OUT_SUFFIXES or path.name in ("RECORD", "direct_url.json"):
         return False
     return _LEFT_OUT_FOLDERS.isdisjoint(path.relative_to(environment).parts[:-1])

@@ -26,8 +26,8 @@ class Folder:
 
     A file is written under a hidden name and then moved, so readers see all of it or nothing. Its name is relative to
     the folder and may have folders in it. A file system's own errors (OSError) are not translated, but name the file
-    that could not be written. ``with_options`` allows pyarrow's options behind a ? of a URI, where nobody makes a path
-    by appending to the location.
+    that could not be written. ``with_options`` allows pyarrow's options behind a ? of a URI, where no path
+    is made by appending to the location.
     """
 
     def __init__(self, location: str, *, with_options: bool = False) -> None:

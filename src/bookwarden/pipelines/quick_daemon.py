@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with PySpark's compiled code.
 
-Spark puts an archive of PySpark's source before all else, from which each daemon would compile what is installed beside
-it and compiled already: that is more than half of its start. Only for a Spark of the installed PySpark itself.
+Spark puts an archive of PySpark's source before all else, from which each daemon would compile what is installed next
+to it and compiled already: that is more than half of its start. Only for a Spark of the installed PySpark itself.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _session(
         properties = {"spark.python.daemon.module": "bookwarden.pipelines.quick_daemon", **properties}
     if local:
         properties["spark.master"] = settings.spark.master
-        # The workers that Spark starts beside the driver must find this installation.
+        # The workers that Spark starts next to the driver must find this installation.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     for name, value in properties.items():
@@ -132,5 +132,5 @@ def unless_gone(act: Callable[[], object]) -> None:
     """Call ``act`` on Spark; log its failure, which means that the JVM was killed and nothing is left to do."""
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - py4j's and the socket's; the sweep's own error must be the one that is told
+    except Exception as error:  # noqa: BLE001 - py4j's and the socket's; the sweep's own error must be reported
         logger.info("Spark is gone: %s", error)

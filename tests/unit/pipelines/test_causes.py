@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.pipelines.streams.supervisor import told_cause
+from bookwarden.pipelines.streams.supervisor import describe_cause
 
 # As Spark 4.2 writes it, each traceback cut short.
 OF_A_WORKER = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -44,10 +44,10 @@ ARROW = "pyarrow.lib.ArrowInvalid: Casting from timestamp[ms] to timestamp[us] w
     ],
 )
 def test_the_cause_is_the_last_line_of_the_workers_traceback(raised: str, told: str) -> None:
-    assert told_cause(RuntimeError(OF_A_WORKER.format(raised=raised))) == told
+    assert describe_cause(RuntimeError(OF_A_WORKER.format(raised=raised))) == told
 
 
 def test_without_a_traceback_it_is_the_named_error_or_the_first_line() -> None:
-    assert told_cause(RuntimeError("Job aborted\n  bookwarden.errors.StoreError: no\n")) == "StoreError: no"
-    assert told_cause(RuntimeError("org.apache.X: one\nat y")) == "org.apache.X: one"
-    assert told_cause(RuntimeError("")) == "RuntimeError('')"
+    assert describe_cause(RuntimeError("Job aborted\n  bookwarden.errors.StoreError: no\n")) == "StoreError: no"
+    assert describe_cause(RuntimeError("org.apache.X: one\nat y")) == "org.apache.X: one"
+    assert describe_cause(RuntimeError("")) == "RuntimeError('')"

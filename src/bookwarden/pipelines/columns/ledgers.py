@@ -73,10 +73,10 @@ def table_of(nodes: LedgerNodes) -> pa.Table:
     """Make it of one ledger or more."""
     buffer = nodes.buffer
     columns = _columns(buffer)
-    told = (columns.is_named.tolist(), columns.told_from.tolist(), columns.told_to.tolist())
+    texts = (columns.is_named.tolist(), columns.text_from.tolist(), columns.text_to.tolist())
     meanings = [
         (_DATA, buffer.raw[start:end].decode(), None) if named else meaning_of(buffer.raw[start:end])
-        for named, start, end in zip(*told, strict=True)
+        for named, start, end in zip(*texts, strict=True)
     ]
     kinds, holders, customs = zip(*[meaning or _NOTHING for meaning in meanings], strict=True)
     arrays = [
@@ -117,9 +117,9 @@ class _Columns(NamedTuple):
     length: Numbers  #: In bytes.
     ctime_ms: Numbers  #: By the creator's clock, in ms since the epoch.
     has_ctime: Flags  #: Whether the value has a ``ctime_ms``.
-    is_named: Flags  #: A topic's data ledger; its name alone is told.
-    told_from: Numbers  #: Place in the buffer of the name, else of the first field of custom metadata.
-    told_to: Numbers  #: End of the name, else of the last field; other fields may be between.
+    is_named: Flags  #: A topic's data ledger; only its name is kept.
+    text_from: Numbers  #: Place in the buffer of the name, else of the first field of custom metadata.
+    text_to: Numbers  #: End of the name, else of the last field; other fields may be between.
 
 
 def _columns(buffer: Buffer) -> _Columns:

@@ -1,7 +1,7 @@
 """Many protobuf messages taken apart at once: the first field of each, then the second, all on whole columns.
 
-Only what leaves no choice is taken apart. A message with anything else, as a field of another type than its number
-should have, is said not to be plain, and whoever asks reads it with protobuf's own runtime.
+Only what leaves no choice is parsed here. A message with anything else, as a field of another type than its number
+should have, counts as not plain, and the caller reads it with protobuf's own runtime.
 Format: protobuf.dev/programming-guides/encoding.
 """
 

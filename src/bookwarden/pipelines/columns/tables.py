@@ -172,7 +172,7 @@ def doubt_of(row: StoredDoubt) -> Doubt:
     try:
         about = tuple(_concerned(some) for some in json.loads(row.about))
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"the doubt about {row.path} in the scan's folder is damaged: scan anew") from error
+        raise FormatError(f"the doubt about {row.path} in the scan's folder is damaged: make a new scan") from error
     return Doubt(row.path, row.root, row.reason, about)
 
 

@@ -34,7 +34,7 @@ from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
-# How long an idle query waits between two triggers, beside the interval of these.
+# How long an idle query waits between two triggers, in addition to their interval.
 _IDLE_SECONDS = 10.0
 
 

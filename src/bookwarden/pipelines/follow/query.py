@@ -43,7 +43,7 @@ _AGAIN_S = 1.0
 
 
 class FollowRecord:
-    """The rows of what is told and then the state, kept part by part; ``state`` is None in a dry run, which has none.
+    """The rows of looks and then the state, kept part by part; ``state`` is None in a dry run, which has none.
 
     ``beat`` gives a sign of life, since a batch may have very many parts.
     """
@@ -57,17 +57,17 @@ class FollowRecord:
         self._beat = beat
         self._next: int | None = None
 
-    def keep(self, told: Sequence[Looked]) -> None:
+    def keep(self, looks: Sequence[Looked]) -> None:
         """Write rows of these, and make what changed in the nodes since the last call durable.
 
         Raises StateTakenOverError, with nothing written, if another process writes the state now.
         """
         if self._state is not None:
             self._state.require_own()
-        if told:
+        if looks:
             if self._next is None:
                 self._next = self._table.next_batch(_TABLE_NAME)
-            self._table.write(_rows(told, self._next), _TABLE_NAME, self._next)
+            self._table.write(_rows(looks, self._next), _TABLE_NAME, self._next)
             self._next += 1
         if self._state is None:
             self._nodes.changes = Changes()
@@ -186,9 +186,9 @@ def outcomes_location(settings: Settings) -> str:
     return settings.follow.outcomes + ("-dry-run" if settings.follow.dry_run else "")
 
 
-def _rows(told: Sequence[Looked], number: int) -> pa.Table:
+def _rows(looks: Sequence[Looked], number: int) -> pa.Table:
     now_ms = int(time.time() * 1000)
-    return pa.Table.from_batches([outcome_batch([_row(one, now_ms) for one in told], number)])
+    return pa.Table.from_batches([outcome_batch([_row(one, now_ms) for one in looks], number)])
 
 
 def _row(one: Looked, now_ms: int) -> OutcomeRow:

@@ -55,8 +55,8 @@ _Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
 class KeptState:
     """The files of a state below `location`, a path or a URI; one process at a time writes them.
 
-    The stream's lock sees to that, unless its store does not answer or refuses the node. So whoever begins to write
-    leaves its name here, and whoever finds another name ends: two would write files of the same numbers.
+    The stream's lock sees to that, unless its store does not answer or refuses the node. So a process that begins to
+    write leaves its name here, and one that finds another name ends: two would write files of the same numbers.
     """
 
     def __init__(self, location: str) -> None:
@@ -80,7 +80,7 @@ class KeptState:
         try:
             owner = self._folder.read_json(_OWNER)
         except FileNotFoundError:
-            # Somebody removed the folder: it is begun anew.
+            # The folder was removed: begin again.
             self.take_over()
             return
         if owner != self._owner:
@@ -196,8 +196,8 @@ class KeptState:
 
     def _damaged(self, name: str, why: str) -> str:
         return (
-            f"{self._folder.location}/{name} is damaged ({why}): remove this folder to begin anew; what was dropped "
-            "before is found by the orphan scan then"
+            f"{self._folder.location}/{name} is damaged ({why}): remove this folder to start over; the orphan "
+            "scan finds what was dropped before"
         )
 
 

@@ -82,7 +82,7 @@ class Planner:
         self._pieces: deque[ReferencePiece] | None = None
         self._listing = 0
         self._wanted = True
-        self._untold = False
+        self._unwatched = False
         self._is_turn_of_pieces = False
         self._listed_at: float | None = None
         self._began_at = clock()
@@ -163,18 +163,18 @@ class Planner:
         for url, root in self._roots.items():
             if root.feed is None:
                 root.feed = self._context.stores[url].follow_below(FOLLOWED)
-            told = root.feed.take()
-            root.changed |= told.paths
-            if told.unwatched:
-                self._note_untold(url, told.gap)
-            elif told.gap:
-                _LOG.info("%s: all nodes are read again: %s", url, told.gap)
+            changes = root.feed.take()
+            root.changed |= changes.paths
+            if changes.unwatched:
+                self._note_unwatched(url, changes.gap)
+            elif changes.gap:
+                _LOG.info("%s: all nodes are read again: %s", url, changes.gap)
                 self._wanted, self._pieces = True, None
 
-    def _note_untold(self, url: str, why: str) -> None:
-        if not self._untold:
+    def _note_unwatched(self, url: str, why: str) -> None:
+        if not self._unwatched:
             _LOG.warning("%s: all nodes are read again and again: %s", url, why)
-        self._untold = True
+        self._unwatched = True
 
     def _changed(self) -> list[InputPartition]:
         left, shares = self._limits.nodes, list[InputPartition]()
@@ -192,7 +192,7 @@ class Planner:
         if self._once or self._listed_at is None:
             return False
         since = self._clock() - self._listed_at
-        often = self._untold and since >= max(self._limits.compare_s, 2 * self._took_s)
+        often = self._unwatched and since >= max(self._limits.compare_s, 2 * self._took_s)
         return often or since >= self._limits.compare_hours * _HOUR_S
 
     def _begin_listing(self) -> None:

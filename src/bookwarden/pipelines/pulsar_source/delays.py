@@ -44,7 +44,7 @@ class Moment(NamedTuple):
     """A point in time by both clocks, in seconds."""
 
     wall: float  #: Since the epoch, by the machine's clock as it was when the planner began.
-    steady: float  #: By a clock that nobody sets.
+    steady: float  #: By a clock that is never set.
 
 
 class _Waiting(NamedTuple):
@@ -187,7 +187,7 @@ def _delay_ms(metadata: MessageMetadata) -> int:
 
 
 class DelayScan:
-    """The entries ahead of one partition, read by a thread of their own or by whoever waits for them."""
+    """The entries ahead of one partition, read by a thread of their own or by the caller that waits for them."""
 
     def __init__(
         self,
@@ -230,8 +230,8 @@ class DelayScan:
     def due_end_at(self, moment: Moment, max_unreachable_s: float) -> Position:
         """Return the end of the entries that were due at a moment, reading as far as it takes.
 
-        What the broker does not send counts as due: whoever reads it finds out why. Raises PulsarUnavailableError if
-        no broker serves the partition.
+        What the broker does not send counts as due: the task that reads it finds out why. Raises
+        PulsarUnavailableError if no broker serves the partition.
         """
         failing_since = self._clock().steady
         with self._changed:

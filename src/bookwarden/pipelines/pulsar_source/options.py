@@ -73,7 +73,7 @@ class SourceOptions:
     max_entries: int | None = None  #: Limit of a batch.
     fail_on_data_loss: bool = True  #: Fail where entries are gone, instead of going on.
     chunked: str = "fail"  #: What a chunked message does: fail, skip or empty (see ReadRules).
-    unreadable: str = "fail"  #: What entries do that nobody can read: the same.
+    unreadable: str = "fail"  #: What unreadable entries do: the same.
     lost_ledger_s: float | None = None  #: When a ledger counts as lost while others can be read; None is never.
     max_uncompressed_bytes: int = 64 << 20  #: Of an entry; a larger one is not decompressed.
     discovery_s: float = 30.0  #: Interval of asking for new partitions.

@@ -162,5 +162,5 @@ def check_end(positions: TopicPositions, end: Position) -> None:
     if span is None or end.entry_id >= span.entries:
         raise DataGoneError(
             f"{positions.topic}: the planned end {end} does not exist, the topic has entries behind "
-            f"{positions.earliest} up to {positions.latest}; they were trimmed, or the topic was made anew"
+            f"{positions.earliest} up to {positions.latest}; they were trimmed, or the topic was created again"
         )

@@ -54,8 +54,8 @@ _PAUSE_S = 0.05
 _ADMIN_TIMEOUT_S = 5.0
 # What a broker says of an entry counts when it has said so this many times in a row, with pauses to load the topic.
 _SURE = 3
-# When an entry that cannot be read is told of, and how often it is asked then whether others can.
-_TOLD_AFTER_S = 30.0
+# When an entry that cannot be read is logged, and how often it is asked then whether others can.
+_WARN_AFTER_S = 30.0
 _PROBED_EVERY_S = 60.0
 _PROBE_TIMEOUT_S = 5.0
 _PROBED_PLACES = 12
@@ -89,7 +89,7 @@ class ReadRules:
     rows_per_arrow_batch: int  #: Largest number of rows in a record batch.
     fail_on_data_loss: bool  #: Entries that were trimmed are an error.
     chunked: str = "fail"  #: What a chunked message does.
-    unreadable: str = "fail"  #: What entries do that nobody can read.
+    unreadable: str = "fail"  #: What unreadable entries do.
     lost_ledger_s: float | None = None  #: Seconds until a ledger counts as lost while others can be read; None: never.
     largest: int = 64 << 20  #: Most bytes of an entry once it is decompressed.
 
@@ -141,7 +141,7 @@ class _Tries:
     came: Position | None = None  #: The entry that came in its place last.
     gaps: int = 0  #: How often in a row that came.
     answer: _Answer | None = None  #: The last answer of REST.
-    told_after_s: float = _TOLD_AFTER_S  #: Seconds without progress until the next warning.
+    warn_after_s: float = _WARN_AFTER_S  #: Seconds without progress until the next warning.
     probed_at: float = float("-inf")  #: When other entries were last read for comparison.
     others_read: bool = False  #: True if they could be read then.
 
@@ -206,7 +206,7 @@ class _PartitionReader:
                 self._take(entry)
             if self._rows.is_due:
                 yield self._rows.take()
-                # Whoever takes the rows may have taken its time.
+                # The consumer of the rows may have taken its time.
                 self._tries.moved_at = self._steady()
 
     def _take(self, entry: Entry) -> None:
@@ -285,7 +285,7 @@ class _PartitionReader:
         return _Answer.PASSED_OVER if passed_over else _Answer.THERE
 
     def _leave_out(self, last: Position, reason: str, metadata: MessageMetadata | None = None) -> None:
-        """Pass the entries up to `last`, of one ledger, that nobody can read; they have one row at most."""
+        """Pass the unreadable entries up to `last`, of one ledger; they have one row at most."""
         first = self._progress.expected
         which = (
             f"entry {first}" if first == last else f"the {last.entry_id - first.entry_id + 1} entries {first} to {last}"
@@ -326,9 +326,9 @@ class _PartitionReader:
         tries.attempts += 1
         stuck_s = self._steady() - tries.moved_at
         text = f"{self._topic}: entry {self._progress.expected} could not be read for {stuck_s:.0f} s ({error})"
-        level = logging.WARNING if stuck_s >= tries.told_after_s else logging.INFO
+        level = logging.WARNING if stuck_s >= tries.warn_after_s else logging.INFO
         if level == logging.WARNING:
-            tries.told_after_s = 2 * stuck_s
+            tries.warn_after_s = 2 * stuck_s
         _LOG.log(level, "%s; attempt %d", text, tries.attempts + 1)
         damaged = self._progress.expected.ledger_id in self._lost and tries.attempts >= _SURE
         if damaged or stuck_s >= self._rules.max_unreachable_s:
@@ -359,13 +359,13 @@ class _PartitionReader:
         self._note_progress()
 
     def _reads_elsewhere(self, lost: Position) -> bool:
-        """Return whether others can be read now: of other ledgers of the topic, or beside this one in its own."""
+        """Return whether other entries can be read now, of other ledgers of the topic or of the same one."""
         try:
             with contextlib.closing(self._admin()) as admin:
-                places = [(self._topic, place) for place in _places_beside(read_positions(admin, self._topic), lost)]
+                places = [(self._topic, place) for place in _other_positions(read_positions(admin, self._topic), lost)]
                 for sibling in list_partitions(admin, str(TopicName.parse(self._topic).base)):
                     if sibling != self._topic:
-                        places += [(sibling, place) for place in _places_beside(read_positions(admin, sibling), None)]
+                        places += [(sibling, place) for place in _other_positions(read_positions(admin, sibling), None)]
         except (PulsarError, NotFoundError, FormatError) as error:
             _LOG.info("%s: what else there is to read cannot be listed: %s", self._topic, error)
             return False
@@ -409,7 +409,7 @@ class _PartitionReader:
         self._tries = _Tries(self._steady())
 
 
-def _places_beside(positions: TopicPositions, lost: Position | None) -> list[Position]:
+def _other_positions(positions: TopicPositions, lost: Position | None) -> list[Position]:
     """List entries whose reading shows that brokers and bookies answer: of other ledgers and of the lost one by turns.
 
     Of other ledgers the youngest come first.

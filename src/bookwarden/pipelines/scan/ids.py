@@ -41,7 +41,7 @@ _GROUP_ROWS = 65_536
 _READERS = 4
 _COMPARED_AT_ONCE = 1_000_000
 # No ledger has it.
-_NOBODYS = -1
+_NO_ID = -1
 _NONE: Ids = np.empty(0, np.int64)
 _NO_FLAGS: Flags = np.empty(0, np.bool_)
 
@@ -118,7 +118,7 @@ def _rows_between(folder: ScanFolder, name: str, first_id: int, last_id: int) ->
 
 
 def _may_have(statistics: pq.Statistics | None, first_id: int, last_id: int) -> bool:
-    # A group without statistics is read: an id overlooked here would be a ledger that nobody seems to name.
+    # A group without statistics is read: an id overlooked here would be a ledger that no node seems to name.
     if statistics is None or not statistics.has_min_max:
         return True
     return bool(statistics.min <= last_id and statistics.max >= first_id)
@@ -148,10 +148,10 @@ def _gathered(
     stages: tuple[str, ...],
     read: Callable[[ScanFolder, str, Seal], Ids],
 ) -> Ids:
-    """Return the ids of all pieces of stages, and `_NOBODYS` for each row that has none."""
+    """Return the ids of all pieces of stages, and `_NO_ID` for each row that has none."""
     pieces = [(stage, seal) for stage in stages for seal in seals[stage] if seal.rows]
     ends = np.cumsum([0, *(seal.rows for _, seal in pieces)])
-    ids = np.full(ends[-1], _NOBODYS, np.int64)
+    ids = np.full(ends[-1], _NO_ID, np.int64)
 
     def fill(piece: tuple[str, Seal], begin: int, end: int) -> None:
         found = read(folder, *piece)
@@ -185,12 +185,12 @@ def _ids_by_place(folder: ScanFolder, stage: str, seal: Seal) -> tuple[Ids, Ids,
 
 
 def _distinct(ids: Ids) -> Ids:
-    """Sort ids where they are; return them without the repeated ones and `_NOBODYS`.
+    """Sort ids where they are; return them without the repeated ones and `_NO_ID`.
 
     Numpy's own way goes through a hash table, and takes much longer.
     """
     ids.sort()
-    first = ids != _NOBODYS
+    first = ids != _NO_ID
     first[1:] &= ids[1:] != ids[:-1]
     distinct: Ids = ids[first]
     return distinct

@@ -59,8 +59,8 @@ class JoinPiece:
             pa.array(named & ~only_gone),
             pc.and_(ledgers.column("problem").is_null(), ledgers.column("kind").is_valid()),
         )
-        told = ledgers.append_column("only_logs", pa.array(only_logs, mask=~named))
-        others = told.append_column("only_gone", pa.array(only_gone)).filter(pc.invert(plain))
+        ledgers_with_logs = ledgers.append_column("only_logs", pa.array(only_logs, mask=~named))
+        others = ledgers_with_logs.append_column("only_gone", pa.array(only_gone)).filter(pc.invert(plain))
         folder.write(
             JOIN_STAGE,
             number,
@@ -80,8 +80,8 @@ class JoinPiece:
         twins = is_among(ledgers.column("ledger_id").to_numpy(), self.ids.twins)
         if not twins.any():
             return ledgers
-        told = pc.if_else(pa.array(twins), pa.scalar(_TWIN), pa.scalar(None, pa.string()))
-        problem = pc.coalesce(ledgers.column("problem"), told)
+        twin_problem = pc.if_else(pa.array(twins), pa.scalar(_TWIN), pa.scalar(None, pa.string()))
+        problem = pc.coalesce(ledgers.column("problem"), twin_problem)
         return ledgers.set_column(ledgers.column_names.index("problem"), "problem", problem)
 
 
@@ -111,7 +111,7 @@ class LedgerJoin:
         for table in HOLDER_TABLES:
             for rows in self._folder.read_all(table, HOLDERS.arrow.names):
                 for name, first in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                    # Arrow would hash all names anew for each piece.
+                    # Arrow would hash all names again for each piece.
                     if name in names:
                         before = found.get(name)
                         found[name] = first if before is None else before if first is None else min(before, first)

@@ -78,7 +78,7 @@ class OrphanScan:
                 tool_version=version("bookwarden"),
                 snapshot=snapshot,
                 snapshot_ms=context.snapshot_ms,
-                # A scan of a snapshot asks nobody.
+                # A scan of a snapshot asks no server.
                 clocks={} if snapshot else {"the broker": broker_clock(context.metadata.admin)},
                 cluster=asdict(context.cluster.identity()),
                 settings=self._settings.orphans.model_dump(mode="json"),
@@ -156,7 +156,7 @@ def read_first_pass(
         )
 
     with ThreadPoolExecutor(1, thread_name_prefix="references") as pool:
-        beside = pool.submit(read_references) if side_by_side else None
+        in_background = pool.submit(read_references) if side_by_side else None
         ledgers = stages.run(
             LEDGERS_STAGE,
             lambda: [as_json(piece) for piece in context.listing.pieces()],
@@ -170,7 +170,7 @@ def read_first_pass(
             ReadObjects(source),
             [UNREAD_TABLE],
         )
-        references = read_references() if beside is None else beside.result()
+        references = read_references() if in_background is None else in_background.result()
     return {LEDGERS_STAGE: ledgers, OBJECTS_STAGE: objects, REFERENCES_STAGE: references}
 
 

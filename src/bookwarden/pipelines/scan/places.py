@@ -43,8 +43,8 @@ def read_listed(context: ScanContext, piece: ListingPiece) -> ListedTable:
     strange = pa.array(judged.strange, pa.string())
     is_strange = strange.is_valid()
     for name, value in (("kind", None), ("holder", None), ("custom", strange)):
-        told = pa.nulls(table.num_rows, pa.string()) if value is None else value
-        column = pc.if_else(is_strange, told, table.column(name))
+        values = pa.nulls(table.num_rows, pa.string()) if value is None else value
+        column = pc.if_else(is_strange, values, table.column(name))
         table = table.set_column(table.column_names.index(name), table.field(name), column)
     return ListedTable(table, found.names, found.digest, found.unparsable)
 
@@ -104,7 +104,7 @@ class _Judged:
         try:
             custom = decode_ledger_metadata(value).custom
         except FormatError:
-            # Its row says that it cannot be understood; in a shared cluster it is nobody's that we know.
+            # Its row says that it cannot be understood; in a shared cluster its owner is unknown.
             return not shared, None
         if COPY_KEY in custom:
             copies.append(ledger_id)
@@ -138,7 +138,7 @@ def _representative(reading: LedgerReading) -> StoredLedger | None:
 
 
 def _is_listed_in(place: RegisteredCluster, representative: StoredLedger | None, reading: LedgerReading) -> bool:
-    # What cannot be understood stays, and is nobody's candidate.
+    # What cannot be understood stays, and is never a candidate.
     return not isinstance(reading, AbsentLedger) and (
         representative is None or representative.bookie_cluster == place.name
     )

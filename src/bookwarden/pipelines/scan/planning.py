@@ -81,7 +81,7 @@ class ScanResult:
 
     @property
     def orphans(self) -> int:
-        """The number of ledgers that nobody names."""
+        """The number of ledgers that no node names."""
         return self.summary.total(LedgerClass.ORPHAN)[0]
 
     @property
@@ -138,11 +138,11 @@ class Planning:
             missing = self._missing(stages, ids, source)
             try:
                 copies = ObjectPlanning(self._spark, self._folder, context).make(known)
-                told = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
+                doubts = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing.where("not outdated"))
                 outdated = () if missing is None else _Missing(missing.where("outdated"))
                 findings = Findings(
-                    lost, found.foreign(), told, copies.objects, context.fuzzy, found.inside_lists(), outdated
+                    lost, found.foreign(), doubts, copies.objects, context.fuzzy, found.inside_lists(), outdated
                 )
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
             finally:
@@ -318,5 +318,5 @@ def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint,
         return plans.summary(before).growth
     except (NotFoundError, FormatError) as error:
         # Of another version, as a rule. The charts of growth start over; that is no reason to lose a scan.
-        logger.warning("the growth told in plan %s is not taken over: %s", before.plan_id, error)
+        logger.warning("the growth in plan %s is not taken over: %s", before.plan_id, error)
         return ()

@@ -133,7 +133,7 @@ class ReadLateReferences:
 def _write_references(
     folder: ScanFolder, stage: str, number: int, found: PieceOfReferences, turn: int, more: Iterable[pa.Table] = ()
 ) -> None:
-    """Write the rows of a piece; ``more`` are rows beside it."""
+    """Write the rows of a piece; ``more`` are further rows."""
     rows = pa.concat_tables([REFERENCES.table(found.rows), *more])
     folder.write(
         stage,
@@ -190,7 +190,7 @@ def _paths_of(folder: ScanFolder, number: int) -> frozenset[str]:
     seal = folder.seal(REFERENCES_STAGE, number)
     doubts = seal.others.get(DOUBT_TABLES[0], 0) if seal is not None else 0
     if seal is None or (not doubts and seal.digest != digest_of_paths(paths)):
-        raise FormatError(f"piece {number} in {folder.folder.location}/{REFERENCES_STAGE} was changed: scan anew")
+        raise FormatError(f"piece {number} in {folder.folder.location}/{REFERENCES_STAGE} was changed: make a new scan")
     if doubts:
         paths.update(folder.read(DOUBT_TABLES[0], number, ["path"]).column(0).to_pylist())
     return frozenset(paths)
@@ -261,7 +261,7 @@ def _ledgers_of(folder: ScanFolder, number: int) -> _FirstListing:
     seal, digest = folder.seal(LEDGERS_STAGE, number), digest_of(ids)
     # A ledger that vanished between its name and its metadata has no row.
     if seal is None or seal.rows != len(ids) or (seal.names == seal.rows and seal.digest != digest):
-        raise FormatError(f"piece {number} in {folder.folder.location}/{LEDGERS_STAGE} was changed: scan anew")
+        raise FormatError(f"piece {number} in {folder.folder.location}/{LEDGERS_STAGE} was changed: make a new scan")
     return _FirstListing(ids, digest, pc.max(rows.column("created_ms")).as_py() or 0)
 
 

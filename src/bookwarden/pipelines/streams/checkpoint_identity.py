@@ -1,4 +1,4 @@
-"""The identity of the Pulsar cluster that a checkpoint is of, kept beside it: another cluster's checkpoint is refused.
+"""The identity of the Pulsar cluster of a checkpoint, kept next to it: another cluster's checkpoint is refused.
 
 It is a file of its own, so that a release that knows nothing of it reads the checkpoint as before; afterwards the file
 is still true. A checkpoint without it, as of 0.1.0, is taken for that of the settings' cluster.
@@ -84,7 +84,7 @@ class CheckpointIdentity(ClusterIdentity):
 
 
 class IdentityFile(Protocol):
-    """The file beside a checkpoint."""
+    """The file next to a checkpoint."""
 
     folder: str  #: The checkpoint's folder, for people.
 

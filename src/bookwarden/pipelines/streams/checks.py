@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS: Final = 300.0
 """Half of what a ledger is old by default before it may go, so that one who lists it by then was seen."""
 _END_SECONDS = 5.0
-# Whoever starts a run that ends by itself starts it again; it should not hang.
+# The caller of a single run can start it again; the run should not hang.
 _ONCE_SECONDS = 5.0
 # What ends by itself, as an outage does.
 _UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError)

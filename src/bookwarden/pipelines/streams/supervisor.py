@@ -265,7 +265,7 @@ class Supervisor:
             try:
                 query = self._start()
             except Exception as error:  # noqa: BLE001 - Spark raises its own tree and py4j's; all count as failures
-                self._ended(f"the query does not start: {told_cause(error)}", error)
+                self._ended(f"the query does not start: {describe_cause(error)}", error)
                 continue
             self._pulse.beat()
             self._advances = self._pulse.advances
@@ -304,7 +304,7 @@ class Supervisor:
                 if cause is None and self._once:
                     self._through = True
                     return None, None
-                return f"the query ended: {told_cause(cause) if cause else 'without an error'}", cause
+                return f"the query ended: {describe_cause(cause) if cause else 'without an error'}", cause
             if self._is_outdated():
                 self._end(query)
                 return "the query has another number of tasks than may write where the metadata is now", None
@@ -335,7 +335,7 @@ class Supervisor:
     def _note_failure_at_stop(self, query: Query) -> None:
         cause = None if _asked(lambda: query.isActive) else _asked(query.exception)
         if cause is not None and not self._pulse.refused:
-            self._last_failure = f"the query ended: {told_cause(cause)}"
+            self._last_failure = f"the query ended: {describe_cause(cause)}"
             self._streak += 1
 
     def _look_into_the_batch(self) -> None:
@@ -343,7 +343,7 @@ class Supervisor:
             try:
                 before, self._seen = self._seen, self._progress()
             except Exception as error:  # noqa: BLE001 - py4j's; whether Spark is gone is seen by the query itself
-                logger.info("what Spark is at cannot be seen: %s", told_cause(error))
+                logger.info("what Spark is at cannot be seen: %s", describe_cause(error))
                 return
             if self._seen != before:
                 self._pulse.beat()
@@ -355,7 +355,7 @@ class Supervisor:
 
     def _failed(self, reason: str, cause: BaseException | None) -> None:
         if self._once and any(text in reason for text in _FULL):
-            # Who runs it for once is told, and does not wait for room as one does that goes on.
+            # A single run ends with the error, and does not wait for room as a stream does.
             raise FileError(f"{reason}; make room, then start it again") from cause
         now = time.monotonic()
         self._failures.append(now)
@@ -378,7 +378,7 @@ class Supervisor:
         thread = threading.Thread(target=_stop, args=(query, stopped), name="stop-query", daemon=True)
         thread.start()
         thread.join(self._patience.stop_timeout)
-        # A second query on the same checkpoint and subscription must not begin beside one that runs on.
+        # A second query on the same checkpoint and subscription must not begin while another still runs.
         if not stopped.is_set():
             raise SparkError(
                 f"the query did not stop within {self._patience.stop_timeout:.0f} s; it ends with this process: "
@@ -391,7 +391,7 @@ def _asked(question: Callable[[], _T]) -> _T:
         return question()
     except Exception as error:
         # Raised by py4j when the JVM has ended or was killed.
-        raise SparkError(f"Spark no longer answers ({told_cause(error)}): start it again") from error
+        raise SparkError(f"Spark no longer answers ({describe_cause(error)}): start it again") from error
 
 
 def _stop(query: Query, stopped: threading.Event) -> None:
@@ -399,7 +399,7 @@ def _stop(query: Query, stopped: threading.Event) -> None:
         query.stop()
     except Exception as error:  # noqa: BLE001 - Spark's and py4j's; the caller sees that it is not stopped
         # After spark.sql.streaming.stopTimeout the query claims to be inactive, and runs on.
-        logger.warning("while stopping: %s", told_cause(error))
+        logger.warning("while stopping: %s", describe_cause(error))
     else:
         stopped.set()
 
@@ -410,7 +410,7 @@ def _final_error(error: BaseException | None) -> BookwardenError | None:
         return None
     if isinstance(error, _FINAL):
         return type(error)(str(error))
-    name, _, text = told_cause(error).partition(": ")
+    name, _, text = describe_cause(error).partition(": ")
     return next((kind(text) for kind in _FINAL if kind.__name__ == name), None)
 
 
@@ -429,7 +429,7 @@ _NAMED: Final = re.compile(r"^(?!org\.|java\.|scala\.)[A-Za-z_.]+(Error|Exceptio
 _CARRIERS: Final = ("pyspark.errors.", "py4j.")
 
 
-def told_cause(error: BaseException) -> str:
+def describe_cause(error: BaseException) -> str:
     """Return the line with the cause: the Python worker's if it has one, else the first."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in _raised(lines) if not line.startswith(_CARRIERS)]

@@ -123,7 +123,7 @@ def _running_batch() -> _Batch:
     task = TaskContext.get()
     query, number, epoch = [task.getLocalProperty(name) if task else None for name in (_QUERY_ID, _BATCH_ID, _EPOCH)]
     if query is None or number is None or epoch is None:
-        raise SparkError("the sweep runs as a streaming query alone: without a batch its journal cannot be told apart")
+        raise SparkError("the sweep runs as a streaming query alone: without a batch its journal entries have no run")
     return _Batch(query, int(number), int(epoch))
 
 

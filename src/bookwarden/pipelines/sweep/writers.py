@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writers:
-    """Tells whether one task alone may delete, by the settings and by what is known beside them.
+    """Decides whether one task alone may delete, by the settings and by what is known besides.
 
     ``moved_to`` names the store that BookKeeper's metadata was moved to, None as long as it was not. ``registered``
     reads which stores registered bookie clusters have of their own; a BookwardenError says that this is not known.
