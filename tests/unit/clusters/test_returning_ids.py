@@ -30,8 +30,8 @@ class Store:
         self.counter = counter
         self.nodes.create(counter, b"", make_parents=True)
         self.now = 1000.0
-        self.begins_anew = True
-        self.ids = ReturningIds(self.nodes, ROOT, lambda: self.begins_anew, clock=lambda: self.now)
+        self.starts_over = True
+        self.ids = ReturningIds(self.nodes, ROOT, lambda: self.starts_over, clock=lambda: self.now)
         self.give(given)
 
     def give(self, count: int) -> None:
@@ -90,10 +90,10 @@ def test_each_counter_is_held_against_the_ledgers_that_it_numbers() -> None:
 def test_a_store_that_carries_its_count_along_is_not_asked() -> None:
     store = Store(0)
     store.ledger(7)
-    store.begins_anew = False
+    store.starts_over = False
     assert store.ids.doubt() is None
     # As soon as the metadata has moved it is.
-    store.begins_anew = True
+    store.starts_over = True
     assert store.ids.doubt() is not None
 
 

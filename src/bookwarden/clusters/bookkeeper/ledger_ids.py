@@ -58,7 +58,7 @@ class LedgerIds:
             )
 
     def take(self) -> int:
-        """Take the next id, as a broker does for a new ledger: nobody else gets it, whether or not it is used."""
+        """Take the next id, as a broker does for a new ledger: no other client gets it, used or not."""
         numbers = self._begun()
         taken = self._take(numbers.path)
         node = self._store.get(taken)
@@ -85,8 +85,8 @@ class LedgerIds:
 
     def _count_up(self, numbers: LedgerNumbers, number: int, progress: Callable[[int], object]) -> None:
         if isinstance(self._store, MigrationTarget):
-            # To count up an Oxia's key is to write it often, which an old one may not survive beside a broker's writes.
-            # A leap is noticed by all there: BookKeeper's own client cannot use an Oxia.
+            # To count up an Oxia's key is to write it often, which an old one may not survive next to a broker's
+            # writes. All clients there notice a leap: BookKeeper's own client cannot use an Oxia.
             if self._store.set_next_number(numbers.path, number) < number:
                 self._leap(numbers.id_of(number))
             return

@@ -31,18 +31,18 @@ class SharedCounter(NamedTuple):
     """The one counter of all registered bookie clusters.
 
     ``place`` returns its store and root, None where no cluster is registered; ``clusters`` those of all clusters.
-    ``begins_anew`` is as for ReturningIds, of the counter's store.
+    ``starts_over`` is as for ReturningIds, of the counter's store.
     """
 
     place: Callable[[], _Root | None]
     clusters: Callable[[], Sequence[_Root]]
-    begins_anew: Callable[[], bool]
+    starts_over: Callable[[], bool]
 
 
 class ReturningIds:
     """Compares the next ledger id with the largest that has metadata. Thread-safe.
 
-    ``begins_anew`` says whether the present store's counters start over in a copy. A counter that is ahead is read
+    ``starts_over`` says whether the present store's counters start over in a copy. A counter that is ahead is read
     again after a minute, one that is behind at each call.
     """
 
@@ -50,19 +50,19 @@ class ReturningIds:
         self,
         store: MetadataStore,
         root: str,
-        begins_anew: Callable[[], bool],
+        starts_over: Callable[[], bool],
         *,
         shared_counter: SharedCounter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._root = root
-        self._begins_anew = begins_anew
+        self._starts_over = starts_over
         self._shared_counter = shared_counter
         self._clock = clock
         self._lock = threading.Lock()
         self._ahead_at = float("-inf")
-        self._told = False
+        self._is_logged = False
 
     def doubt(self) -> SharedDoubt | None:
         """Return why a ledger may have a former one's id, and what to do; None where it cannot.
@@ -72,19 +72,19 @@ class ReturningIds:
         with self._lock:
             shared = self._shared_counter
             counter = None if shared is None else shared.place()
-            begins_anew, clusters = self._begins_anew, [(self._store, self._root)]
+            starts_over, clusters = self._starts_over, [(self._store, self._root)]
             if shared is not None and counter is not None:
-                begins_anew, clusters = shared.begins_anew, [*shared.clusters()]
-            if not begins_anew() or self._clock() - self._ahead_at < _REFRESH_SECONDS:
+                starts_over, clusters = shared.starts_over, [*shared.clusters()]
+            if not starts_over() or self._clock() - self._ahead_at < _REFRESH_SECONDS:
                 return None
             begun = self._clock()
             place = counter or clusters[0]
             found = _compared(place, clusters)
             if found is None:
                 self._ahead_at = begun
-            elif not self._told:
+            elif not self._is_logged:
                 logger.warning("nothing is deleted: %s", found)
-            self._told = found is not None
+            self._is_logged = found is not None
             return None if found is None else SharedDoubt(DoubtCause.RETURNING_IDS, place[1], found)
 
 

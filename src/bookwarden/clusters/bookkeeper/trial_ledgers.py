@@ -76,7 +76,7 @@ class TrialLedgers:
     def remove(self, ledger_id: int, marks: Mapping[str, bytes]) -> bool:
         """Delete the metadata if the ledger has these marks in its custom metadata, so that bookies drop the entries.
 
-        False if it has others, and stays. StoreError where it is still there, or nobody knows.
+        False if it has others, and stays. StoreError where it is still there, or may be.
         """
         catalog = BookKeeperCatalog(self._store, self._root)
         (found,) = catalog.read_many([ledger_id])

@@ -1,4 +1,4 @@
-"""Record of the ledgers that an undo put back: a node for each beside BookKeeper's metadata, where every sweep sees it.
+"""Record of the ledgers that an undo put back: a node for each in BookKeeper's store, where every sweep sees it.
 
 The node's path is made from the id like a ledger's; its value is JSON: undo (its name), at (ms) and ctime (ms, of
 the ledger's metadata, or null). Pulsar's migration to another store copies the nodes like all others.

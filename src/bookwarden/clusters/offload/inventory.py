@@ -68,7 +68,7 @@ class InventoryFolder:
         path = next((one for one in candidates if one.is_file()), None)
         if path is None:
             raise FormatError(
-                f"the inventory in {self._folder} lacks its file {name}: copy it there, beside {_MANIFEST}"
+                f"the inventory in {self._folder} lacks its file {name}: copy it there, next to {_MANIFEST}"
             )
         try:
             return path.read_bytes()
@@ -114,7 +114,7 @@ def pages(source: InventorySource, inventory: Inventory, file: InventoryFile) ->
     if len(data) != file.size or hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
         raise FormatError(
             f"{file.key} of the inventory of {inventory.bucket} is not whole: {len(data):,} bytes, where the manifest "
-            f"says {file.size:,} and MD5 {file.md5}; copy it anew, or wait for the next inventory"
+            f"says {file.size:,} and MD5 {file.md5}; copy it again, or wait for the next inventory"
         )
     read = _parquet_rows if inventory.format == "Parquet" else _csv_rows
     page = []

@@ -161,8 +161,8 @@ class S3Store:
         """Repeat the request with a GET, whose answer has a text; a HEAD's is empty."""
         try:
             self._client.get_object(Bucket=self._bucket, Key=name, Range="bytes=0-0")["Body"].close()
-        except (ClientError, BotoCoreError) as told:
-            return self._say(told)
+        except (ClientError, BotoCoreError) as reported:
+            return self._say(reported)
         return self._say(error)
 
     def _delete(self, copies: Sequence[OffloadedCopy]) -> dict[OffloadedCopy, str]:
@@ -226,8 +226,8 @@ class S3Store:
 
     def _say(self, error: ClientError | BotoCoreError) -> str:
         if isinstance(error, ClientError):
-            told = error.response["Error"]
-            return f"bucket {self._bucket!r}: {told.get('Code')}: {told.get('Message')}"
+            details = error.response["Error"]
+            return f"bucket {self._bucket!r}: {details.get('Code')}: {details.get('Message')}"
         return f"bucket {self._bucket!r}: {error}"
 
 

@@ -45,5 +45,5 @@ def _space(answer: Answer) -> DiskSpace:
     if answer.response.status != OK:
         return DiskSpace(error=f"it answered {status_name(answer.response.status)}")
     if answer.response.disk_space is None:
-        return DiskSpace(error="it does not tell")
+        return DiskSpace(error="it reports none")
     return DiskSpace(*answer.response.disk_space)

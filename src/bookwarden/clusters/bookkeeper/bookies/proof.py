@@ -37,7 +37,7 @@ class WholeLedgers:
         except FormatError as error:
             return str(error)
         if digest.kind == _NO_DIGEST:
-            return "its entries have no digest, so that nobody can tell whether they are as they were written"
+            return "its entries have no digest, so they cannot be checked"
         reading = _Reading(ledger, digest)
         for first in range(0, metadata.last_entry_id + 1, _AT_ONCE):
             problem = reading.read(self._bookies(), range(first, min(first + _AT_ONCE, metadata.last_entry_id + 1)))

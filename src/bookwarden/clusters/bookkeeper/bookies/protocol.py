@@ -100,7 +100,7 @@ Request = ReadEntry | FencingRead | AddEntry | ReadLastConfirmed | ReadDiskSpace
 class Response(NamedTuple):
     """An answer: ``entry`` is the packet of ReadEntry or the last entry's; both packets still carry their digest.
 
-    ``disk_space`` has the bytes in all, and those free, if the bookie told both.
+    ``disk_space`` has the bytes in all, and those free, if the bookie reported both.
     """
 
     status: int

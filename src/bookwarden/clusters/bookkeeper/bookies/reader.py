@@ -86,7 +86,7 @@ class LedgerReader:
 
         Of a closed ledger the metadata says it. Of any other the bookies of the last segment are asked: what the
         most advanced one knows. Raises BookieUnavailableError, or BookieAccessError, if so few answer that the
-        others may have acknowledged an entry by themselves.
+        others alone may have acknowledged an entry.
         """
         metadata = self._metadata
         if metadata.last_entry_id is not None:

@@ -67,8 +67,8 @@ class EntryWriting:
     ) -> LedgerWriter:
         """Begin to write a ledger from its first entry on, as its metadata says; FormatError for an unknown digest.
 
-        With ``recovery`` bookies take it although it is fenced. That is for an unfinished copy that is begun anew:
-        an auditor may have fenced it. A fence tells that somebody else owns the ledger's end; so only for ours.
+        With ``recovery`` bookies take it although it is fenced: an auditor may have fenced an unfinished copy, which is
+        begun again. A fence means that another client owns the ledger's end, so this is only for our copies.
         """
         if ledger_id in self._writers:
             raise ValueError(f"ledger {ledger_id} is written already")
@@ -184,9 +184,9 @@ class LedgerWriter:
 
     def refusal(self) -> BookieError:
         """Make the error of ``refusals``, which are not empty."""
-        told = "; ".join(why for _, why in sorted(self.refusals.items()))
+        reasons = "; ".join(why for _, why in sorted(self.refusals.items()))
         kind = BookieAccessError if self.denied else BookieUnavailableError if self._is_unanswered else BookieError
-        return kind(f"ledger {self._ledger_id} cannot be written: {told}")
+        return kind(f"ledger {self._ledger_id} cannot be written: {reasons}")
 
     def take(self, answer: Answer, request: AddEntry) -> bool:
         """Take a bookie's answer; return whether it is the last one about its entry."""

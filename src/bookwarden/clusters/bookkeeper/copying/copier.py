@@ -249,7 +249,7 @@ class LedgerCopier:
         for each in copies:
             ledger_id, holder = each.ledger_id, holders[each.ledger_id]
             if holder is None or not self._wanted(holder):
-                yield CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="nothing tells whose it is")
+                yield CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder, reason="its owner is unknown")
                 continue
             references = found[holder]
             if not isinstance(references, LiveReferences):
@@ -280,7 +280,7 @@ class LedgerCopier:
             return CopyResult(ledger_id, CopyOutcome.GONE, None, reason="the source does not have it any more")
         custom, holder = source.metadata.custom, self._holder_in(source)
         if holder is None:
-            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="nothing tells whose it is")
+            return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, None, reason="its owner is unknown")
         if not self._wanted(holder):
             return CopyResult(ledger_id, CopyOutcome.LEFT_OUT, holder)
         strange = self._why_not_ours(ledger_id, custom)
@@ -432,8 +432,8 @@ class LedgerCopier:
         """Close copies whose entries are proven, if everything else is still as it was."""
         ledger_ids = [each.ledger.source.ledger_id for each in begun]
         sources, found = self._sources.read_many(ledger_ids), self._targets.read_many(ledger_ids)
-        # What refers to it is read last: a ledger is taken off its list before it is deleted anywhere, and whoever
-        # deletes it after this finds the copy, whose metadata has been there all the while.
+        # What refers to it is read last: a ledger is taken off its list before it is deleted anywhere, and a
+        # process that deletes it after this finds the copy, whose metadata has been there all the while.
         named = [why for _, why in self._why_not_named([each.candidate for each in begun])]
         closing: list[_Candidate] = []
         writes: list[Write] = []

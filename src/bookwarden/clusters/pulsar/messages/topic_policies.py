@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _EVENTS: Final = "__change_events"
 _TIMEOUT_S: Final = 5
-# Of namespaces there may be very many, each with a topic that has to be opened; and nobody waits long for a rollback.
+# There may be very many namespaces, each with a topic that has to be opened; and a rollback must not wait long.
 _BUDGET_S: Final = 20.0
 
 

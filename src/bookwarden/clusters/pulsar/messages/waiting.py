@@ -32,7 +32,7 @@ class WaitingMessages:
     def read(self, topics: Sequence[str]) -> Iterator[ReceivedMark]:
         """Yield the messages, partition by partition, including those that wait for their delay.
 
-        What nobody can read is a mark with a problem. Raises NotFoundError if a topic or its subscription does not
+        An unreadable entry is a mark with a problem. Raises NotFoundError if a topic or its subscription does not
         exist.
         """
         spans = [

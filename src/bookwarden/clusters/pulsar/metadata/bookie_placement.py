@@ -39,7 +39,7 @@ class Map(NamedTuple):
 def read_placements(store: MetadataStore) -> list[Placement] | None:
     """Read what namespaces ask for, those that ask for anything; None where the store has no policies.
 
-    Raises FormatError for a node that cannot be read: nobody knows then what its namespace asks for.
+    Raises FormatError for a node that cannot be read: what its namespace asks for is unknown then.
     """
     names = known_namespaces(store)
     if names is None:

@@ -78,7 +78,7 @@ class MetadataReferences:
         )
         self._seen_from_ledgers = tuple(seen_from_ledgers or [None] * len(stores))
         self._unnamed_uses = UnnamedUses(self._stores, brokers, entries)
-        self._doubts_told: list[ShadowDoubt] = []
+        self._logged_doubts: list[ShadowDoubt] = []
 
     def read(
         self, holders: Sequence[Holder], ledgers: Mapping[Holder, Collection[int]] | None = None
@@ -94,7 +94,7 @@ class MetadataReferences:
         nodes: dict[Holder, _Needed] = {}
         distinct = list(dict.fromkeys(holders))
         shadows = [root.known() for root in self._shadows] if ledgers or _any_topic(distinct) else []
-        doubts = self._told([doubt for root in shadows for doubt in root.doubts])
+        doubts = self._log_doubts([doubt for root in shadows for doubt in root.doubts])
         for holder in distinct:
             try:
                 own = _nodes_of(holder)
@@ -134,10 +134,10 @@ class MetadataReferences:
             found[holder] = next(doubts, None) or _holder_nodes(read)
         return found
 
-    def _told(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
+    def _log_doubts(self, doubts: list[ShadowDoubt]) -> list[ShadowDoubt]:
         """Log the doubts about shadow topics once as long as they do not change; return those not taken as none."""
         left = [doubt for doubt in doubts if doubt.taken is None]
-        if doubts != self._doubts_told:
+        if doubts != self._logged_doubts:
             if left:
                 logger.warning(
                     "%d managed ledgers cannot be read and may be shadow topics: marks of all data ledgers wait for "
@@ -148,7 +148,7 @@ class MetadataReferences:
             for doubt in doubts:
                 if doubt.taken is not None:
                     logger.warning("%s: taken as no shadow topic by %s (%s)", doubt, doubt.taken.by, doubt.taken.why)
-        self._doubts_told = doubts
+        self._logged_doubts = doubts
         return left
 
     def _read(self, nodes: Sequence[ReferenceNode]) -> tuple[ReferenceIndex, dict[str, list[Condition]]]:
@@ -282,14 +282,14 @@ def _named(nodes: Iterable[NodeReferences | None]) -> frozenset[int]:
 
 def _left_behind(lists: Sequence[ManagedLedgerInfo]) -> dict[int, LedgerInfo]:
     """Find the ledgers of which only the offloaded copy is left, as all lists that name them agree."""
-    told: dict[int, list[LedgerInfo]] = {}
+    flagged: dict[int, list[LedgerInfo]] = {}
     for ledger in chain.from_iterable(info.with_copies for info in lists):
         if ledger.offload is not None and ledger.offload.bookkeeper_deleted:
-            told.setdefault(ledger.ledger_id, []).append(ledger)
-    named = [info.ledger_ids for info in lists] if told else []
+            flagged.setdefault(ledger.ledger_id, []).append(ledger)
+    named = [info.ledger_ids for info in lists] if flagged else []
     return {
         ledger_id: first
-        for ledger_id, (first, *others) in told.items()
+        for ledger_id, (first, *others) in flagged.items()
         if 1 + len(others) == sum(ledger_id in ids for ids in named) and all(other == first for other in others)
     }
 

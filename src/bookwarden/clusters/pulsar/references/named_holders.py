@@ -1,4 +1,4 @@
-"""Holders of ledgers whose custom metadata names none, such as those of ancient brokers: told by what names them."""
+"""Holders of ledgers whose custom metadata names none, as of ancient brokers, found by the nodes that name them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHADOW: Final = PlaceKind.SHADOW_TOPIC.value
 class NamedHolders:
     """One look at everything that names ledgers, taken when the first holder is asked for; for one thread.
 
-    ``read`` reads all references anew.
+    ``read`` reads all references again.
     """
 
     def __init__(self, read: Callable[[], Iterable[PieceOfReferences]]) -> None:
@@ -27,7 +27,7 @@ class NamedHolders:
         self._namers: LedgerNamers[Holder | None] | None = None
 
     def holder_of(self, ledger_id: int) -> Holder | None:
-        """Return the one holder that names the ledger; None where nobody does, several do, or that is in doubt.
+        """Return the one holder that names the ledger; None where none does, several do, or that is in doubt.
 
         It may name the ledger no more. Raises StoreError where a metadata root does not answer.
         """
@@ -46,7 +46,7 @@ class NamedHolders:
             for place, of_place in groupby(rows, lambda row: (row.place, row.holder, row.gone)):
                 namers.add(_holder_in(*place), [row.ledger_id for row in of_place if row.ledger_id is not None])
         if doubts:
-            logger.warning("%d nodes cannot be read that may name ledgers: no ledger's holder is told by them", doubts)
+            logger.warning("%d nodes that may name ledgers cannot be read: no holder is taken from nodes", doubts)
             return LedgerNamers()
         return namers
 

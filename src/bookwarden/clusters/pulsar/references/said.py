@@ -1,4 +1,4 @@
-"""Single nodes read for whoever follows what they name, and the paths that have such nodes."""
+"""Single nodes read for those who follow what they name, and the paths that have such nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bookwarden.ledgers.nodes.naming import NamedCopy, NodeKind, copies_text, pa
 from bookwarden.ledgers.pending_deletion import contexts_of
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
-#: The trees whose nodes are followed; logs are not, since their ledgers are nobody's to delete here.
+#: The trees whose nodes are followed; logs are not, since their ledgers are never deleted here.
 FOLLOWED: Final = (MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT)
 _DOMAIN: Final = "persistent"
 _AMBIGUOUS: Final = "it may be a topic or a cursor, since the topic above it is called persistent"

@@ -98,7 +98,7 @@ class UnnamedUses:
             since = self._ownership[root].loaded_since(topic)
             if since is None and self._is_open(lists[root]):
                 reason = (
-                    f"nobody owns the topic, yet its last ledger {max(lists[root])} is open: a broker that lost its "
+                    f"the topic has no owner, yet its last ledger {max(lists[root])} is open: a broker that lost its "
                     "session may have it loaded (or it died: let a broker load and unload the topic)"
                 )
                 return _doubtful(named, reason)

@@ -1,4 +1,4 @@
-"""Contents of a cluster beside its topics' data: versions of schemas, and open transactions.
+"""Contents of a cluster besides its topics' data: versions of schemas, and open transactions.
 
 Formats: GetAllVersionsSchemaResponse and TransactionMetadata of Pulsar 4.0.
 """

@@ -146,8 +146,8 @@ def _ask(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> Re
             settings = admin.get_json("/brokers/configuration/runtime")
     except PulsarError as error:
         return RegisteredBroker(name, version, error=str(error))
-    told = {str(key): str(value) for key, value in settings.items()}
-    return RegisteredBroker(name, version, told, other_configuration=_other_configuration(told))
+    values = {str(key): str(value) for key, value in settings.items()}
+    return RegisteredBroker(name, version, values, other_configuration=_other_configuration(values))
 
 
 def _other_configuration(settings: Mapping[str, str]) -> str | None:

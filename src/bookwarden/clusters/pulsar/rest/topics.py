@@ -82,7 +82,7 @@ class Topics:
         self._admin.post(f"{topic_path(topic)}/trim")
 
     def unload(self, topic: str) -> None:
-        """Have the owner close a partition, or a topic without; clients connect anew. NotFoundError if it is absent.
+        """Have the owner close a partition, or a topic without; clients reconnect. NotFoundError if it is absent.
 
         The owner loads it first if it is not loaded (PersistentTopicsBase, Pulsar 4.0).
         """

@@ -1,4 +1,4 @@
-"""Metadata roots of other Pulsar clusters on the same ensemble: chroots beside those that the settings name.
+"""Metadata roots of other Pulsar clusters on the same ensemble: chroots besides those that the settings name.
 
 Two clusters may share one BookKeeper, and a ledger's own metadata does not distinguish them. A root that is not
 configured may have the references to half of all ledgers.

@@ -87,8 +87,8 @@ class RootsProof:
                     notes.append(f"{url} has a BookKeeper of its own, as metadata_store.separate_roots says")
                     continue
                 with closing(self.open_store(url)) as root:
-                    notes.append(self._told_of(url, root))
-        return [*notes, *self._clusters_told_of()]
+                    notes.append(self._describe_root(url, root))
+        return [*notes, *self._unexplained_clusters()]
 
     def require_roots_of_bookkeeper(self) -> None:
         """Raise ConfigError if a root names ledgers, and too few of those looked up are in the BookKeeper.
@@ -104,7 +104,7 @@ class RootsProof:
             if closed and not looked_up.found and not looked_up.unreadable:
                 raise ConfigError(
                     f"none of {looked_up.ledgers:,} ledgers that {url} names is in the BookKeeper at {self.place.url}, "
-                    f"{self.place.ledgers_root}, such as {_told(closed[0])}: they do not belong together. Check "
+                    f"{self.place.ledgers_root}, such as {_name_of(closed[0])}: they do not belong together. Check "
                     "metadata_store.urls, bookkeeper_url and ledgers_root; take a root that is no longer in use out of "
                     "urls"
                 )
@@ -127,9 +127,9 @@ class RootsProof:
         if 2 * len(missing) > len(newest):
             raise ConfigError(
                 f"the newest closed ledgers of {len(missing):,} of {len(newest):,} topics that {url} names are not in "
-                f"the BookKeeper at {self.place.url}, {self.place.ledgers_root}, such as {_told(missing[0])}: it is an "
-                "older copy of the right one, or another. Check metadata_store.urls, bookkeeper_url and ledgers_root; "
-                "if BookKeeper's metadata was restored from a backup, see docs/safety.md"
+                f"the BookKeeper at {self.place.url}, {self.place.ledgers_root}, such as {_name_of(missing[0])}: it is "
+                "an older copy of the right one, or another. Check metadata_store.urls, bookkeeper_url and "
+                "ledgers_root; if BookKeeper's metadata was restored from a backup, see docs/safety.md"
             )
 
     def _ensembles(self) -> Iterator[_Ensemble]:
@@ -139,7 +139,7 @@ class RootsProof:
         for ensemble in dict.fromkeys([*(url for url, _ in urls), *others]):
             yield _Ensemble(ensemble, _chroots(urls, ensemble), _chroots(separate, ensemble))
 
-    def _told_of(self, url: str, root: MetadataStore) -> str:
+    def _describe_root(self, url: str, root: MetadataStore) -> str:
         """Describe a root that the settings do not name; RefusedError where it shares the BookKeeper, or may."""
         try:
             sample = sample_root(root)
@@ -149,7 +149,7 @@ class RootsProof:
             raise RefusedError(f"{url} has managed ledgers, and may not be read ({error}): {_UNSEEN}") from error
         return judged(url, sample, self.catalog, self.stores, allowed=self.allow_unseen)
 
-    def _clusters_told_of(self) -> Iterator[str]:
+    def _unexplained_clusters(self) -> Iterator[str]:
         """Yield a warning where the roots know more clusters than there are roots: some are for geo-replication."""
         stores = self.stores.values()
         names = sorted({name for store in stores for name in store.children_of("/admin/clusters")} - {"global"})
@@ -172,7 +172,7 @@ def require_some_ledger(stores: Mapping[str, MetadataStore], bookkeeper: Metadat
         if closed:
             raise ConfigError(
                 f"the BookKeeper at {place.url}, {place.ledgers_root}, has no ledger at all, and {url} names some, such"
-                f" as {_told(closed[0])}: it is another one. Check metadata_store.bookkeeper_url and ledgers_root"
+                f" as {_name_of(closed[0])}: it is another one. Check metadata_store.bookkeeper_url and ledgers_root"
             )
 
 
@@ -202,8 +202,8 @@ def judged(
     if evidence is not None:
         raise RefusedError(
             f"{url} is the metadata root of a Pulsar cluster that shares this BookKeeper, and metadata_store.urls does "
-            f"not name it: {_told(evidence)}, which it names, is in this BookKeeper and is that holder's. Add the root "
-            "there, since what only it names would look like an orphan; or, if its BookKeeper is another one, "
+            f"not name it: {_name_of(evidence)}, which it names, is in this BookKeeper and is that holder's. Add the "
+            "root there, since what only it names would look like an orphan; or, if its BookKeeper is another one, "
             "to metadata_store.separate_roots"
         )
     unknown = _unknown(looked_up, sample)
@@ -224,9 +224,11 @@ def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
     if looked_up.ledgers < _FEW and not sample.whole:
         return f"not all of it could be read; {looked_up.ledgers} ledgers, which were looked up, are too few to tell"
     if looked_up.ledgers and len(looked_up.unreadable) == looked_up.ledgers:
-        return f"the metadata of all ledgers that were looked up is unreadable, such as of {_told(sample.ledgers[0])}"
+        return (
+            f"the metadata of all ledgers that were looked up is unreadable, such as of {_name_of(sample.ledgers[0])}"
+        )
     return ""
 
 
-def _told(named: NamedLedger) -> str:
+def _name_of(named: NamedLedger) -> str:
     return f"ledger {named.ledger_id} of {named.holder}"
