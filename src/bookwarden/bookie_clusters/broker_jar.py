@@ -25,7 +25,7 @@ SUPERSEDED: Final = {
         "ledger is where its metadata is. To see the places of a ledger: bookwarden ledger show LEDGER_ID"
     ),
     "close-client": (
-        "There is no client to close: brokers with the jar close their connections to a bookie cluster by themselves "
+        "There is no client to close: brokers with the jar close their connections to a bookie cluster "
         "once it left the registry: bookwarden bookie-clusters unregister NAME"
     ),
 }

@@ -38,7 +38,7 @@ class Follower:
     unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
     #: What of the registry its jar heeds that the jar of 0.1.0 did not know: `UNMARKED_BELOW`, `STORE_URL`.
     understands: frozenset[str] = frozenset()
-    told_ms: int = 0  #: When it last said so, by the store's clock.
+    reported_ms: int = 0  #: When it last reported that, by the store's clock.
 
 
 @dataclass(frozen=True, slots=True)

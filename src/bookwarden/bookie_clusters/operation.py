@@ -277,7 +277,7 @@ class Switch:
             brokers = read_brokers(self.registry.store)
             for broker in brokers:
                 if broker.follower is not None and broker.follows(epoch) and broker.name not in followed:
-                    seconds = max(0, broker.follower.told_ms - changed_ms) / 1000
+                    seconds = max(0, broker.follower.reported_ms - changed_ms) / 1000
                     followed[broker.name] = SwitchedBroker(broker.name, seconds)
                     tell(followed[broker.name])
             behind = [broker.described() for broker in brokers if not broker.follows(epoch)]

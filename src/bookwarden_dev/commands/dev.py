@@ -88,20 +88,20 @@ _home = click.option(
 )
 @click.option(
     "--with",
-    "beside",
+    "extra",
     type=click.Choice(["oxia"]),
     multiple=True,
-    help="A server beside the cluster, which does not use it; from then on the cluster has it.",
+    help="Also start this server, which the cluster itself does not use; later starts include it.",
 )
 @pass_invocation
-def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> None:
+def up(invocation: Invocation, home: Path, pulsar: str | None, metadata: str | None, extra: tuple[str, ...]) -> None:
     """Start the cluster unless it runs, and wait until it serves.
 
     Writes HOME/bookwarden.yaml, for --config. May be repeated. Oxia is built once, by Go 1.24.2 or newer, in some
     minutes.
     """
     home = home.expanduser().absolute()
-    options = _options_of(home, pulsar, metadata, beside)
+    options = _options_of(home, pulsar, metadata, extra)
     cluster = DevCluster(home, options, detached=True, progress=invocation.say)
     _start_what_does_not_run(cluster, invocation)
     _write_settings(cluster)
@@ -187,7 +187,7 @@ def _settings_to_leak(cluster: DevCluster, invocation: Invocation) -> Settings:
     return settings
 
 
-def _options_of(home: Path, pulsar: str | None, metadata: str | None, beside: tuple[str, ...]) -> ClusterOptions:
+def _options_of(home: Path, pulsar: str | None, metadata: str | None, extra: tuple[str, ...]) -> ClusterOptions:
     before = read_state(home)
     if before is None:
         options = ClusterOptions(pulsar=pulsar or PULSAR_VERSIONS[0], metadata=metadata or METADATA_STORES[0])
@@ -195,7 +195,7 @@ def _options_of(home: Path, pulsar: str | None, metadata: str | None, beside: tu
         options = before.options
         _refuse_another(home, f"of Pulsar {options.pulsar}", options.pulsar, pulsar)
         _refuse_another(home, f"with its metadata in {options.metadata}", options.metadata, metadata)
-    return dataclasses.replace(options, oxia=options.oxia or "oxia" in beside)
+    return dataclasses.replace(options, oxia=options.oxia or "oxia" in extra)
 
 
 def _refuse_another(home: Path, kind: str, kept: str, asked: str | None) -> None:
@@ -208,9 +208,9 @@ def _refuse_another(home: Path, kind: str, kept: str, asked: str | None) -> None
 
 def _start_what_does_not_run(cluster: DevCluster, invocation: Invocation) -> None:
     idle = [server for server in cluster.servers if not server.is_running()]
-    if set(idle) <= set(cluster.beside):
+    if set(idle) <= set(cluster.extra):
         for server in idle:
-            invocation.say(f"starting {server.name} beside the cluster")
+            invocation.say(f"starting {server.name} in addition to the cluster")
             server.start(wait=False)
         for server in cluster.servers:
             server.wait_until_ready()

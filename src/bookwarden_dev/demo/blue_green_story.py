@@ -149,7 +149,7 @@ class MoveStory:
         self._say(f"start: {started.marked} of {started.topics} topics and partitions are marked")
 
     def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
-        expected, told = context.record.expected([NAMESPACE]), ""
+        expected, shown = context.record.expected([NAMESPACE]), ""
         deadline, arrived = time.monotonic() + _PATIENCE_S, False
         as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
         health, stalled = BrokerHealth(context.blue), _Stalled()
@@ -159,9 +159,9 @@ class MoveStory:
 
         for step in follow(snapshot, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
             states = ", ".join(f"{state.value} {count}" for state, count in step.snapshot.states.items())
-            if states != told:
+            if states != shown:
                 self._say(f"watch: {states}; {step.snapshot.unread} entries unread")
-                told = states
+                shown = states
             hanging = stalled.after(step.snapshot)
             if hanging:
                 self._say(
@@ -206,17 +206,17 @@ class _Stalled:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def after(self, snapshot: MigrationSnapshot) -> list[str]:
         """Return those that have been so for some time now, each once."""
         now = time.monotonic()
         stalled = [*snapshot.of_state(TopicState.CONSUMERS_LEFT), *snapshot.of_state(TopicState.STUCK)]
         topics = {seen.topic.partition("-partition-")[0] for seen in stalled}
-        topics = {topic for topic in topics if not topic.endswith("/consumer-away")} - self._told
+        topics = {topic for topic in topics if not topic.endswith("/consumer-away")} - self._shown
         self._since = {topic: self._since.get(topic, now) for topic in topics}
         found = sorted(topic for topic, since in self._since.items() if now - since > _HANGING_S)
-        self._told |= set(found)
+        self._shown |= set(found)
         return found
 
 

@@ -37,7 +37,7 @@ class Flow:
     """Messages through one topic: who sends them and who receives them."""
 
     topic: str  #: Full name.
-    subscription: str | None = "app"  #: None where nobody receives.
+    subscription: str | None = "app"  #: None where no consumer receives.
     per_second: float = 20.0  #: Messages sent.
     consumers: int = 1  #: Of the subscription.
     kind: Any = EXCLUSIVE  #: The subscription's type.
@@ -50,11 +50,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Counts of the messages of one flow, and the troubles of its clients."""
+    """Counts of the messages of one flow, and the errors of its clients."""
 
     flow: Flow
     tally: TopicTally
-    troubles: tuple[str, ...]  #: Of its clients: what ended one of them before its time.
+    errors: tuple[str, ...]  #: Of its clients: what ended one of them before its time.
 
 
 class Traffic:
@@ -152,7 +152,7 @@ class _Running:
         self._failed: list[int] = []
         self._received: list[int] = []
         self._received_all = threading.Event()
-        self._troubles: list[str] = []
+        self._errors: list[str] = []
         self._threads: list[threading.Thread] = []
         self._sender: threading.Thread | None = None
 
@@ -209,7 +209,7 @@ class _Running:
         tally = TopicTally.of(
             self.flow.topic, self.acknowledged, self._acknowledged_at, len(self._failed), list(self._received)
         )
-        return Account(self.flow, tally, tuple(self._troubles))
+        return Account(self.flow, tally, tuple(self._errors))
 
     def _consumer(self, client: pulsar.Client, number: int) -> Any:
         start = pulsar.InitialPosition.Earliest if self.flow.earliest else pulsar.InitialPosition.Latest
@@ -275,9 +275,9 @@ class _Running:
             noted.append(type(error).__name__)
             self._note(f"{what}: {type(error).__name__}")
 
-    def _note(self, trouble: str) -> None:
-        if len(self._troubles) < 20:
-            self._troubles.append(trouble)
+    def _note(self, error: str) -> None:
+        if len(self._errors) < 20:
+            self._errors.append(error)
 
 
 def _thread(work: Callable[[Any], None], argument: object) -> threading.Thread:

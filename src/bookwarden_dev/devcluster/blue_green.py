@@ -26,7 +26,7 @@ _BLUE: Final = {
     # Before ap#26051 brokers redirect in threads that wait for each other: as the runbook says, more than clients.
     "numExecutorThreadPoolSize": "256",
 }
-# Nobody listens there: it is for clients that want an address for TLS, and do not use it.
+# No server listens there: it is for clients that want an address for TLS, and do not use it.
 _NO_TLS: Final = "pulsar+ssl://127.0.0.1:1"
 
 

@@ -67,7 +67,7 @@ class DevCluster:
         return tuple(self._servers.values())
 
     @property
-    def beside(self) -> tuple[ServerProcess, ...]:
+    def extra(self) -> tuple[ServerProcess, ...]:
         """The servers that the others do not need."""
         return tuple(self._servers[name] for name in self.options.stores if name != self.options.metadata)
 
@@ -182,7 +182,7 @@ class DevCluster:
         self.down()
 
     def _start_servers(self) -> None:
-        # What has to be fetched first is told first.
+        # Progress shows what has to be fetched first.
         self._runtime()
         for name in self.options.stores:
             self._progress(f"starting {name} on {addresses(self.ports, self.options.auth)[name]}")

@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 _LOWEST = 15000
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Ports given out by this process: the server may not listen yet, or be down for a while.
-_told: set[int] = set()
+_handed_out: set[int] = set()
 
 
 def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
@@ -24,7 +24,7 @@ def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
     """
     candidates = [port for port in range(_LOWEST, _first_ephemeral()) if port not in avoid]
     random.SystemRandom().shuffle(candidates)
-    candidates.sort(key=_told.__contains__)
+    candidates.sort(key=_handed_out.__contains__)
     chosen: list[int] = []
     for port in candidates:
         if len(chosen) == count:
@@ -33,7 +33,7 @@ def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
             chosen.append(port)
     if len(chosen) < count:
         raise ServerError(f"no {count} free TCP ports on {LOOPBACK}: end programs that listen there, then try again")
-    _told.update(chosen)
+    _handed_out.update(chosen)
     return tuple(chosen)
 
 

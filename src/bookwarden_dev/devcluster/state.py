@@ -57,7 +57,7 @@ def read_state(home: Path) -> ClusterState | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != _VERSION:
-            raise ServerError(f"{path} is of version {document['version']}: remove the folder {home} and start anew")
+            raise ServerError(f"{path} is of version {document['version']}: remove the folder {home} and start again")
         return ClusterState(
             ports=ClusterPorts(**document["ports"]),
             options=ClusterOptions(**document["options"]),
@@ -67,7 +67,7 @@ def read_state(home: Path) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ServerError(f"{path} cannot be read ({error}): remove the folder {home} and start anew") from error
+        raise ServerError(f"{path} cannot be read ({error}): remove the folder {home} and start again") from error
 
 
 def choose_ports(before: ClusterState | None, options: ClusterOptions, avoid: Sequence[int]) -> ClusterPorts:

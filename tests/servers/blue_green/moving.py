@@ -31,7 +31,7 @@ def require_exact(accounts: Sequence[Account]) -> None:
     """Fail unless each message that was confirmed was received, once."""
     for account in accounts:
         tally = account.tally
-        told = (tally.topic, tally.sent, tally.lost, tally.doubled, tally.send_errors, account.troubles)
+        told = (tally.topic, tally.sent, tally.lost, tally.doubled, tally.send_errors, account.errors)
         assert told == (tally.topic, tally.received, 0, 0, 0, ()), told
         assert tally.sent > 0
 

@@ -124,7 +124,7 @@ def test_a_cluster_beside_an_oxia_keeps_to_its_zookeeper(tmp_path: Path) -> None
     assert [server.name for server in cluster.servers] == ["zookeeper", "oxia", "bookie", "broker"]
     assert cluster.store is cluster.zookeeper
     assert cluster.store_url == f"zk:127.0.0.1:{cluster.ports.zookeeper}"
-    assert cluster.beside == (cluster.oxia,)
+    assert cluster.extra == (cluster.oxia,)
     assert cluster.oxia_url == f"oxia://127.0.0.1:{cluster.ports.oxia}/default"
 
 

@@ -32,11 +32,11 @@ def test_taken_and_avoided_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch
     assert set(ports.free_ports(2, avoid=[15011])) == {15010, 15012}
 
 
-def test_a_port_is_told_once_as_long_as_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_is_handed_out_once_as_long_as_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_LOWEST", 15000)
     monkeypatch.setattr(ports, "_first_ephemeral", lambda: 15008)
     monkeypatch.setattr(ports, "is_free", lambda port: True)
-    monkeypatch.setattr(ports, "_told", set())
+    monkeypatch.setattr(ports, "_handed_out", set())
     first, second = ports.free_ports(3), ports.free_ports(4)
     assert not set(first) & set(second)
     (last, again) = ports.free_ports(2)

@@ -54,7 +54,7 @@ def test_what_a_version_cannot_do_is_refused() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1}', '{"version": 1, "ports": {"x": 1}}'])
 def test_a_broken_state_file_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
-    with pytest.raises(ServerError, match="start anew"):
+    with pytest.raises(ServerError, match="start again"):
         read_state(tmp_path)
 
 

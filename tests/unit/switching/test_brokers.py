@@ -54,7 +54,7 @@ def test_of_several_nodes_the_one_furthest_behind_counts() -> None:
     followers = [told(1, follower_value(registry_of(epoch=epoch))) for epoch in (5, 3, 4)]
     found = matched("b", node(1), followers).follower
     assert found is not None
-    assert (found.epoch, found.told_ms) == (3, 5)
+    assert (found.epoch, found.reported_ms) == (3, 5)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_what_does_not_say_whose_it_is_goes_for_the_one_that_names_it(site: Site
     found = site.cleanup.targets()
     assert (found.total, found.kept) == (
         4,
-        Counter({("a", "nothing tells whose it is: the orphan scan's business"): 1}),
+        Counter({("a", "its owner is unknown: the orphan scan decides about it"): 1}),
     )
     site.cleanup.mark()
     assert site.marked_ids() == [1, 2, 3, 5]
@@ -229,7 +229,7 @@ def test_an_unfinished_copy_of_what_is_nowhere_goes_once_nothing_needs_it(site: 
     site.ledger("a", 24, **OPEN, **COPY)
     site.ledger("b", 24)
     unknown = Counter({("a", "an unfinished copy, and whether its ledger is named is not known now"): 3})
-    unknown["a", "nothing tells whose it is: the orphan scan's business"] = 1
+    unknown["a", "its owner is unknown: the orphan scan decides about it"] = 1
     site.references = UnknownReferences("no answer")
     assert site.cleanup.targets().kept == unknown
     site.references = LiveReferences(frozenset({20, 21}), True, left_behind={21: offloaded_info(21)})

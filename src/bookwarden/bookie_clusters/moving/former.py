@@ -26,7 +26,7 @@ from bookwarden.ledgers.metadata import (
 from bookwarden.metastore.interface import MetadataStore
 
 AT_ONCE = 500
-_NOBODYS = "nothing tells whose it is: the orphan scan's business"
+_NO_OWNER = "its owner is unknown: the orphan scan decides about it"
 _T = TypeVar("_T")
 
 
@@ -118,7 +118,7 @@ class FormerClusters:
         found = self.read_references(known) if known else {}
         for copy, holder in zip(copies, holders, strict=True):
             if holder is None:
-                yield KeptLedger(name, _NOBODYS)
+                yield KeptLedger(name, _NO_OWNER)
                 continue
             references = found[holder]
             if not isinstance(references, LiveReferences):
@@ -147,7 +147,7 @@ class FormerClusters:
             return KeptLedger(name, reason or "", _to_copy(former.metadata, kept))
         holder = self._holder_in(former)
         if holder is None:
-            return KeptLedger(name, _NOBODYS)
+            return KeptLedger(name, _NO_OWNER)
         return SupersededLedger(former, kept, holder)
 
 

@@ -24,7 +24,7 @@ _READ_LOG_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """The specification of a server process; its TMPDIR is ``temporary_folder``, which a Java must be told."""
+    """The specification of a server process; its TMPDIR is ``temporary_folder``, which Java needs as an option."""
 
     name: str  #: For messages, and unique in its cluster.
     command: Callable[[], Sequence[str]]  #: Called at each start; writes the files that the command needs.
@@ -99,7 +99,7 @@ class ServerProcess:
         return self._popen.poll() if self._popen is not None else None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process, and wait until it is ready unless told not to; raise ServerError if it fails."""
+        """Start the process, and wait until it is ready if ``wait`` is true; raise ServerError if it fails."""
         if self.is_running():
             raise ServerError(f"{self.name} already runs as process {self.pid}: stop it first")
         # The files that killed processes could not remove, such as a Java's native libraries, would pile up.

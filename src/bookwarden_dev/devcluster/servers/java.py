@@ -50,7 +50,7 @@ def java_command(
 ) -> list[str]:
     """Return the command that runs a main class of a Pulsar release, whose jars are in its folder ``lib``.
 
-    ``jars`` are files beside them.
+    ``jars`` are further files.
 
     Its temporary files are where this process has its own, unless the property ``java.io.tmpdir`` says otherwise.
     Without the full compiler (C2) a server starts with a third of the processor time, and serves more slowly

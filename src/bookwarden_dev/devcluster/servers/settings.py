@@ -40,7 +40,7 @@ class ClusterOptions:
     offload: bool = False
     broker_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the broker.
     broker_environment: Mapping[str, str] = field(default_factory=dict)  #: Added to the broker's environment.
-    broker_jar: str | None = None  #: A file on the broker's class path beside those of the release.
+    broker_jar: str | None = None  #: A file on the broker's class path in addition to those of the release.
     broker_properties: Mapping[str, str] = field(default_factory=dict)  #: Override Java properties of the broker.
     bookie_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the bookie.
     #: Root of the bookie's metadata.
@@ -67,7 +67,7 @@ class ClusterOptions:
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The names of the servers that can keep metadata: the one that does, then any beside it."""
+        """The names of the servers that can keep metadata: the one that does, then any other."""
         return (self.metadata, "oxia") if self.oxia and self.metadata != "oxia" else (self.metadata,)
 
     @property
@@ -98,7 +98,7 @@ def bookkeeper_uri(ports: ClusterPorts, options: ClusterOptions) -> str:
     """Return where the bookie keeps its metadata, as bookkeeper.conf has it.
 
     Pulsar's driver batches requests to ZooKeeper by a timer of 5 ms, which costs an idle bookie a second of processor
-    time a minute. From 4.2 on it can be told not to; for 4.0.8 there is BookKeeper's own driver, its release's default.
+    time a minute. That can be turned off from 4.2 on; for 4.0.8 there is BookKeeper's own driver, its default.
     """
     url = f"metadata-store:{store_url(ports, options)}"
     if options.metadata != "zookeeper":

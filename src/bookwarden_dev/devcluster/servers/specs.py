@@ -21,7 +21,7 @@ from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
 from bookwarden_dev.devcluster.servers.registration import BookieRegistration, OxiaRegistration, ZooKeeperRegistration
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 
-# Heap and direct memory in MB. Small, because tests run beside Spark.
+# Heap and direct memory in MB. Small, because tests run next to Spark.
 _ZOOKEEPER_MEMORY = (256, 64)
 _BOOKIE_MEMORY = (384, 256)
 _BROKER_MEMORY = (512, 256)
