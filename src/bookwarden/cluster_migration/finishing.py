@@ -1,7 +1,7 @@
 """The end of a migration: proven to be done, and what blue may lose marked for deletion and removed.
 
 Only what `verify` proved is touched, and each topic is looked at once more right before: a broker deletes a topic that
-nobody can load, with everything that was not read of it, without a word.
+no broker can load, with everything unread, without a warning.
 """
 
 from __future__ import annotations

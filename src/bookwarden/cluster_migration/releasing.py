@@ -23,7 +23,7 @@ from bookwarden.errors import NotFoundError, PulsarError, PulsarTimeoutError, Re
 
 # Each snapshot asks every broker for all that it has loaded.
 _LOOKED_AT_ONCE: Final = 50
-_TROUBLES: Final = (RefusedError, PulsarError, NotFoundError, StoreError)
+_ERRORS: Final = (RefusedError, PulsarError, NotFoundError, StoreError)
 # One that is redirected needs a second or two, one that has to find out by itself some more.
 _CONSUMERS_COME_S: Final = 10.0
 # Each try costs half a minute, in which the other topics are not looked at.
@@ -74,7 +74,7 @@ class TopicReleaser:
             some = topics[begin : begin + _LOOKED_AT_ONCE]
             try:
                 seen = self._observer.status_of(some)
-            except _TROUBLES as error:
+            except _ERRORS as error:
                 refused |= {topic: f"{topic}: {error}" for topic in some}
                 continue
             for place, one in enumerate(seen, begin):
@@ -82,7 +82,7 @@ class TopicReleaser:
                     self._release(one)
                 except PulsarTimeoutError:
                     return ReleaseResult(refused, one.topic, tuple(topics[place + 1 :]))
-                except _TROUBLES as error:
+                except _ERRORS as error:
                     refused[one.topic] = str(error)
         return ReleaseResult(refused)
 
@@ -92,7 +92,7 @@ class TopicReleaser:
             raise RefusedError(seen.error)
         if not (seen.flagged and seen.loaded and seen.is_marked and seen.is_read):
             raise RefusedError(
-                f"{topic} is {seen.state.value} with {seen.unread} entries unread, which nobody could read "
+                f"{topic} is {seen.state.value} with {seen.unread} entries unread, which no consumer could read "
                 "once it is unloaded: let it drain first"
             )
         # Right before it: a consumer that comes in between creates its subscription again, and that is stranded then.
@@ -144,9 +144,9 @@ class ContinuousReleaser:
         result = self._releasing.release_all(wanted[:at_most])
         if result.timed_out:
             self._timed_out[result.timed_out] = now
-        told = [reason for topic, reason in result.refused.items() if topic not in self._refused]
+        refused = [reason for topic, reason in result.refused.items() if topic not in self._refused]
         self._refused |= result.refused.keys()
-        return told
+        return refused
 
     def _is_due(self, seen: TopicStatus, now: float) -> bool:
         since = self._lacking.get(seen.topic)

@@ -40,7 +40,7 @@ DONE: Final = frozenset({TopicState.DRAINED, TopicState.GONE})
 CLIENTS_LEFT: Final = frozenset({TopicState.PRODUCERS_LEFT, TopicState.CONSUMERS_LEFT})
 #: Nothing is left to be read.
 UNNEEDED: Final = DONE | CLIENTS_LEFT
-#: These do not go on by themselves, and no client reaches them: an operator has to act.
+#: These stay as they are, and no client reaches them: an operator has to act.
 LOST_SIGHT: Final = frozenset({TopicState.STRANDED, TopicState.UNMARKED})
 
 ADVICE: Final[Mapping[TopicState, str]] = {

@@ -247,5 +247,5 @@ def _named(topics: Sequence[TopicStatus]) -> str:
 
 def _with_unread(seen: TopicStatus) -> str:
     left = [cursor for cursor in seen.cursors if not cursor.is_read]
-    told = ", ".join(f"{one.name} {'?' if one.unread is None else one.unread}" for one in left[:_SHOWN])
-    return f"{seen.topic} ({told} unread)" if told else seen.topic
+    unread = ", ".join(f"{one.name} {'?' if one.unread is None else one.unread}" for one in left[:_SHOWN])
+    return f"{seen.topic} ({unread} unread)" if unread else seen.topic

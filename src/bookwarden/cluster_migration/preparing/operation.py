@@ -121,10 +121,10 @@ class PreparationJournal:
         # Behind the last end of a line is nothing, or what was cut short.
         for number, line in enumerate(lines[:-1], 1):
             try:
-                told = json.loads(line)
-                if told["format"] != _FORMAT:
-                    raise ValueError(f"format {told['format']}")
-                yield str(told["state"]), PreparationStep.of_json(told)
+                fields = json.loads(line)
+                if fields["format"] != _FORMAT:
+                    raise ValueError(f"format {fields['format']}")
+                yield str(fields["state"]), PreparationStep.of_json(fields)
             except (ValueError, KeyError, TypeError) as error:
                 raise FormatError(
                     f"line {number} of journal {self.path} cannot be read ({error}): what was changed before is not "

@@ -83,10 +83,10 @@ class PreparationStep:
         return {**asdict(self), "side": self.side.value, "action": self.action.value}
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> PreparationStep:
+    def of_json(cls, fields: Mapping[str, Any]) -> PreparationStep:
         """Read it; raise KeyError or ValueError for anything else."""
-        left = (told[name] for name in ("target", "key", "value", "before", "namespace"))
-        return cls(Side(told["side"]), Action(told["action"]), *left)
+        left = (fields[name] for name in ("target", "key", "value", "before", "namespace"))
+        return cls(Side(fields["side"]), Action(fields["action"]), *left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ _EMPTY: Final = NamespaceInfo("", {})
 def plan(seen: Observations, originals: Originals) -> PreparationPlan:
     """Plan what is missing now; nothing where all is done."""
     steps: list[PreparationStep] = []
-    told = [
+    by_hand = [
         ManualStep("blue has no such namespace", "name one that it has", name)
         for name in seen.scope
         if name not in seen.blue.namespaces
@@ -128,10 +128,10 @@ def plan(seen: Observations, originals: Originals) -> PreparationPlan:
         unknown = sorted(_clusters(seen, ours) - seen.green.clusters)
         if unknown:
             advice = "`pulsar-admin clusters create` on green, with these clusters' addresses; then prepare again"
-            told.append(ManualStep(f"green does not know the clusters {', '.join(unknown)}", advice, ours.name))
+            by_hand.append(ManualStep(f"green does not know the clusters {', '.join(unknown)}", advice, ours.name))
             continue
         if theirs is None and seen.is_other(seen.green.cluster, ours.clusters):
-            told.append(
+            by_hand.append(
                 ManualStep("it is replicated to green, which would begin with the namespace there", _APART, ours.name)
             )
             continue
@@ -142,10 +142,10 @@ def plan(seen: Observations, originals: Originals) -> PreparationPlan:
         steps += _namespace(seen, original, theirs)
         inside = _Topics(seen, original, theirs or _EMPTY, originals)
         steps += inside.steps()
-        told += inside.told()
+        by_hand += inside.manual_steps()
     for ours, _ in seen.pairs():
         steps += _on_blue(seen.blue, ours)
-    return PreparationPlan(tuple(steps), tuple(told))
+    return PreparationPlan(tuple(steps), tuple(by_hand))
 
 
 def _clusters(seen: Observations, ours: NamespaceInfo) -> frozenset[str]:
@@ -213,7 +213,7 @@ class _Topics:
         for topic in topics:
             yield from self._subscriptions(topic)
 
-    def told(self) -> Iterator[ManualStep]:
+    def manual_steps(self) -> Iterator[ManualStep]:
         """Return what cannot be made, since green has something else."""
         for topic in self._other:
             yield ManualStep(

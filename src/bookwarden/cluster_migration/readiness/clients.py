@@ -137,10 +137,10 @@ _SET: Final = "set cluster_migration.green.clients"
 
 def addresses(seen: Observations) -> Results:
     """Check that both addresses are set, lead to green's brokers, and not back to blue's."""
-    told = seen.urls
+    urls = seen.urls
     for name, url, scheme in (
-        ("broker_service_url", told.broker_service_url, "pulsar"),
-        ("broker_service_url_tls", told.broker_service_url_tls, "pulsar+ssl"),
+        ("broker_service_url", urls.broker_service_url, "pulsar"),
+        ("broker_service_url_tls", urls.broker_service_url_tls, "pulsar+ssl"),
     ):
         if not url:
             yield loses(
@@ -151,7 +151,7 @@ def addresses(seen: Observations) -> Results:
             yield loses(f"{name} {url!r} is no address like {scheme}://host:port", f"{_SET}.{name}")
     for lookup in seen.lookups:
         yield from _judge(seen, lookup)
-    if told.broker_service_url and not seen.lookups:
+    if urls.broker_service_url and not seen.lookups:
         yield loses("no topic was looked up through the addresses", "find out why, and try again")
     for url, listed in seen.web_brokers.items():
         yield from _judge_web(seen, url, listed)

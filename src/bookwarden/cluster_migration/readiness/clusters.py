@@ -44,11 +44,11 @@ def versions(seen: Observations) -> Results:
 
 def intervals(seen: Observations) -> Results:
     """Check that every broker of blue looks for topics to migrate, all of them equally often."""
-    told = seen.blue.settings(INTERVAL)
-    if not told:
+    settings = seen.blue.settings(INTERVAL)
+    if not settings:
         yield loses("no broker of blue reported its settings", "start the brokers")
-    silent = [f"{name}: {_error(seen.blue, name)}" for name, value in told.items() if value is None]
-    off = [name for name, value in told.items() if value is not None and not _positive(value)]
+    silent = [f"{name}: {_error(seen.blue, name)}" for name, value in settings.items() if value is None]
+    off = [name for name, value in settings.items() if value is not None and not _positive(value)]
     if silent:
         yield loses(f"{INTERVAL} is not known of {some(silent)}", "let our role read it (superuser)", evidence=silent)
     if off:
@@ -58,10 +58,10 @@ def intervals(seen: Observations) -> Results:
             evidence=off,
         )
     yield from _redirecting_threads(seen)
-    values = seen.blue.told(INTERVAL)
+    values = seen.blue.values_of(INTERVAL)
     if len(values) > 1:
         yield loses(
-            f"{INTERVAL} differs: {some([f'{name} has {value}' for name, value in told.items()])}",
+            f"{INTERVAL} differs: {some([f'{name} has {value}' for name, value in settings.items()])}",
             "set one value on all brokers of blue, and restart them",
         )
     creating = [name for name, value in seen.blue.settings(AUTO_RESOURCES).items() if (value or "").lower() == "true"]
@@ -71,7 +71,7 @@ def intervals(seen: Observations) -> Results:
             f"set it to false: {_PREPARE} makes what green lacks, and more of it",
             evidence=creating,
         )
-    if told and not silent and not off and len(values) == 1:
+    if settings and not silent and not off and len(values) == 1:
         yield good(f"all brokers of blue look every {min(values)} s")
 
 
@@ -106,7 +106,7 @@ def _threads_for(clients: int) -> int:
 def names(seen: Observations) -> Results:
     """Check that blue's name is that of its brokers, and is registered; brokers take any other without a word."""
     name = seen.blue.cluster
-    others = sorted({told for told in seen.blue.settings("clusterName").values() if told} - {name})
+    others = sorted({one for one in seen.blue.settings("clusterName").values() if one} - {name})
     if name not in seen.blue.clusters:
         yield stalls(
             f"blue is called {name!r} in the settings, and its clusters are {some(sorted(seen.blue.clusters))}",

@@ -264,7 +264,7 @@ def _limits(green: ClusterInfo, ours: NamespaceInfo, theirs: NamespaceInfo) -> R
 def _defaults(seen: Observations, theirs: NamespaceInfo) -> Results:
     other = []
     for setting, policy in _DEFAULTS.items():
-        blue, green = sorted(seen.blue.told(setting)), sorted(seen.green.told(setting))
+        blue, green = sorted(seen.blue.values_of(setting)), sorted(seen.green.values_of(setting))
         # A setting that one of both versions does not have is not reported by it.
         if blue and green and blue != green and theirs.policies.get(policy) in (None, {}):
             other.append(f"{setting} is {' and '.join(blue)} on blue, {' and '.join(green)} on green")

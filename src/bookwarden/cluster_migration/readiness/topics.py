@@ -39,8 +39,8 @@ def _shapes(ours: NamespaceInfo, theirs: NamespaceInfo) -> Results:
             )
     by_state: dict[str, list[str]] = defaultdict(list)
     for topic in ours.whole_topics:
-        state, told = _shape(ours, theirs, topic)
-        by_state[state].append(told)
+        state, text = _shape(ours, theirs, topic)
+        by_state[state].append(text)
     missing, fewer, more, other = (by_state[state] for state in ("missing", "fewer", "more", "other"))
     if missing:
         yield stalls(f"green lacks {some(missing)}: clients would close for good", _PREPARE, ours.name, missing)
@@ -152,12 +152,12 @@ def unread(seen: Observations) -> Results:
             )
         history = [one for one in ours.topics.values() if one.history[0]]
         if history:
-            told = [_history_text(one) for one in history]
+            texts = [_history_text(one) for one in history]
             yield loses(
-                f"history that only retention keeps: {some(told)}",
+                f"history that only retention keeps: {some(texts)}",
                 "copy what is needed to green, from the earliest message; `finish` removes it from blue for good",
                 ours.name,
-                told,
+                texts,
                 Override.HISTORY,
             )
         if compacted:

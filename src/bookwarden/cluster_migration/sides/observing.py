@@ -134,7 +134,7 @@ class ClusterObserver:
         """Observe the cluster and these of its namespaces; each topic of them is loaded.
 
         ``tell`` is called with a namespace before it is read. Raises BookwardenError where the cluster does not answer
-        at all; what is not told of a single topic or broker is in the result.
+        at all; errors of single topics and brokers are in the result.
         """
         everywhere = all_namespaces(self._admin)
         cluster = self._side.cluster
@@ -163,9 +163,9 @@ class ClusterObserver:
         """List the configuration stores of the brokers, as their settings name them."""
         found = set()
         for broker in self._asked_brokers():
-            told = broker.other_configuration or (broker.settings or {}).get("metadataStoreUrl")
-            if told:
-                found.add(told)
+            url = broker.other_configuration or (broker.settings or {}).get("metadataStoreUrl")
+            if url:
+                found.add(url)
         return frozenset(found)
 
     def _brokers(self) -> tuple[BrokerInfo, ...]:
@@ -268,13 +268,13 @@ class ClusterObserver:
         if events:
             found, error = _asked(self._side.topic_policies, namespace)
             return (found, ()) if found is not None else ({}, (error,))
-        told = [broker.settings for broker in self._asked_brokers()]
-        services = {one.get(_POLICIES_SERVICE) or _TOPIC_SERVICE for one in told if one is not None}
+        answers = [broker.settings for broker in self._asked_brokers()]
+        services = {one.get(_POLICIES_SERVICE) or _TOPIC_SERVICE for one in answers if one is not None}
         unknown = services - {_TOPIC_SERVICE, _STORING_SERVICE}
         if unknown:
             return {}, (f"{namespace}: brokers keep them by {', '.join(sorted(unknown))}, which is not known here",)
         # A broker that does not tell may keep them in the store.
-        if None not in told and _STORING_SERVICE not in services:
+        if None not in answers and _STORING_SERVICE not in services:
             return {}, ()
         found, error = _asked(self._side.stored_policies, namespace)
         errors = [] if found is not None else [f"{namespace}: {error}"]
@@ -304,8 +304,8 @@ def parse_topic(
             size=int(stats.get("storageSize", 0)),
             entries_received=int(stats.get("msgInCounter", 0)),
             producers=len(publishers),
-            subscriptions=tuple(_subscription(each, told) for each, told in sorted(subscriptions.items())),
-            remotes=tuple(_remote(each, told) for each, told in sorted((stats.get("replication") or {}).items())),
+            subscriptions=tuple(_subscription(each, one) for each, one in sorted(subscriptions.items())),
+            remotes=tuple(_remote(each, one) for each, one in sorted((stats.get("replication") or {}).items())),
             client_versions=frozenset(str(one.get("clientVersion") or "") for one in (*publishers, *consumers)),
             transactions=sum(int(stats.get(f"{state}TxnCount", 0)) for state in ("ongoing", "committed", "aborted")),
             terminated=info.get("terminatedPosition") is not None,
@@ -336,20 +336,20 @@ def parse_history(stats: Mapping[str, Any] | None, subscriptions: Collection[str
         return -1, -1
 
 
-def _subscription(name: str, told: Mapping[str, Any]) -> SubscriptionStats:
+def _subscription(name: str, stats: Mapping[str, Any]) -> SubscriptionStats:
     return SubscriptionStats(
         name=name,
-        backlog=int(told.get("msgBacklog", 0)),
-        consumers=len(told.get("consumers") or ()),
-        durable=bool(told.get("durable", told.get("isDurable", True))),
-        replicated=bool(told.get("replicated", told.get("isReplicated", False))),
-        properties={str(key): str(value) for key, value in (told.get("subscriptionProperties") or {}).items()},
-        delayed=int(told.get("msgDelayed", 0)),
+        backlog=int(stats.get("msgBacklog", 0)),
+        consumers=len(stats.get("consumers") or ()),
+        durable=bool(stats.get("durable", stats.get("isDurable", True))),
+        replicated=bool(stats.get("replicated", stats.get("isReplicated", False))),
+        properties={str(key): str(value) for key, value in (stats.get("subscriptionProperties") or {}).items()},
+        delayed=int(stats.get("msgDelayed", 0)),
     )
 
 
-def _remote(cluster: str, told: Mapping[str, Any]) -> ReplicationStats:
-    return ReplicationStats(cluster, int(told.get("replicationBacklog", 0)), bool(told.get("connected", False)))
+def _remote(cluster: str, stats: Mapping[str, Any]) -> ReplicationStats:
+    return ReplicationStats(cluster, int(stats.get("replicationBacklog", 0)), bool(stats.get("connected", False)))
 
 
 def _is_system(topic: str) -> bool:

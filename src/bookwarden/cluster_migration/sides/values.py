@@ -160,18 +160,18 @@ class ClusterInfo:
         """Return what each broker says of a setting, by broker; None where it says nothing."""
         return {one.name: None if one.settings is None else one.settings.get(name) for one in self.brokers}
 
-    def told(self, name: str) -> frozenset[str]:
-        """Return the values of a setting that brokers tell; more than one where they differ."""
+    def values_of(self, name: str) -> frozenset[str]:
+        """Return the values of a setting that brokers report; more than one where they differ."""
         return frozenset(value for value in self.settings(name).values() if value is not None)
 
     def numbers(self, name: str) -> frozenset[int]:
         """Return those of them that are numbers."""
-        return frozenset(int(value) for value in self.told(name) if value.isdigit())
+        return frozenset(int(value) for value in self.values_of(name) if value.isdigit())
 
     def all_have(self, name: str, value: str) -> bool:
         """Return whether there are brokers, and each one is known to have this value of the setting."""
-        told = self.settings(name).values()
-        return bool(told) and all(one is not None and one.lower() == value for one in told)
+        values = self.settings(name).values()
+        return bool(values) and all(one is not None and one.lower() == value for one in values)
 
 
 @dataclass(frozen=True, slots=True)
