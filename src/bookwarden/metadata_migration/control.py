@@ -152,7 +152,7 @@ class Observations(ConfiguredStores):
     not_taking_part: Mapping[int | None, tuple[str, ...]]
     survey: Survey  #: Of the source.
     brokers: tuple[RegisteredBroker, ...]  #: All that are registered.
-    admin_trouble: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
+    admin_error: str | None  #: Why the broker of the settings cannot be asked about migrations; None if it can.
     admin_brokers: tuple[str, ...]  #: The brokers of its cluster, as it lists them.
     has_numbered_ledgers: bool  #: Whether the source's counter has given ids to ledgers.
     bookies: tuple[str, ...]  #: Ids of the bookies registered now.
@@ -257,7 +257,7 @@ class MigrationControl:
             not_taking_part=self._not_taking_part(found, registered),
             survey=found,
             brokers=tuple(read_registered_brokers(self._source, self._connection)),
-            admin_trouble=_trouble_of(self.broker.status),
+            admin_error=_error_of(self.broker.status),
             admin_brokers=self._admin_brokers(),
             has_numbered_ledgers=bool(numbered) and self._source.get(f"{numbered}/idgen") is not None,
             bookies=bookies,
@@ -327,7 +327,7 @@ class MigrationControl:
         return self._targets[url]
 
 
-def _trouble_of(call: Callable[[], object]) -> str | None:
+def _error_of(call: Callable[[], object]) -> str | None:
     try:
         call()
     except BookwardenError as error:

@@ -63,15 +63,15 @@ def _brokers(seen: Observations) -> Iterator[Found]:
         )
         return
     old = [broker for broker in seen.brokers if broker.version and not is_new_enough(broker.version)]
-    untold = [broker for broker in seen.brokers if not broker.version]
+    unknown = [broker for broker in seen.brokers if not broker.version]
     if old:
-        told = some([f"{broker.name} is {broker.version}" for broker in old])
-        yield fails(told, "upgrade all brokers to 4.2 or newer first")
-    elif seen.admin_trouble:
-        yield fails(seen.admin_trouble, "check pulsar.admin_url and the rights of our role")
-    elif untold:
-        told = some([f"{broker.name}: {broker.error}" for broker in untold])
-        yield warns(f"of unknown version: {told}", "make sure that it is 4.2 or newer")
+        text = some([f"{broker.name} is {broker.version}" for broker in old])
+        yield fails(text, "upgrade all brokers to 4.2 or newer first")
+    elif seen.admin_error:
+        yield fails(seen.admin_error, "check pulsar.admin_url and the rights of our role")
+    elif unknown:
+        text = some([f"{broker.name}: {broker.error}" for broker in unknown])
+        yield warns(f"of unknown version: {text}", "make sure that it is 4.2 or newer")
     else:
         versions = ", ".join(sorted({broker.version or "" for broker in seen.brokers}))
         yield ok(f"{len(seen.brokers)} registered, of version {versions}")
@@ -268,15 +268,15 @@ def _oxia_version(seen: Observations) -> Iterator[Found]:
 def _size(seen: Observations) -> Iterator[Found]:
     survey = seen.survey
     seconds = estimate_seconds(survey.nodes, survey.size)
-    told = (
+    text = (
         f"{survey.nodes:,} nodes, {survey.size / 1e6:,.1f} MB: copied in about {seconds:,.0f} s "
         f"(the proposal: {PROPOSED_SECONDS:.0f} s for 500 MB)"
     )
     if seconds <= PROPOSED_SECONDS:
-        yield ok(told)
+        yield ok(text)
         return
     yield warns(
-        told,
+        text,
         "no topic, subscription, ledger or policy can be made or changed meanwhile: choose the hour; "
         "delete what is not needed first (`bookwarden orphans scan`)",
     )
@@ -286,14 +286,14 @@ def _node_size(seen: Observations) -> Iterator[Found]:
     largest = seen.survey.largest
     if largest is None:
         return
-    told = f"the largest is {largest.path} with {largest.size:,} bytes"
+    text = f"the largest is {largest.path} with {largest.size:,} bytes"
     if largest.size > _LARGEST_VALUE:
         yield fails(
-            f"{told}, more than the {_LARGEST_VALUE:,} that Oxia's clients can read",
+            f"{text}, more than the {_LARGEST_VALUE:,} that Oxia's clients can read",
             "make it smaller: compress managedLedgerInfo and managedCursorInfo, trim the topic",
         )
     else:
-        yield ok(told)
+        yield ok(text)
 
 
 def _configuration_store(seen: Observations) -> Iterator[Found]:
@@ -317,14 +317,16 @@ def _other_stores(seen: Observations) -> Iterator[Found]:
 
 def _timeouts(seen: Observations) -> Iterator[Found]:
     limit_ms = PARTICIPANTS_LIMIT_SECONDS * 1000
-    told = [(broker, (broker.settings or {}).get("metadataStoreSessionTimeoutMillis", "")) for broker in seen.brokers]
-    long = [f"{broker.name}: {value} ms" for broker, value in told if value.isdigit() and int(value) >= limit_ms]
+    timeouts = [
+        (broker, (broker.settings or {}).get("metadataStoreSessionTimeoutMillis", "")) for broker in seen.brokers
+    ]
+    long = [f"{broker.name}: {value} ms" for broker, value in timeouts if value.isdigit() and int(value) >= limit_ms]
     if long:
         yield warns(
             f"metadataStoreSessionTimeoutMillis of {some(long)}: a broker that dies just before is waited for in vain",
             f"the copy begins after {_WAITED} all the same; see before that all brokers are well",
         )
-    elif any(value.isdigit() for _, value in told):
+    elif any(value.isdigit() for _, value in timeouts):
         yield ok(f"below the {_WAITED} that are waited for all")
 
 

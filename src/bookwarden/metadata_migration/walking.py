@@ -160,7 +160,7 @@ class TreeWalk:
         if not parents:
             return []
         rows = zip(paths, *nodes, strict=True)
-        return [(path, _told_children(of_trees)) for path, *of_trees in rows if path in parents]
+        return [(path, _number_of_children(of_trees)) for path, *of_trees in rows if path in parents]
 
 
 class _Directories:
@@ -184,8 +184,8 @@ def _listed_together(directories: Iterable[_Directory]) -> Iterator[list[str]]:
     """Divide the paths of directories to limit the children listed at once; one with an unknown number is alone."""
     group: list[str] = []
     children = 0
-    for path, told in directories:
-        expected = told or _BATCH
+    for path, known in directories:
+        expected = known or _BATCH
         if group and children + expected > _BATCH:
             yield group
             group, children = [], 0
@@ -195,11 +195,11 @@ def _listed_together(directories: Iterable[_Directory]) -> Iterator[list[str]]:
         yield group
 
 
-def _told_children(nodes: Iterable[Versioned | None]) -> int | None:
+def _number_of_children(nodes: Iterable[Versioned | None]) -> int | None:
     return max((node.children or 0 for node in nodes if node is not None), default=0) or None
 
 
 def _parents(tree: MetadataStore, paths: Sequence[str], nodes: Sequence[Versioned | None]) -> set[str]:
-    told = {path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children}
-    untold = [path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children is None]
-    return told | tree.parents_among(untold) if untold else told
+    known = {path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children}
+    uncounted = [path for path, node in zip(paths, nodes, strict=True) if node is not None and node.children is None]
+    return known | tree.parents_among(uncounted) if uncounted else known

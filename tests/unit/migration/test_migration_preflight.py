@@ -29,7 +29,7 @@ GOOD = Observations(
     not_taking_part={},
     survey=SURVEY,
     brokers=(BROKER,),
-    admin_trouble=None,
+    admin_error=None,
     admin_brokers=("b1:8080",),
     has_numbered_ledgers=False,
     bookies=("k1:3181",),
@@ -72,7 +72,7 @@ CASES: list[tuple[str, Verdict, dict[str, Any], str]] = [
     ("brokers", FAILS, {"brokers": broker(version="3.10.1")}, "3.10.1"),
     ("brokers", FAILS, {"brokers": broker(version="unreleased")}, "unreleased"),
     ("brokers", WARNING, {"brokers": silent()}, "b1:8080: no answer"),
-    ("brokers", FAILS, {"admin_trouble": "the role is no superuser"}, "no superuser"),
+    ("brokers", FAILS, {"admin_error": "the role is no superuser"}, "no superuser"),
     ("cluster", FAILS, {"admin_brokers": ("other:8080",)}, "of a cluster with other:8080"),
     ("broker settings", WARNING, {"brokers": silent(version="4.2.0")}, "b1:8080: no answer"),
     (
