@@ -1,4 +1,4 @@
-"""Changed nodes below some prefixes, collected until somebody takes them."""
+"""Changed nodes below some prefixes, collected until they are taken."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST: Final = 500_000
 
 
 class ChangedNodes(NamedTuple):
-    """The nodes that changed, each told once however often it did."""
+    """The nodes that changed, each once however often it did."""
 
     paths: frozenset[str]  #: Created, written or deleted since they were last taken.
     #: Why changes may be missing here, for people: all nodes have to be read again. Empty if none may be.
     gap: str = ""
-    #: The store tells no changes at all, so that only comparing again and again finds any.
+    #: The store reports no changes at all, so that only comparing again and again finds any.
     unwatched: bool = False
 
 
@@ -27,9 +27,9 @@ class ChangeFeed(ABC):
     def take(self) -> ChangedNodes:
         """Return what changed since the last call; at once, unless the store has to be reached again.
 
-        A read that follows, after a `sync`, sees every change that was taken. A gap is told only when later changes are
-        collected again, so that a comparison with the present which follows it misses none. Raises
-        StoreUnavailableError where that is not possible now; nothing is lost by that, and the next call tells the gap.
+        A read that follows, after a `sync`, sees every change that was taken. A gap is reported only when later changes
+        are collected again, so that a comparison with the present which follows it misses none. Raises
+        StoreUnavailableError where that is not possible now; nothing is lost, and the next call reports the gap.
         """
 
     @abstractmethod

@@ -48,7 +48,7 @@ class Versioned(NamedTuple):
 
     @property
     def is_as_created(self) -> bool:
-        """True while nobody has written the node since it was made."""
+        """True while the node was not written since its creation."""
         return (self.version if self.modifications is None else self.modifications) == 0
 
 

@@ -36,7 +36,7 @@ class StoreLock:
         self._look_s = look_s
         self._held = False
         self._other: str | None = None
-        self._trouble = ""
+        self._error = ""
         self._value = json.dumps(holder_here()).encode()
 
     def acquire(self, wait_s: float) -> None:
@@ -81,9 +81,9 @@ class StoreLock:
         try:
             return self._take()
         except (StoreError, NotFoundError) as error:
-            if str(error) != self._trouble:
+            if str(error) != self._error:
                 logger.warning("the lock %s of the %s: %s; it goes on without it", self._path, self._what, error)
-            self._trouble = str(error)
+            self._error = str(error)
             return None
 
     def _take(self) -> str | None:

@@ -134,7 +134,7 @@ class Pace:
 
     @property
     def is_limited(self) -> bool:
-        """True if there is a limit: if not, nobody needs to ask for a turn."""
+        """True if there is a limit: if not, no caller needs to ask for a turn."""
         return self._rate is not None or self._window is not None
 
     def most_nodes(self, wanted: int) -> int:

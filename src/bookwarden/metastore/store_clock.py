@@ -41,7 +41,7 @@ class StoreClock:
         self._lock = threading.Lock()
         self._read_at = float("-inf")
         self._time = 0.0
-        self._told = False
+        self._is_logged = False
 
     def __call__(self) -> float:
         with self._lock:
@@ -56,13 +56,13 @@ class StoreClock:
         except StoreUnavailableError:
             raise
         except StoreError as error:
-            if not self._told:
+            if not self._is_logged:
                 logger.warning(
                     "the store does not tell its time (%s): ages go by the clock of this machine, less %.0f s",
                     error,
                     UNKNOWN_SKEW_SECONDS,
                 )
-            self._told = True
+            self._is_logged = True
             return self._local() - UNKNOWN_SKEW_SECONDS
 
     def _written(self) -> int:

@@ -62,7 +62,7 @@ def split_chroot(url: str) -> tuple[str, str]:
 def is_same_store(url: str, other: str) -> bool:
     """Return whether both URLs certainly mean one store and one chroot of it: a host is in one ensemble only.
 
-    False where that cannot be told from them, as of an ensemble with other names.
+    False where the URLs do not show it, as of an ensemble with other names.
     """
     (ensemble, chroot), (other_ensemble, other_chroot) = split_chroot(url), split_chroot(other)
     if scheme_of(url) != "zk" or scheme_of(other) != "zk":

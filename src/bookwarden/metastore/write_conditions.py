@@ -27,7 +27,7 @@ class NoConditions:
         return ()
 
     def failed(self, condition: Condition) -> None:
-        raise AssertionError(f"nobody demanded {condition}")
+        raise AssertionError(f"{condition} was not demanded")
 
 
 class ConditionalStore(MetadataStore):

@@ -1,7 +1,7 @@
 """The thread of a participant in a metadata migration, which carries out the actions of its phases.
 
 Format: impl.DualMetadataStore of pulsar-metadata 4.2: an ephemeral sequential node ``participants/id-`` in the source,
-whose value nobody reads; ours names this process. Its parents are container nodes, which ZooKeeper removes when empty.
+whose value is never read; ours names this process. Its parents are container nodes, which ZooKeeper removes when empty.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
         _on(Step(S.STARTING), E.FLAG_UNREADABLE),
         _on(Step(S.REGISTERING, (A.REGISTER,)), E.WRITE_WANTED),
     ),
-    # The flag counts only if read after our node is there: only then is it certain that nobody began without us.
+    # The flag counts only if read after our node is there: only then is it certain that no copy began without us.
     S.REGISTERING: _row(
         S.REGISTERING,
         _on(Step(S.REGISTERING), E.FLAG_IN_DOUBT),

@@ -73,7 +73,7 @@ class Progress:
         self.stops = 0
         self._stopped_at: float | None = None
         self._stopped_s = 0.0
-        self._trouble: tuple[float, BookwardenError] | None = None
+        self._error: tuple[float, BookwardenError] | None = None
         self._reading = threading.Lock()
         self._read_began = _NEVER
         self._to_do: deque[tuple[Action, int]] = deque()
@@ -166,23 +166,23 @@ class Progress:
         with self.changed:
             if self.closed:
                 return
-            known = self._trouble is not None and str(self._trouble[1]) == str(error)
+            known = self._error is not None and str(self._error[1]) == str(error)
             _LOG.log(logging.DEBUG if known else logging.WARNING, "metadata migration, %s: %s", self.state.value, error)
-            self._trouble = (time.monotonic(), error)
+            self._error = (time.monotonic(), error)
             self.changed.notify_all()
             self.changed.wait_for(lambda: self.closed, self.times.retry_s)
 
-    def trouble_since(self, began: float) -> BookwardenError | None:
+    def error_since(self, began: float) -> BookwardenError | None:
         """Return the last failure, if it was after that moment."""
-        return self._trouble[1] if self._trouble is not None and self._trouble[0] > began else None
+        return self._error[1] if self._error is not None and self._error[0] > began else None
 
     def require_open(self) -> None:
         if self.closed:
             raise StoreUnavailableError("this metadata store was closed")
 
-    def migrating(self, what: str, trouble: BookwardenError | None = None) -> StoreMigratingError:
+    def migrating(self, what: str, error: BookwardenError | None = None) -> StoreMigratingError:
         """Make the error for a call that cannot be served now."""
-        why = f" ({trouble})" if trouble else ""
+        why = f" ({error})" if error else ""
         return StoreMigratingError(
             f"the metadata is being moved to {self.flag.target_url or 'another store'}, phase {self.flag.phase}, here "
             f"{self.state.value}: {what}{why}; nothing was changed, try again when it is over"

@@ -368,11 +368,11 @@ def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
 
 def _wait_for_change(progress: Progress, began: float) -> None:
     """Wait for a change; raise the error that keeps us from registering, or StoreMigratingError in the end."""
-    trouble = progress.trouble_since(began)
-    if trouble is not None and progress.state in BEFORE_WRITING:
-        kind = StoreAccessError if isinstance(trouble, StoreAccessError) else StoreUnavailableError
-        raise kind(f"this process could not register for migrations of the metadata: {trouble}") from trouble
+    error = progress.error_since(began)
+    if error is not None and progress.state in BEFORE_WRITING:
+        kind = StoreAccessError if isinstance(error, StoreAccessError) else StoreUnavailableError
+        raise kind(f"this process could not register for migrations of the metadata: {error}") from error
     patience = progress.patience()
     left = began + patience - time.monotonic()
     if left <= 0 or not progress.changed.wait(left):
-        raise progress.migrating(f"waited {patience:g} s" if patience else "nothing is written meanwhile", trouble)
+        raise progress.migrating(f"waited {patience:g} s" if patience else "nothing is written meanwhile", error)

@@ -1,7 +1,7 @@
 """Connections to the servers of an Oxia, and the translation of their errors.
 
 Format: the service OxiaClient of client.proto, common/constant/grpc_errors.go and common/rpc of Oxia 0.14. Its own
-status codes are beyond gRPC's, which Python shows as UNKNOWN, so that errors are told by their text.
+status codes are beyond gRPC's, which Python shows as UNKNOWN, so that errors are recognized by their text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOST_TEXTS: Final = (
     "EOF",
 )
 # A shard between two leaders names none. Calls to it fail at once here, as those to a server that is gone.
-_NOBODY: Final = ""
+_NO_LEADER: Final = ""
 _NOWHERE: Final = "127.0.0.1:0"
 # The server asks whether it leads the shard, and gRPC whether there is a connection, before anything else.
 _UNTOUCHED_TEXTS: Final = ("is not leader for shard", "failed to connect to all addresses")
@@ -191,7 +191,7 @@ class Channels:
 
     def _channel(self, address: str) -> grpc.Channel:
         settings = self._connection
-        if not settings.use_ssl or address == _NOBODY:
+        if not settings.use_ssl or address == _NO_LEADER:
             return grpc.insecure_channel(address or _NOWHERE, options=_OPTIONS)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=_bytes_of(settings.ca),
@@ -203,12 +203,12 @@ class Channels:
 
 def meaning_of(error: grpc.RpcError, address: str) -> ServerLost | SessionEnded | StoreError | ConfigError:
     """Translate a server's error; the address is empty for a shard without a leader."""
-    if address == _NOBODY:
+    if address == _NO_LEADER:
         return ServerLost("a shard has no leader", untouched=True)
     code, text = error.code(), error.details() or ""
     if _WEDGED_TEXT in text:
         return StoreWedgedError(
-            f"a shard of the Oxia server {address} takes no more writes, from nobody ({text}): restart that server, "
+            f"a shard of the Oxia server {address} takes no more writes of any client ({text}): restart that server, "
             "then read back what was being written"
         )
     if code in _REFUSED_CODES:

@@ -23,8 +23,8 @@ _LOG = logging.getLogger(__name__)
 class NotificationStream(ABC):
     """The notifications of one shard, with a thread of its own.
 
-    A stream begins with an empty batch: from there on all changes will be told. A lost stream is started again from
-    now and not from its last offset, and `_miss` is called then: whoever listens reads again, which covers the changes
+    A stream begins with an empty batch: from there on the server sends all changes. A lost stream is started again from
+    now and not from its last offset, and `_miss` is called then: the listener reads again, which covers the changes
     missed, even if the server has forgotten them or a key has moved to another shard.
     """
 
@@ -33,7 +33,7 @@ class NotificationStream(ABC):
         self._what = what
         self._ended = threading.Event()
         self._begun = threading.Event()
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None
         self._call: Any = None
         self._thread = threading.Thread(target=self._follow, name=what, daemon=True)
 
@@ -42,12 +42,12 @@ class NotificationStream(ABC):
         self._cluster.shards(deadline)
         self._thread.start()
         self._begun.wait(deadline.left())
-        if self._begun.is_set() and self._trouble is None:
+        if self._begun.is_set() and self._error is None:
             return
         self.end()
-        if isinstance(self._trouble, BookwardenError):
-            raise self._trouble
-        raise StoreUnavailableError(f"Oxia does not tell {self._what}: check that it runs, then retry")
+        if isinstance(self._error, BookwardenError):
+            raise self._error
+        raise StoreUnavailableError(f"Oxia does not send {self._what}: check that it runs, then retry")
 
     def end(self) -> None:
         """Stop telling changes; a call under way goes on."""
@@ -71,28 +71,28 @@ class NotificationStream(ABC):
 
     @abstractmethod
     def _take(self, batch: pb.NotificationBatch) -> None:
-        """Take what was told."""
+        """Take a batch of changes."""
 
     @abstractmethod
     def _miss(self) -> None:
-        """Note that a stream broke, and changes may be missing; later ones are told again."""
+        """Note that a stream broke, and changes may be missing; later ones arrive again."""
 
     def _follow(self) -> None:
         while self._is_wanted():
-            trouble: Exception = ServerLost("the server ended the stream of notifications")
+            failure: Exception = ServerLost("the server ended the stream of notifications")
             try:
                 self._follow_once()
             except grpc.RpcError as error:
-                trouble = meaning_of(error, self._cluster.connection.address)
+                failure = meaning_of(error, self._cluster.connection.address)
             except BookwardenError as error:
-                trouble = error
+                failure = error
             if not self._is_wanted():
                 return
-            if not self._begun.is_set() and isinstance(trouble, BookwardenError):
-                self._trouble = trouble
+            if not self._begun.is_set() and isinstance(failure, BookwardenError):
+                self._error = failure
                 self._begun.set()
                 return
-            _LOG.debug("%s: waiting: %s", self._what, trouble)
+            _LOG.debug("%s: waiting: %s", self._what, failure)
             if not self._cluster.pause():
                 return
 
@@ -104,7 +104,7 @@ class NotificationStream(ABC):
         if not self._is_wanted():
             call.cancel()
         batches = iter(call)
-        # Told by the server when every later change will be.
+        # The server sends it once it will send every later change.
         if next(batches, None) is None:
             return
         if self._begun.is_set():
@@ -150,7 +150,7 @@ def deletes_ranges(batch: pb.NotificationBatch) -> bool:
 class KeyChanges(ChangeFeed):
     """Changes below some keys, with a stream of each shard.
 
-    A stream that was lost begins anew from now, and leaves a gap once it has begun.
+    A stream that was lost begins again from now, and leaves a gap once it has begun.
     """
 
     def __init__(self, cluster: OxiaCluster, prefixes: Sequence[str]) -> None:

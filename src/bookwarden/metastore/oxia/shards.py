@@ -92,23 +92,23 @@ class OxiaCluster:
         self._call: Any = None
         self._map: ShardMap | None = None
         self._notifications: dict[Any, Shard] = {}
-        self._trouble: BookwardenError | ServerLost | None = None
+        self._error: BookwardenError | ServerLost | None = None
 
     def deadline(self) -> Deadline:
         """Begin the time that a call has without progress."""
         return Deadline(self.connection.operation_timeout_s)
 
     def shards(self, deadline: Deadline) -> ShardMap:
-        """Return the shards as last told. Raises StoreUnavailableError, ConfigError or StoreAccessError."""
+        """Return the shards as last received. Raises StoreUnavailableError, ConfigError or StoreAccessError."""
         connecting = Deadline(min(self.connection.connect_timeout_s, deadline.left()))
         with self._news:
             self._start()
             while self._map is None:
                 self.require_open()
-                if isinstance(self._trouble, BookwardenError):
-                    raise self._trouble
+                if isinstance(self._error, BookwardenError):
+                    raise self._error
                 if not connecting.left():
-                    raise self._unavailable("cannot be reached", self._trouble)
+                    raise self._unavailable("cannot be reached", self._error)
                 self._news.wait(connecting.left())
             return self._map
 
@@ -198,18 +198,18 @@ class OxiaCluster:
         while True:
             try:
                 self._read_assignments()
-                trouble: BookwardenError | ServerLost = ServerLost("the server ended the stream of shard assignments")
+                failure: BookwardenError | ServerLost = ServerLost("the server ended the stream of shard assignments")
             except grpc.RpcError as error:
                 meaning = meaning_of(error, self.connection.address)
-                trouble = ServerLost(str(meaning)) if not isinstance(meaning, BookwardenError) else meaning
+                failure = ServerLost(str(meaning)) if not isinstance(meaning, BookwardenError) else meaning
             except StoreError as error:
-                trouble = error
+                failure = error
             if self.is_closed:
                 return
-            if str(trouble) != str(self._trouble):
-                _LOG.warning("the shard assignments of Oxia %s are not told: %s", self.connection.address, trouble)
+            if str(failure) != str(self._error):
+                _LOG.warning("Oxia %s does not send its shard assignments: %s", self.connection.address, failure)
             with self._news:
-                self._trouble = trouble
+                self._error = failure
                 self._news.notify_all()
             if not self.pause():
                 return
@@ -222,7 +222,7 @@ class OxiaCluster:
         for answer in call:
             shards = shard_map(answer, namespace)
             with self._news:
-                self._map, self._trouble = shards, None
+                self._map, self._error = shards, None
                 self._end_at_former_leaders()
                 self._news.notify_all()
 
@@ -236,8 +236,8 @@ class OxiaCluster:
 
 def shard_map(answer: pb.ShardAssignments, namespace: str) -> ShardMap:
     """Read a namespace's shards. Raises StoreError for another way of hashing, or shards that do not fit together."""
-    told = answer.namespaces[namespace]
-    if told.shard_key_router not in (pb.UNKNOWN, pb.XXHASH3):
+    assigned = answer.namespaces[namespace]
+    if assigned.shard_key_router not in (pb.UNKNOWN, pb.XXHASH3):
         raise StoreError(f"the Oxia namespace {namespace} hashes keys in a way that is not known: update bookwarden")
     return ShardMap(
         Shard(
@@ -246,5 +246,5 @@ def shard_map(answer: pb.ShardAssignments, namespace: str) -> ShardMap:
             one.int32_hash_range.min_hash_inclusive,
             one.int32_hash_range.max_hash_inclusive,
         )
-        for one in told.assignments
+        for one in assigned.assignments
     )

@@ -34,7 +34,7 @@ from bookwarden.metastore.oxia.writes import WRITE_OVERHEAD, BatchCreate, OxiaBa
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
-# Nobody makes this key, so its delete goes through the log of the shard and changes nothing.
+# This key is never created, so its delete goes through the log of the shard and changes nothing.
 _KEY: Final = "/bookwarden-nothing"
 _VERSION: Final = 0
 
@@ -53,7 +53,7 @@ def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
                 pending.get(deadline)
             except ServerLost as error:
                 lost = ServerLost(
-                    f"{shard.leader or 'nobody'} commits nothing as the leader of shard {shard.id}: {error}"
+                    f"{shard.leader or 'no server'} commits nothing as the leader of shard {shard.id}: {error}"
                 )
         # Leaders may have changed meanwhile, and the reads that follow go to the new ones.
         if lost is None and cluster.shards(deadline) is shards:

@@ -1,7 +1,7 @@
 """The stream of writes of a shard: all that this store writes to it goes there, runs of creates and deletes too.
 
 Concurrent single writes can leave a shard of Oxia 0.14 unable to take any more (docs/oxia.md). So all writes of a
-store to a shard go through one stream, in one order, and nothing else of ours writes beside it.
+store to a shard go through one stream, in one order, and nothing else of ours writes to that shard.
 """
 
 from __future__ import annotations

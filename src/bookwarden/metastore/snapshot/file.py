@@ -1,4 +1,4 @@
-"""A ZooKeeper's snapshot file, and the transaction logs beside it, checked and ready to be read in parts."""
+"""A ZooKeeper's snapshot file, and the transaction logs next to it, checked and ready to be read in parts."""
 
 from __future__ import annotations
 

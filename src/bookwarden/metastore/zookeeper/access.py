@@ -33,7 +33,7 @@ _ACLS: Final = {
 _OWN_TREE: Final = "/bookwarden"
 # What we have closed stays closed; then topics and policies, of which the former come with the first topic.
 _MODELS: Final = (_OWN_TREE, "/managed-ledgers", "/admin")
-# What ZooKeeper shows in the place of a password's hash to whoever may not administer the node.
+# What ZooKeeper shows instead of a password's hash to clients that may not administer the node.
 _MASKED: Final = ":x"
 
 
@@ -57,8 +57,8 @@ class NodeAccess:
     def rules_of_new(self, path: str) -> tuple[AccessRule, ...]:
         """Return the ACL of a node that is about to be created; close those above it if it will not be open.
 
-        The latter are open where they are from before the topics were closed: what lies there could be deleted, and
-        made anew by anybody. Raises StoreError as every read.
+        The latter are open where they are from before the topics were closed: any client could delete what lies there,
+        and create it again. Raises StoreError as every read.
         """
         if not self._copies or not f"{path}/".startswith(f"{_OWN_TREE}/"):
             return self._rules

@@ -1,7 +1,7 @@
 """Changes of whole trees on ZooKeeper, by persistent recursive watches (servers from 3.6 on).
 
-The watches are the connection's: one that broke has lost them, even if its session goes on, and what changed until they
-are set again is told by nobody.
+The watches are the connection's: one that broke has lost them, even if its session goes on, and no event
+reports what changed until they are set again.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Multi:
     and the reply's own header reports no error: read every element.
 
     kazoo queues a request while there is no connection, and would send it later. `withdraw` prevents that, and
-    returns whether it could: a change that nobody waits for must not happen.
+    returns whether it could: a change that no caller waits for must not happen.
     """
 
     type = MULTI

@@ -342,7 +342,7 @@ class ZooKeeperSession:
     def _open(self, deadline: Deadline) -> Any:
         self._dead = False
         self._up.clear()
-        # Nobody tells the answers to an earlier client's requests any more.
+        # The answers to an earlier client's requests are not counted any more.
         self.pace.forget()
         client = self._new_client()
         listener = functools.partial(self._state_changed, client)

@@ -212,7 +212,7 @@ class ZooKeeperStore(ConditionalStore):
             answer = None
         if answer is not None and wire.failed_at(answer) is None:
             return [None] * len(sent.writes)
-        # By itself each is tried as long as there is time, and its error is told.
+        # By itself each is tried as long as there is time, and its error is returned.
         return list(map(self._written, sent.writes))
 
     def _operation(self, write: Write) -> bytes:
@@ -309,7 +309,7 @@ class ZooKeeperStore(ConditionalStore):
             )
 
     def _write(self, path: str, operation: bytes) -> list[Any]:
-        """Send one change as a multi, which can be withdrawn when nobody waits for it any more."""
+        """Send one change as a multi, which can be withdrawn when no caller waits for it any more."""
         self._require_size(path, operation)
         deadline = self._session.deadline()
         while True:
