@@ -530,7 +530,7 @@ def _masked(name: tuple[str, ...], value: Any) -> Any:
 def exposed_files(settings: Settings) -> list[tuple[str, str]]:
     """List the files with a token that other users of this machine may read or change: the setting, and what is wrong.
 
-    One that is not there, or may not be looked at, is not in the list: whoever reads it says so.
+    One that does not exist, or may not be looked at, is not in the list: the code that reads it reports that.
     """
     found = []
     for name, path in _token_files(settings):

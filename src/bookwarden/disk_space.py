@@ -10,7 +10,7 @@ _LEAST_FREE: Final = 0.15
 
 
 class DiskSpace(NamedTuple):
-    """The bytes of a bookie's disks, and those free; None where it did not tell, for the reason in ``error``."""
+    """The bytes of a bookie's disks, and those free; None where it did not report them, for the reason in ``error``."""
 
     total: int | None = None
     free: int | None = None
@@ -21,8 +21,8 @@ class DisksTold(NamedTuple):
     """The answers of several bookies together."""
 
     full: list[str]  #: Sentences on bookies that soon take no more.
-    silent: list[str]  #: Why others did not tell.
-    free: int  #: Bytes of those that told.
+    silent: list[str]  #: Why others did not report theirs.
+    free: int  #: Bytes of those that did.
 
 
 def summed(disks: Mapping[str, DiskSpace]) -> DisksTold:

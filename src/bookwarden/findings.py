@@ -42,12 +42,12 @@ def warns(seen: str, advice: str) -> Found:
 
 
 def fails(seen: str, advice: str) -> Found:
-    """Make a line that stands in the way."""
+    """Make a line that blocks."""
     return Verdict.FAILS, seen, advice
 
 
 def failing(findings: Iterable[Finding]) -> list[Finding]:
-    """List the lines that stand in the way."""
+    """List the lines that block."""
     return [finding for finding in findings if finding.verdict is Verdict.FAILS]
 
 

@@ -1,4 +1,4 @@
-"""Checks before marks are sent or swept, by commands and by streams: causes of failure, each told in one line."""
+"""Checks before marks are sent or swept, by commands and by streams: causes of failure, a line each."""
 
 from __future__ import annotations
 

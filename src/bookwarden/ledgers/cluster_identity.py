@@ -44,10 +44,10 @@ class ClusterIdentity:
     @property
     def text(self) -> str:
         """The facts, for people."""
-        told = [f"Pulsar cluster {_listed(self.clusters)}"] if self.clusters else []
-        told += [f"owner {self.owner}"] if self.owner else []
-        told += [f"BookKeeper instance {_listed(self.instances)}"] if self.instances else []
-        return ", ".join(told) or "the cluster that the settings name"
+        parts = [f"Pulsar cluster {_listed(self.clusters)}"] if self.clusters else []
+        parts += [f"owner {self.owner}"] if self.owner else []
+        parts += [f"BookKeeper instance {_listed(self.instances)}"] if self.instances else []
+        return ", ".join(parts) or "the cluster that the settings name"
 
 
 def instance_id_in(value: bytes | None) -> str:

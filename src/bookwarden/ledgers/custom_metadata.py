@@ -119,7 +119,7 @@ def why_not_the_same(places: Sequence[StoredLedger]) -> str | None:
 
 
 def why_not_superseded(former: StoredLedger, kept: StoredLedger | None, active: str) -> str | None:
-    """Return why what one bookie cluster has must stay beside what the active one has; None if it need not.
+    """Return why what one bookie cluster has must stay in addition to the active one's; None if it need not.
 
     Both are places of one ledger, by `why_not_the_same`. Whether the entries are there is not known from metadata.
     """
@@ -127,7 +127,7 @@ def why_not_superseded(former: StoredLedger, kept: StoredLedger | None, active: 
         return f"bookie cluster {active}, which is active, does not have it"
     if is_unfinished(kept.metadata):
         return f"its copy in bookie cluster {active} is not finished"
-    # Nobody reads an unfinished copy, whatever its end; who goes on with it finds out by its own compare-and-set.
+    # No client reads an unfinished copy, whatever its end; a copier that continues it finds out by compare-and-set.
     same = is_unfinished(former.metadata) or _end(former) == _end(kept)
     if not same or kept.metadata.state is not LedgerState.CLOSED:
         return f"{_in(former)} and {_in(kept)} do not have it closed with the same end"

@@ -24,7 +24,7 @@ class Segment:
     ensemble: tuple[str, ...]
 
 
-# Shared by all that have none; nobody changes it.
+# Shared by all that have none, and never changed.
 _NO_CUSTOM_METADATA: Final[Mapping[str, bytes]] = {}
 
 
@@ -63,7 +63,7 @@ class StoredLedger(NamedTuple):
 
     @property
     def is_as_created(self) -> bool:
-        """True while nobody has written the node since it was made."""
+        """True while the node was not written since its creation."""
         return (self.version if self.modifications is None else self.modifications) == 0
 
     @property

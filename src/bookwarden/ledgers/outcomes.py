@@ -74,7 +74,7 @@ class CopyOutcome(enum.Enum):
     COPIED = "copied"  #: Written, read back from every bookie, and closed.
     COMPLETE = "complete"  #: A proven copy was there already.
     OPEN = "open"  #: It is still written where it is.
-    GONE = "gone"  #: Nobody names it any more, or it was deleted; nothing of it is left on the target.
+    GONE = "gone"  #: No node names it any more, or it was deleted; nothing of it is left on the target.
     DEFERRED = "deferred"  #: Nothing is wrong with it, and a later build may copy it.
     FAILED = "failed"  #: Somebody has to look; the ledger stays where it is.
     LEFT_OUT = "left out"  #: It is outside what was asked for.

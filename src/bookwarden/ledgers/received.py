@@ -19,7 +19,7 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_MISSPELT = "ORIGIN_MESSAGE_IDY_TIME"
-# Our own, beside them.
+# Our own.
 FIRST_PUBLISHED = "bookwarden.first-published"
 REASON = "bookwarden.reason"
 OUTCOME = "bookwarden.outcome"

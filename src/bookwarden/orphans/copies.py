@@ -94,27 +94,27 @@ def class_by_name(copy: FoundCopy, knowledge: Knowledge, doubt: Doubt | None) ->
     if not 0 < copy.modified_ms <= knowledge.cutoff_ms:
         return ClassifiedCopy(CopyClass.TOO_YOUNG)
     if copy.ledger_id is None:
-        return _of_nobody("the names of the former streaming offload tell no ledger")
+        return _without_owner("the names of the former streaming offload tell no ledger")
     return None
 
 
 def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) -> ClassifiedCopy:
     """Classify a copy that nothing names, by what was read of its data."""
     if isinstance(reading, UnreadableCopy):
-        return _of_nobody(f"it could not be looked at: {reading.reason}")
+        return _without_owner(f"it could not be looked at: {reading.reason}")
     if isinstance(reading, AbsentCopy) and not copy.uploads and not copy.key.endswith("-index"):
         return ClassifiedCopy(CopyClass.GONE)
     if copy.holder is not None:
-        told = reading.owner if isinstance(reading, PresentCopy) else None
-        if copy.kind != LedgerComponent.MANAGED_LEDGER.name or told not in (None, copy.holder):
-            text = f"it names {told or 'nobody'}, and BookKeeper's ledger {copy.ledger_id} is of {copy.holder}"
+        own = reading.owner if isinstance(reading, PresentCopy) else None
+        if copy.kind != LedgerComponent.MANAGED_LEDGER.name or own not in (None, copy.holder):
+            text = f"it names {own or 'no owner'}, and BookKeeper's ledger {copy.ledger_id} is of {copy.holder}"
             return ClassifiedCopy(CopyClass.UNKNOWN_OWNER, detail=text, conflict=True)
     named = owner_named(copy, reading)
     if named is None:
-        return _of_nobody("it names no managed ledger, and BookKeeper has the ledger no more")
+        return _without_owner("it names no managed ledger, and BookKeeper has the ledger no more")
     owner = owner_of(LedgerComponent.MANAGED_LEDGER.name, named)
     if owner is None:
-        return _of_nobody(f"it names {named!r}, which is no managed ledger of a topic")
+        return _without_owner(f"it names {named!r}, which is no managed ledger of a topic")
     return (
         _kept(owner, knowledge)
         or _of_hole(copy, owner, knowledge)
@@ -124,8 +124,8 @@ def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) 
 
 def owner_named(copy: FoundCopy, reading: CopyReading) -> str | None:
     """Return the copy's owner, as it says itself or BookKeeper's metadata of its ledger; None where neither does."""
-    told = reading.owner if isinstance(reading, PresentCopy) else None
-    return told or (copy.holder if copy.kind == LedgerComponent.MANAGED_LEDGER.name else None)
+    own = reading.owner if isinstance(reading, PresentCopy) else None
+    return own or (copy.holder if copy.kind == LedgerComponent.MANAGED_LEDGER.name else None)
 
 
 def kept_in_shared_stores(
@@ -172,7 +172,7 @@ def _cause(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> CopyCause:
     return CopyCause.TOPIC_DELETED if owner.namespace in knowledge.namespaces else CopyCause.NAMESPACE_DELETED
 
 
-def _of_nobody(detail: str) -> ClassifiedCopy:
+def _without_owner(detail: str) -> ClassifiedCopy:
     return ClassifiedCopy(CopyClass.UNKNOWN_OWNER, detail=detail)
 
 

@@ -60,15 +60,15 @@ def cutoff_of(
     the latest time in the snapshot that is read, ``newest_ms`` the latest creation of any ledger listed at that time.
     The earliest of all clocks counts. Raises RefusedError where they differ by more than max_clock_skew_seconds.
     """
-    told = {"this machine": begun_ms, **clocks}
-    first = min(told, key=lambda name: told[name])
-    last = max(told, key=lambda name: told[name])
-    _check_skew(first, last, told[first], told[last], limits)
+    times = {"this machine": begun_ms, **clocks}
+    first = min(times, key=lambda name: times[name])
+    last = max(times, key=lambda name: times[name])
+    _check_skew(first, last, times[first], times[last], limits)
     # These may be any time in the past, but not ahead.
     for name, stamp in (("the snapshot's latest change", snapshot_ms), ("the newest ledger", newest_ms)):
         if stamp is not None:
-            _check_skew(first, name, told[first], stamp, limits)
-    base = told[first] if snapshot_ms is None else min(told[first], snapshot_ms)
+            _check_skew(first, name, times[first], stamp, limits)
+    base = times[first] if snapshot_ms is None else min(times[first], snapshot_ms)
     return base - limits.min_age_ms
 
 

@@ -168,7 +168,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The results of a scan beside the counts of ledgers, complete; the summary keeps the first of each."""
+    """The results of a scan besides the counts of ledgers, complete; the summary keeps the first of each."""
 
     missing: Collection[MissingLedger] = ()  #: Named, and not in BookKeeper.
     foreign: Collection[ForeignOwner] = ()  #: Ledgers of other clusters or applications, by owner.

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a move of clients from blue to green, looked at anew at each request."""
+"""Prometheus metrics of a move of clients from blue to green, observed at each request."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _read_json(payload: bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a field that is given twice: nobody knows which of the two is meant."""
+    """Refuse a field that is given twice: which of the two is meant is unknown."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         names = [name for name, _ in pairs]

@@ -3,8 +3,8 @@
 Layout, big endian: perhaps 0x0e02, the length of the broker's own metadata as uint32, and that; 0x0e01 and the CRC-32C
 of all behind it; the length of the metadata as uint32, the metadata, the payload. A batch has for each message the
 length of its own metadata as uint32, that, and its payload; all of them are compressed as one.
-Format: Commands of pulsar-common 4.0. Whoever may produce chooses all of it but the broker's part, and sizes that are
-wrong end the process of the C++ client (docs/findings.md): so nothing is believed here.
+Format: Commands of pulsar-common 4.0. The producer chooses all of it but the broker's part, and wrong sizes end the
+process of the C++ client (docs/findings.md): so nothing is believed here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def schema_version(metadata: MessageMetadata) -> bytes | None:
 
 
 def messages(metadata: MessageMetadata, payload: bytes, largest: int) -> list[EntryMessage]:
-    """Return the messages of an entry that is no chunk; raise FormatError if they cannot be told apart.
+    """Return the messages of an entry that is no chunk; raise FormatError if they cannot be separated.
 
     ``largest`` is the most bytes that it may have once it is decompressed. An encrypted payload is given as it is.
     """

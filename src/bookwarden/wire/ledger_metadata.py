@@ -173,7 +173,7 @@ def _custom(encoded: Sequence[bytes]) -> Mapping[str, bytes]:
     return decode_custom_metadata(_fields(_CUSTOM_TAG, encoded))
 
 
-# Many ledgers share both; nobody changes them.
+# Many ledgers share both; they are never changed.
 _shared_segments = lru_cache(maxsize=8192)(_segments)
 _shared_custom = lru_cache(maxsize=8192)(_custom)
 

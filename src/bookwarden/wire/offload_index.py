@@ -32,10 +32,10 @@ def decode_index_beginning(raw: bytes, index_bytes: int) -> CopyIndex:
     magic, length, data_bytes, _, blocks, metadata_bytes = _HEADER.unpack_from(raw)
     if magic != _MAGIC:
         raise FormatError(f"{_WHAT}: it begins with 0x{magic:08x} instead of 0x{_MAGIC:08x}")
-    told = _HEADER.size + metadata_bytes + blocks * _BLOCK
-    if not length == told == index_bytes:
+    described = _HEADER.size + metadata_bytes + blocks * _BLOCK
+    if not length == described == index_bytes:
         raise FormatError(
-            f"{_WHAT}: {index_bytes:,} bytes, where its header says {length:,} and its parts have {told:,}"
+            f"{_WHAT}: {index_bytes:,} bytes, where its header says {length:,} and its parts have {described:,}"
         )
     if blocks < 1 or data_bytes < 1:
         raise FormatError(f"{_WHAT}: it is of {blocks} blocks and {data_bytes} bytes of data")

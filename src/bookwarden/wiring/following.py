@@ -36,7 +36,7 @@ class RootsContext(Resources):
 class FollowContext(Resources):
     """Everything that looks for what brokers dropped, over a state; close it, or use it in a with statement.
 
-    ``read`` reads single nodes of the roots, ``keep`` keeps what is told and what changed, and ``on_report`` is called
+    ``read`` reads single nodes of the roots, ``keep`` keeps results and what changed, and ``on_report`` is called
     with each report of marks.
     """
 

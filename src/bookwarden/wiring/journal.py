@@ -1,4 +1,4 @@
-"""Wiring of the journal, and of the record of sent messages beside it."""
+"""Wiring of the journal, and of the record of sent messages next to it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def driver_file_of(sweep: SweepSettings) -> DriverFile | None:
 
 
 def sent_records_of(sweep: SweepSettings) -> FileSentRecords | ObjectSentRecords:
-    """Make this process's record of sent messages, beside the journal."""
+    """Make this process's record of sent messages, next to the journal."""
     journal = sweep.journal
     return (
         ObjectSentRecords(journal_objects_of(journal)) if "://" in journal else FileSentRecords(Path(journal) / "sent")

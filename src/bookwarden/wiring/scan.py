@@ -86,7 +86,7 @@ class ScanContext(Resources):
 
     @property
     def objects(self) -> ObjectListing:
-        """The listing of the stores of offloaded copies, live or from inventories, also beside a snapshot."""
+        """The listing of the stores of offloaded copies, live or from inventories, also of a scan of a snapshot."""
         return ObjectListing(self.offload_stores, self._settings.orphans.inventories)
 
     @property

@@ -90,7 +90,7 @@ def bookkeeper_place_of(settings: MetadataStoreSettings) -> LedgersRoot:
 def has_one_writer(settings: MetadataStoreSettings, others: Iterable[str] = ()) -> bool:
     """Return whether only one process at a time should delete ledgers: metadata is in an Oxia that may be old.
 
-    Two concurrent writers can make it refuse all writes: docs/oxia.md. ``others`` are URLs of stores beside those of
+    Two concurrent writers can make it refuse all writes: docs/oxia.md. ``others`` are URLs of stores besides those of
     the settings: where metadata was moved to, and those of registered bookie clusters.
     """
     written = (bookkeeper_place_of(settings).url, *settings.urls, *others)

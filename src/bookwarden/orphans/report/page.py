@@ -96,11 +96,11 @@ def _template() -> Template:
 def _headline(summary: Summary) -> str:
     orphans, size = summary.total(LedgerClass.ORPHAN)
     ledgers = "1 ledger is an orphan and holds" if orphans == 1 else f"{orphans:,} ledgers are orphans and hold"
-    told = f"{ledgers} {size_text(size)}." if orphans else "No ledger is an orphan."
+    text = f"{ledgers} {size_text(size)}." if orphans else "No ledger is an orphan."
     left, size = summary.total(LedgerClass.LEFT_BEHIND)
     if left:
-        told += f" {left:,} {'was' if left == 1 else 'were'} left behind, with {size_text(size)}."
-    return told
+        text += f" {left:,} {'was' if left == 1 else 'were'} left behind, with {size_text(size)}."
+    return text
 
 
 def _class_line(summary: Summary, one: LedgerClass) -> ClassLine:
