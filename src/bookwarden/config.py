@@ -369,7 +369,7 @@ _SCHEMES_OF_URLS = {
 class ClusterSideSettings(_Section):
     """One of the clusters of a migration; for blue, the sections pulsar and metadata_store hold where it has none."""
 
-    cluster: str = ""  #: Its name; "": its broker tells it.
+    cluster: str = ""  #: Its name; "": its broker reports it.
     pulsar: PulsarSettings | None = None
     metadata_store: MetadataStoreSettings | None = None
 

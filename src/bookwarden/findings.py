@@ -37,7 +37,7 @@ def ok(seen: str) -> Found:
 
 
 def warns(seen: str, advice: str) -> Found:
-    """Make a line that somebody should know of before."""
+    """Make a line that the operator should know before."""
     return Verdict.WARNING, seen, advice
 
 

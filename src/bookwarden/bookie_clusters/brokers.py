@@ -26,7 +26,7 @@ STORE_URL: Final = "storeUrl"
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The state of a process that follows the registry, as its jar tells it."""
+    """The state of a process that follows the registry, as its jar reports it."""
 
     epoch: int  #: Of the registry that it acts by.
     active: str  #: Name of the bookie cluster that its new ledgers go to.
@@ -171,7 +171,7 @@ def await_reached(store: MetadataStore, cluster: BookieCluster, epoch: int, wait
 
 
 def matched(name: str, node: Versioned, followers: Iterable[FollowerNode]) -> Broker:
-    """Return the broker of a node, with what the follower of the same session tells.
+    """Return the broker of a node, with what the follower of the same session reports.
 
     Should there be several of these, one that cannot be understood counts, else the one that is furthest behind. A
     store that does not tell sessions shows no broker that follows.

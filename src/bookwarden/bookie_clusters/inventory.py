@@ -44,7 +44,7 @@ class Count(NamedTuple):
 
 
 class OwnerUsage(NamedTuple):
-    """The ledgers of one holder in a cluster that is not active; the holder is None where nothing tells it."""
+    """The ledgers of one holder in a cluster that is not active; the holder is None where it is unknown."""
 
     cluster: str
     kind: str
@@ -53,7 +53,7 @@ class OwnerUsage(NamedTuple):
 
 
 class OpenLedger(NamedTuple):
-    """A ledger that is open in a cluster that is not active; the holder is None where nothing tells it."""
+    """A ledger that is open in a cluster that is not active; the holder is None where it is unknown."""
 
     cluster: str
     ledger_id: int

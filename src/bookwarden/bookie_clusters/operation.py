@@ -233,7 +233,7 @@ class Switch:
         try:
             self.registry.replace(found, following)
         except LostRaceError as error:
-            # Somebody may have changed it again after us, before our answer was read back.
+            # Another client may have changed it again after us, before our answer was read back.
             now = self.registry.read()
             if now is None or not order.is_in(now.registry):
                 raise RefusedError(f"nothing was switched: {error}") from error
@@ -241,7 +241,7 @@ class Switch:
     def _changed_by(self, order: Order) -> StoredRegistry:
         found = self.registry.read()
         if found is None or not order.is_in(found.registry):
-            raise RefusedError("the registry was changed again by somebody else: see `bookie-clusters status`")
+            raise RefusedError("the registry was changed again by another client: see `bookie-clusters status`")
         return found
 
     def _sent(self, order: Order, registry: Registry, say: Callable[[str], object]) -> list[str]:

@@ -1,7 +1,7 @@
 """An order to switch, and its phases: what a process must know that carries on where another was killed.
 
 The registry says what is active, and the brokers what they follow; so an order adds only who gave it, on which state
-of the registry, and whether it was a rollback. It is kept before the registry is changed; `is_in` tells afterwards
+of the registry, and whether it was a rollback. It is kept before the registry is changed; `is_in` says afterwards
 whether it was.
 """
 

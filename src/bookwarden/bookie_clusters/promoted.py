@@ -158,7 +158,7 @@ def find_promotion(store: MetadataStore) -> tuple[Promotion | None, int]:
 
 
 def keep_promotion(store: MetadataStore, promotion: Promotion, version: int) -> None:
-    """Write it over the version that was read; LostRaceError where somebody else wrote meanwhile."""
+    """Write it over the version that was read; LostRaceError where another client wrote meanwhile."""
     value = serialize_promotion(promotion)
     if version < 0:
         store.create(PROMOTION_PATH, value, make_parents=True)

@@ -219,7 +219,7 @@ class Registration:
         if plan.behind:
             raise StoreError(
                 f"bookie cluster {wanted.name!r} has ids up to {plan.free_id - 1}, and the next is {plan.next_id}: "
-                "somebody writes there. Nothing was registered; find out who, then try again"
+                "another client writes there. Nothing was registered; find out which, then try again"
             )
         is_new = plan.before is None or plan.after is not plan.before.registry
         if is_new:

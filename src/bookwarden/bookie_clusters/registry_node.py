@@ -66,7 +66,7 @@ class RegistryNode:
     def deprecate(self, name: str, deprecated: bool, *, dry_run: bool = False) -> Registry:
         """Keep a cluster from becoming active, or let it again; return the registry as it is, or would be, then.
 
-        RefusedError if it is active or not registered; LostRaceError if somebody else changed the registry meanwhile.
+        RefusedError if it is active or not registered; LostRaceError if another client changed the registry meanwhile.
         """
         found = self.require()
         after = found.registry
@@ -81,7 +81,7 @@ class RegistryNode:
         return LedgersRoot(self.url if cluster.store_url is None else cluster.store_url, cluster.ledgers_root)
 
     def create(self, registry: Registry) -> None:
-        """Create the node; LostRaceError if somebody else has meanwhile."""
+        """Create the node; LostRaceError if another client has meanwhile."""
         if registry.epoch != 1:
             raise FormatError(f"a new registry has epoch 1, not {registry.epoch}")
         self.write_imported(registry, None)
@@ -94,7 +94,7 @@ class RegistryNode:
     def write_imported(self, registry: Registry, version: int | None) -> None:
         """Write a registry of any epoch over a node of this version; None: where there is none.
 
-        LostRaceError if somebody else changed it meanwhile.
+        LostRaceError if another client changed it meanwhile.
         """
         value = _checked(registry)
         with suppress(LostRaceError, OutcomeUnknownError):
@@ -109,9 +109,9 @@ class RegistryNode:
             self._require_written(value, error)
 
     def replace(self, seen: StoredRegistry, changed: Registry) -> None:
-        """Put ``changed`` into the place of what was read; LostRaceError if somebody else changed it meanwhile.
+        """Put ``changed`` into the place of what was read; LostRaceError if another client changed it meanwhile.
 
-        It is one compare-and-set. Where its answer is lost, the node is read again, and tells whether it was done.
+        It is one compare-and-set. Where its answer is lost, the node is read again, and shows whether it was done.
         """
         if changed.epoch != seen.registry.epoch + 1:
             raise FormatError(f"the registry after epoch {seen.registry.epoch} has not epoch {changed.epoch}")
@@ -131,7 +131,7 @@ class RegistryNode:
             registry = self._parsed(node.value)
             now = f"has epoch {registry.epoch}, and bookie cluster {registry.active!r} is active"
         raise LostRaceError(
-            f"this change was not made, since somebody else made one, or the store did not answer: {REGISTRY_PATH} of "
+            f"this change was not made, since another client made one, or the store did not answer: {REGISTRY_PATH} of "
             f"{self.url} {now}. Look with `bookwarden bookie-clusters list`, and decide again"
         ) from error
 

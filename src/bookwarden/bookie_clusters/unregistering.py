@@ -50,7 +50,7 @@ class Unregistration:
     """Plans and carries out unregistrations in one Pulsar cluster."""
 
     registry: ClusterRegistry  #: Of this Pulsar cluster.
-    clock: Callable[[], float]  #: Tells seconds since the epoch, as the store of Pulsar does.
+    clock: Callable[[], float]  #: Returns seconds since the epoch, as the store of Pulsar does.
     sleep: Callable[[float], None] = time.sleep
 
     def plan(

@@ -60,7 +60,7 @@ class BlueFollower:
         self._followed: dict[str, _FollowedNamespace] = {}
 
     def follow(self, namespaces: Collection[str]) -> None:
-        """Follow these namespaces from now on. A store that tells no changes is not, which is said."""
+        """Follow these namespaces from now on. A store that reports no changes is not, which is said."""
         for namespace in sorted(set(namespaces) - self._followed.keys()):
             try:
                 feed = self._nodes.follow(namespace)

@@ -78,7 +78,7 @@ class MigrationObserver:
     """Looks at the topics of namespaces on blue; changes nothing, and loads no topic.
 
     ``expected`` are the topics that were there when the migration began, by name: of these the gone ones are known.
-    The record has blue's name while no broker tells it.
+    The record has blue's name while no broker reports it.
     """
 
     def __init__(self, blue: ClusterSide, record: MigrationRecord, green: ClusterSide | None = None) -> None:

@@ -143,7 +143,7 @@ class MigrationRecord:
         return {topic: one for topics in found.values() for topic, one in topics.items()}
 
     def cluster(self, ask: Callable[[], str]) -> str:
-        """Return blue's name, by a broker or, while none tells it, as it was when a migration began last.
+        """Return blue's name, by a broker or, while none reports it, as it was when a migration began last.
 
         Raises the brokers' error where it is not recorded.
         """

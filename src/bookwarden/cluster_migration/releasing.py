@@ -101,7 +101,7 @@ class TopicReleaser:
         self._admin.unload(topic)
 
     def _refuse_unread(self, topic: str) -> None:
-        """Raise RefusedError where a reader is behind: no node tells of those, and they would go to green at once."""
+        """Raise RefusedError where a reader is behind: no node names those, and they would go to green at once."""
         for name, found in (self._admin.stats(topic).get("subscriptions") or {}).items():
             # Compaction is the broker's, which reads on whenever it compacts: no consumer of it can come.
             if holds_messages(name) and found.get("msgBacklog") != 0:

@@ -55,7 +55,7 @@ class LaterMarks:
     """The way of a mark to the retry topic."""
 
     after: Callable[[float], Marker]  #: Makes what sends marks that the sweep reads after this delay, in seconds.
-    why_not_kept: Callable[[], str | None]  #: Tells why the retry topic would not keep them; None where it does.
+    why_not_kept: Callable[[], str | None]  #: Returns why the retry topic would not keep them; None where it does.
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class DropCheck:
     references: MetadataReferences  #: Reads single holders.
     copies: OffloadStores  #: Stores of offloaded copies.
     marks: Marker | None  #: None in a dry run.
-    #: Tells, before marks are sent, why the deletion topic would not keep them; None where it does.
+    #: Returns, before marks are sent, why the deletion topic would not keep them; None where it does.
     why_not_kept: Callable[[], str | None] = lambda: None
     later: LaterMarks | None = None  #: None in a dry run.
     #: Returns what of these brokers marked already, so that it is marked twice.

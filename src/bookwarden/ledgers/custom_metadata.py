@@ -40,7 +40,7 @@ def expected_custom_metadata(holder: Holder) -> dict[str, str]:
 def custom_metadata_mismatch(holder: Holder, custom: Mapping[str, bytes]) -> str | None:
     """Describe how the ledger differs from what the holder's would be; None when it is the holder's.
 
-    A data ledger and a cursor's share their component; only the cursor's name tells them apart, so a name that
+    A data ledger and a cursor's share their component; only the cursor's name distinguishes them, so a name that
     should not be there counts as a difference too.
     """
     expected = _expected_values(holder)

@@ -39,7 +39,7 @@ def why_not_offloaded(listed: LedgerInfo, metadata: LedgerMetadata) -> str | Non
     if offload.segments:
         return "the list has segments of the former streaming offload"
     if is_unfinished(metadata):
-        # Of a copy that no broker reads the list alone tells how long the ledger was.
+        # Only the list says how long the ledger of a copy was that no broker reads.
         return None
     if metadata.state is not LedgerState.CLOSED or metadata.last_entry_id is None:
         return "BookKeeper's ledger is not closed"

@@ -56,7 +56,7 @@ class StoredLedger(NamedTuple):
     created_ms: int  #: When the store created the node, in ms since the epoch.
     raw: bytes  #: The value of the node.
     metadata: LedgerMetadata  #: Decoded from ``raw``.
-    modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
+    modifications: int | None = None  #: How often the value was replaced; None where the version says that.
     bookie_cluster: str = ""  #: Name of the bookie cluster that has it; empty where none is registered.
     elsewhere: tuple[StoredLedger, ...] = ()  #: The same ledger as other registered bookie clusters have it.
     modified_ms: int = 0  #: When its node was last written, by the clock of its store; 0 where that is not known.
@@ -165,7 +165,7 @@ class RegistrySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """A bookie cluster, as the metadata below a ledgers root tells of it."""
+    """A bookie cluster, as the metadata below a ledgers root describes it."""
 
     exists: bool  #: There is a node of that root.
     instance: str | None  #: What its INSTANCEID says; None without one, or if that is no text.

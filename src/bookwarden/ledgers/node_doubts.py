@@ -144,7 +144,7 @@ def is_offloaded(entry: LedgerInfo) -> bool:
 def ledgers_of_cursor(holder: CursorsHolder, info: CursorInfo, listed: Container[int]) -> frozenset[int]:
     """Return the ledgers in a cursor's node that a doubt about ledgers of this holder depends on.
 
-    Without a ledger of the cursor's own the one of its position tells whose node it is, unless the topic has it
+    Without a ledger of the cursor's own the one of its position shows whose node it is, unless the topic has it
     ``listed``, as a shadow topic has those of its source.
     """
     at = -1 if info.mark_delete is None or info.mark_delete.ledger_id in listed else info.mark_delete.ledger_id

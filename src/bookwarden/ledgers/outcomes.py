@@ -76,7 +76,7 @@ class CopyOutcome(enum.Enum):
     OPEN = "open"  #: It is still written where it is.
     GONE = "gone"  #: No node names it any more, or it was deleted; nothing of it is left on the target.
     DEFERRED = "deferred"  #: Nothing is wrong with it, and a later build may copy it.
-    FAILED = "failed"  #: Somebody has to look; the ledger stays where it is.
+    FAILED = "failed"  #: An operator has to look; the ledger stays where it is.
     LEFT_OUT = "left out"  #: It is outside what was asked for.
 
 

@@ -43,7 +43,7 @@ class Survey:
     size: int  #: Bytes of values and paths of the persistent nodes.
     ephemeral: int  #: Number of ephemeral nodes.
     largest: SizedNode | None  #: The persistent node with the largest value; None without nodes.
-    #: The first paths of each session's ephemeral nodes, in order; None: the store tells no session.
+    #: The first paths of each session's ephemeral nodes, in order; None: the store shows no sessions.
     sessions: Mapping[int | None, tuple[str, ...]]
     #: Paths of some persistent nodes, all if they are few, each chosen with the same probability.
     sample: tuple[str, ...]
@@ -283,7 +283,7 @@ class MigrationControl:
         try:
             return tuple(self.broker.brokers())
         except BookwardenError:
-            # The broker's status tells what is wrong with it.
+            # The broker's status says what is wrong with it.
             return ()
 
     def _snapshot_of_any_flag(self) -> PhaseSnapshot:

@@ -36,7 +36,7 @@ class Versioned(NamedTuple):
     #: Number of nodes directly below; None where the store does not tell it with the value.
     children: int | None = None
     ephemeral: bool = False  #: It ends with a session.
-    modifications: int | None = None  #: How often the value was replaced; None where the version tells that.
+    modifications: int | None = None  #: How often the value was replaced; None where the version says that.
     session: int | None = None  #: Id of the session it ends with; None where the store does not tell it.
     #: Whose session that is, where a client has several sessions, as Oxia's, one for each shard; "" if it is unknown.
     client: str | None = None
@@ -173,9 +173,9 @@ class MetadataStore(ABC):
     def follow_below(self, prefixes: Sequence[str]) -> ChangeFeed:
         """Begin to collect the nodes that change below these, all levels down, from this call on.
 
-        They need not exist. Raises StoreError where the store tells no changes, and StoreUnavailableError.
+        They need not exist. Raises StoreError where the store reports no changes, and StoreUnavailableError.
         """
-        raise StoreError("this metadata store tells no changes of its nodes")
+        raise StoreError("this metadata store reports no changes of its nodes")
 
     @abstractmethod
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:

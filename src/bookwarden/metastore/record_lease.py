@@ -198,7 +198,7 @@ class RecordLease:
             self._store.create(self._path, value, make_parents=True)
         node = self._store.get(self._path)
         if node is None or not self._is_ours(node.value):
-            raise LostRaceError(f"{self._path} was written by somebody else")
+            raise LostRaceError(f"{self._path} was written by another client")
         self._version = node.version
 
     def _put(self, value: bytes, version: int) -> int:

@@ -20,7 +20,7 @@ def free_ports(count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
     """Return ports on 127.0.0.1 that nothing listens on; raise ServerError if there are not enough.
 
     They lie below the range from which the kernel gives ports to outgoing connections: while a server is down,
-    no connection of somebody else can take its port. A process gets each once, as long as there are others.
+    no connection of another process can take its port. A process gets each once, as long as there are others.
     """
     candidates = [port for port in range(_LOWEST, _first_ephemeral()) if port not in avoid]
     random.SystemRandom().shuffle(candidates)

@@ -106,7 +106,7 @@ class Blue:
 
     def follow(self, _namespace: str) -> Blue:
         if not self.is_followed:
-            raise StoreError("this store tells no changes")
+            raise StoreError("this store reports no changes")
         return self
 
     def take(self) -> Any:

@@ -84,7 +84,7 @@ def test_a_broker_that_does_not_tell_ends_it(brokers: list[Broker]) -> None:
     with pytest.raises(PulsarAccessError):
         read_loaded_topics(store, ADMIN)
     brokers[1].status, brokers[1].body = 200, b"[[1]]"
-    with pytest.raises(PulsarError, match="broker-1 does not tell its topics"):
+    with pytest.raises(PulsarError, match="broker-1 does not list its topics"):
         read_loaded_topics(store, ADMIN)
 
 

@@ -89,7 +89,7 @@ def test_ids_go_on_above_every_id_of_a_further_cluster(begun: Ground) -> None:
     begun.give_ids(B, 40)
     plan = begun.registration.plan(further())
     assert (plan.next_id, plan.free_id, plan.behind, plan.leaps) == (3, 40, 37, False)
-    with pytest.raises(StoreError, match=r"has ids up to 39, and the next is 3: somebody writes there"):
+    with pytest.raises(StoreError, match=r"has ids up to 39, and the next is 3: another client writes there"):
         begun.registration.carry_out(further(), wait_s=0)
     assert set(begun.now.clusters) == {"a"}
     told: list[int] = []

@@ -209,7 +209,7 @@ def test_one_that_is_removed_meanwhile_is_told_and_leaves_nothing(site: Site) ->
                 assert site.make() == TrialResult(1_001, bookies=4)
 
     seen = site.make(Interrupting(site.store))
-    assert "the metadata of ledger 1000 was changed or removed by somebody else" in seen.error
+    assert "the metadata of ledger 1000 was changed or removed by another client" in seen.error
     assert site.left() == []
 
 

@@ -93,7 +93,7 @@ class Cleanup:
     send: Callable[[Sequence[PendingDeletion]], MarkReport]  #: Sends marks to the deletion topic, as phase one.
     enabled: bool  #: Whether anything may be marked.
     window_s: float  #: Seconds in which a switch may be rolled back.
-    clock: Callable[[], float]  #: Tells seconds since the epoch, as the store does.
+    clock: Callable[[], float]  #: Returns seconds since the epoch, as the store does.
 
     def targets(self, source: str | None = None) -> Targets:
         """List everything that former clusters have, or this one alone; change nothing.

@@ -1,6 +1,6 @@
 """The drain of a former bookie cluster: what is there is copied, promoted and cleaned up, until the cluster can leave.
 
-Each pass does all that can be done now, and tells what is left and why. How far a drain is, both clusters tell by
+Each pass does all that can be done now, and reports what is left and why. How far a drain is, both clusters show by
 themselves: so it may be stopped and repeated at any time, and nothing of it is remembered.
 """
 

@@ -61,7 +61,7 @@ class FormerClusters:
 
     clusters: BookieClusters  #: The registered ones.
     catalog: MultiClusterCatalog  #: Over all of them.
-    #: Says whose a ledger is that does not say it; None where nothing tells.
+    #: Returns the holder of a ledger that names none; None where it is unknown.
     holder_of: Callable[[int], Holder | None] = lambda _: None
     #: Reads what holders name, just now.
     read_references: Callable[[Sequence[Holder]], Mapping[Holder, References]] = lambda holders: dict.fromkeys(

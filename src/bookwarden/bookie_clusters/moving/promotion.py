@@ -138,7 +138,7 @@ class Stamper:
         self.topics.set_subscription_properties(topic, decode_local_name(encoded), wanted)
         now = self.nodes.cursors(name).get(encoded)
         if now is None or _of_users(now.info) != wanted:
-            return "its properties are others than were written: somebody changed them in the same moment, look at them"
+            return "its properties are not as written: another client changed them in the same moment, look at them"
         return True
 
     def _cluster_of(self, info: CursorInfo, active: str) -> str | None:

@@ -130,7 +130,7 @@ class Candidate(NamedTuple):
 
     ledger_id: int  #: Of its metadata on the source.
     kind: str  #: For people.
-    holder: Holder | None  #: None where nothing tells it.
+    holder: Holder | None  #: None where it is unknown.
     size: int  #: In bytes, of one copy of each entry; 0 while it is open.
     entries: int = 0  #: Of it; 0 while it is open.
     outcome: CopyOutcome | None = None  #: COMPLETE or LEFT_OUT; OPEN and FAILED for one that is to be looked at again.

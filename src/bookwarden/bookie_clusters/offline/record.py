@@ -113,7 +113,7 @@ class MoveNode:
         return None if node is None else FoundMove(_parse(node.value), node.version)
 
     def write(self, record: MoveRecord) -> None:
-        """Write it; RefusedError where somebody else writes at the same time."""
+        """Write it; RefusedError where another client writes at the same time."""
         found = self.read()
         value = _serialize(record)
         try:
@@ -124,7 +124,7 @@ class MoveNode:
         except (LostRaceError, OutcomeUnknownError) as error:
             now = self.read()
             if now is None or now.record != record:
-                raise refused(f"{MOVE_PATH} was written by somebody else, or could not be: {error}") from error
+                raise refused(f"{MOVE_PATH} was written by another client, or could not be: {error}") from error
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -165,7 +165,7 @@ def restore_nodes(store: MetadataStore, file: Path, url: str, require: Callable[
     """Put the saved values back, each by compare-and-set; return how many were written.
 
     ``require`` is called before each part. May be interrupted and repeated. Nodes that are not in the file stay.
-    RefusedError where somebody writes meanwhile.
+    RefusedError where another client writes meanwhile.
     """
     # Read to its end first: a damaged file must not be half put back.
     compare_saved(store, file, url)
@@ -180,7 +180,7 @@ def restore_nodes(store: MetadataStore, file: Path, url: str, require: Callable[
                     store.put(saved.path, saved.value, now.version)
             except LostRaceError as error:
                 raise RefusedError(
-                    f"{saved.path} was written by somebody else meanwhile: stop what writes there, then repeat"
+                    f"{saved.path} was written by another client meanwhile: stop what writes there, then repeat"
                 ) from error
             written += 1
     return written

@@ -1,6 +1,6 @@
 """Policies of namespaces and topics: which are set, by the names that the admin REST has, and for which cluster.
 
-Formats: Policies of Pulsar 4 as ``GET /namespaces/T/N`` tells it, and TopicPolicies of its ``__change_events``.
+Formats: Policies of Pulsar 4 as ``GET /namespaces/T/N`` returns it, and TopicPolicies of its ``__change_events``.
 A key is the last part of the path that sets it, with what that asks for: ``retention``, ``backlogQuota/message_age``.
 """
 
@@ -247,7 +247,7 @@ def _is_set(field: str, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value in a form that is equal however the broker tells it: without nulls, lists in order."""
+    """Return the value in a form that does not depend on the broker: without nulls, lists in order."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items() if item is not None}
     if isinstance(value, list | tuple | set | frozenset):

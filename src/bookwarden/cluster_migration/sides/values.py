@@ -105,7 +105,7 @@ class NamespaceInfo:
     """A namespace with all that is in it."""
 
     name: str  #: As tenant/namespace.
-    policies: Mapping[str, Any]  #: Policies, as the broker tells them.
+    policies: Mapping[str, Any]  #: Policies, as the broker returns them.
     partitioned: Mapping[str, int] = field(default_factory=dict)  #: Number of partitions by full name.
     topics: Mapping[str, TopicStats] = field(default_factory=dict)  #: By full name, each partition; no system topics.
     system_topics: frozenset[str] = frozenset()  #: Full names of those that brokers keep for themselves.

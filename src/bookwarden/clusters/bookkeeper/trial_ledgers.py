@@ -68,7 +68,7 @@ class TrialLedgers:
         closed = metadata._replace(state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
         found = self._store.get(ledger_path(self._root, ledger_id))
         if found is None or found.value != encode_ledger_metadata(metadata, password=_PASSWORD):
-            raise LostRaceError(f"the metadata of ledger {ledger_id} was changed or removed by somebody else")
+            raise LostRaceError(f"the metadata of ledger {ledger_id} was changed or removed by another client")
         self._store.put(
             ledger_path(self._root, ledger_id), encode_ledger_metadata(closed, password=_PASSWORD), found.version
         )

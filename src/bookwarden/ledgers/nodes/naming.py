@@ -48,7 +48,7 @@ _KINDS: Final = {letter: NodeKind(value) for value, letter in _LETTERS.items()}
 
 
 class NamedCopy(NamedTuple):
-    """An offloaded copy that a topic's node names, and where it lies, as only this node tells it."""
+    """An offloaded copy that a topic's node names, and where it lies, which only this node says."""
 
     ledger_id: int
     context: OffloadContext

@@ -103,7 +103,7 @@ class KeyNumbers:
                 deadline.progress()
                 progress(answers[-1].version.modifications_count + 1)
         except ServerLost as lost:
-            # The writes sent may count or not: the next read tells.
+            # The writes sent may count or not: the next read shows it.
             self.cluster.wait_for_news(shards, lost, deadline)
 
     def _read(self, path: str, deadline: Deadline) -> Versioned:

@@ -227,7 +227,7 @@ class OxiaCluster:
                 self._news.notify_all()
 
     def _end_at_former_leaders(self) -> None:
-        # A leader that was replaced without learning it leaves them open, and tells nothing any more.
+        # A leader that was replaced without learning it leaves them open, and sends nothing any more.
         leaders = {} if self._map is None else {shard.id: shard.leader for shard in self._map.shards}
         for call, shard in self._notifications.items():
             if leaders.get(shard.id) != shard.leader:

@@ -13,11 +13,11 @@ from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.session import ServerRefusal, ZooKeeperSession
 
-_NOT_KNOWN = "this ZooKeeper, older than 3.6, tells no changes below a node"
+_NOT_KNOWN = "this ZooKeeper, older than 3.6, reports no changes below a node"
 
 
 class TreeChanges(ChangeFeed):
-    """Changes below some nodes; a server that has no such watches tells that instead."""
+    """Changes below some nodes; a server without such watches reports a gap instead."""
 
     def __init__(self, session: ZooKeeperSession, prefixes: Sequence[str]) -> None:
         self._session = session

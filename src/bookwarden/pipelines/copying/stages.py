@@ -345,7 +345,7 @@ class CopyStages:
 
 
 class CopyProgress:
-    """Tells how far the copying is, by the pieces that are finished in its folder, wherever the tasks run."""
+    """Reports how far the copying is, by the pieces that are finished in its folder, wherever the tasks run."""
 
     def __init__(self, folder: ScanFolder) -> None:
         self._folder = folder
@@ -412,5 +412,5 @@ def _decoded(value: bytes) -> LedgerMetadata | None:
     try:
         return decode_ledger_metadata(value)
     except FormatError:
-        # The copier tells what is wrong with it.
+        # The copier reports what is wrong with it.
         return None

@@ -56,9 +56,9 @@ class PlanLimits:
 
     nodes: int = 20_000  #: Most changed nodes in a batch.
     tick_s: float = 5.0  #: A batch comes at least so often, with nothing in it if need be; 0 plans no such batches.
-    #: From the end of a comparison to the next, where the store tells no changes.
+    #: From the end of a comparison to the next, where the store reports no changes.
     compare_s: float = 60.0
-    compare_hours: float = 24.0  #: The same where it tells them, in hours.
+    compare_hours: float = 24.0  #: The same where it reports them, in hours.
     unreachable_s: float = 120.0  #: How long a store may not answer before the query fails.
 
 

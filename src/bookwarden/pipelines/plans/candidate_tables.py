@@ -16,7 +16,7 @@ from bookwarden.pipelines.columns.tables import Columns
 
 CANDIDATES: Final = Columns(Candidate)
 _FIRST_SEEN: Final = "first_seen_ms"
-# What a scan alone tells of its candidates: the earlier plan has the rest.
+# What only a scan says of its candidates: the earlier plan has the rest.
 ORPHANS: Final = CANDIDATES.only(*(name for name in Candidate._fields if name != _FIRST_SEEN))
 # A node that differs in any of these is another one, or was written since.
 _THE_SAME: Final = ["path", "created_ms", "version"]

@@ -1,8 +1,8 @@
 """Ends of the due entries of delayed topics, never early by their deliver-at times.
 
 A thread per partition reads the entries ahead from their broker, so that a plan never waits. Of an entry that arrives
-while it is watched the steady clock alone tells when it is due: its delay after its arrival. Only what was there before
-goes by the clock that the machine had then. And no entry waits longer than the longest delay, whatever can be read.
+while it is watched the steady clock alone decides when it is due: its delay after its arrival. Only older entries
+go by the clock that the machine had then. And no entry waits longer than the longest delay, whatever can be read.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class DueTimes:
             return
         arrived = self._arrivals.of(entry.position, now)
         if arrived is None:
-            # It may have waited for any time before: only a clock that is set tells.
+            # It may have waited for any time before: only a clock that is set shows that.
             due = _Waiting(entry.position, deliver_at / 1000, self._arrivals.began + self._max_delay_s)
         else:
             delay_s = min(_delay_ms(entry.metadata) / 1000, self._max_delay_s)

@@ -64,7 +64,7 @@ class Starter:
         return self._start(positions, Boundary(name=name))
 
     def restore(self, positions: TopicPositions, finished: Position) -> None:
-        """Restore a subscription that somebody removed; raise DataGoneError if entries may be trimmed by then."""
+        """Restore a subscription that was removed; raise DataGoneError if entries may be trimmed by then."""
         subscription = self._options.subscription
         if subscription is None:
             return

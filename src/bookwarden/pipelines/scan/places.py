@@ -88,7 +88,7 @@ class _Judged:
         self.strange = list(compress(strange, keep))
 
     def _judge(self, ledger_id: int, value: bytes, copies: list[int]) -> tuple[bool, str | None]:
-        """Return whether it is listed, as far as it alone tells, and why it is not ours; note copies."""
+        """Return whether it is listed, as far as it alone shows, and why it is not ours; note copies."""
         registry, cluster = self._placed.registry, self._place.cluster
         shared = cluster.shared
         # A registry of the first release does not say which ledgers without a mark are ours in a further cluster.

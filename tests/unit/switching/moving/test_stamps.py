@@ -148,4 +148,4 @@ def test_what_somebody_else_wrote_in_the_same_moment_is_told(site: Site, propert
     site.cursor("sub", team="x")
     site.meanwhile = lambda: site.cursor("sub", **properties)
     (failed,) = site.stamp().failed
-    assert "its properties are others than were written" in failed.reason
+    assert "its properties are not as written" in failed.reason

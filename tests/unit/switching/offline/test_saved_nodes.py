@@ -94,7 +94,7 @@ class Raced(ForwardingStore):
 def test_what_somebody_writes_meanwhile_is_not_written_over(store: MemoryStore, tmp_path: Path) -> None:
     file = save_nodes(store, URL, tmp_path, "stopped")
     store.put(TOPIC.format(1), b"shorter", 0)
-    with pytest.raises(RefusedError, match="was written by somebody else meanwhile"):
+    with pytest.raises(RefusedError, match="was written by another client meanwhile"):
         restore_nodes(Raced(store), file, URL, lambda: None)
     node = store.get(TOPIC.format(1))
     assert node is not None

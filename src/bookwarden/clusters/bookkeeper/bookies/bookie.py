@@ -25,7 +25,7 @@ class Bookie:
     def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, Holding]:
         """Return for each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
 
-        Replicas tells whether it should have the entry. The entry's digest is not checked.
+        Replicas says whether it should have the entry. The entry's digest is not checked.
         """
         found: dict[int, Holding] = {}
         distinct = list(dict.fromkeys(ledger_ids))

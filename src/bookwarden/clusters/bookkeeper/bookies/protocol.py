@@ -63,7 +63,7 @@ class FencingRead(NamedTuple):
 
 
 class AddKind(enum.IntEnum):
-    """A reason to add an entry, which tells the ledgers and bookies that take it."""
+    """A reason to add an entry, which determines the ledgers and bookies that take it."""
 
     WRITER = 0  #: A ledger that is not fenced, on a writable bookie.
     RECOVERY = 1  #: Also a ledger that is fenced.

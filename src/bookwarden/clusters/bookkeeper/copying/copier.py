@@ -440,7 +440,7 @@ class LedgerCopier:
         for each, source, ours, why in zip(begun, sources, found, named, strict=True):
             candidate = each.candidate
             if not isinstance(ours, StoredLedger) or ours.raw != each.raw:
-                yield candidate.not_copied("its copy was changed by somebody else meanwhile")
+                yield candidate.not_copied("its copy was changed by another client meanwhile")
             elif why is not None:
                 # Without its source it goes by phase two alone, which writes it to the journal.
                 yield self._unnamed(candidate, None if isinstance(source, AbsentLedger) else ours, why)

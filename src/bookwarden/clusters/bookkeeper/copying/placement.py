@@ -69,7 +69,7 @@ class Placement:
         """Return the ensemble of a copy of this ledger, without the bookies to ``avoid``.
 
         It has fewer bookies than the source's where there are not enough, but never fewer than the write quorum.
-        Raises BookieUnavailableError, which tells what is missing.
+        Raises BookieUnavailableError, which names what is missing.
         """
         self._renew()
         affinity = self._asked_by(holder)

@@ -67,7 +67,7 @@ class LedgerRecovery:
 
         May be killed at any instruction and repeated. Raises BookieUnavailableError, BookieAccessError or
         DigestMismatchError, which name the bookies, if its end is not known for sure: then it is not closed, and as
-        long as too few bookies answer not even fenced. LostRaceError if somebody else changes its metadata meanwhile,
+        long as too few bookies answer not even fenced. LostRaceError if another client changes its metadata meanwhile,
         NotFoundError if it has none, FormatError where that cannot be understood, or is not of version 3.
         """
         found = self._read(ledger_id)
@@ -95,7 +95,7 @@ class LedgerRecovery:
     def _put(
         self, found: StoredLedger, state: LedgerState, last_entry_id: int | None = None, length: int = 0
     ) -> StoredLedger:
-        """Write the state; return what is there then, also if somebody else came so far first."""
+        """Write the state; return what is there then, also if another client came so far first."""
         try:
             raw = change_ledger_metadata(found.raw, state, last_entry_id, length)
             self._store.put(found.path, raw, found.version)

@@ -88,7 +88,7 @@ class PendingDeletionSender:
         ``properties`` are set on each; without ``deliver_at``, in milliseconds since the epoch, they are for now.
 
         Raises PulsarError only when nothing could be sent at all. A send that timed out may have arrived: that is
-        harmless as long as its ledger stays referenced. MarkingInterrupted (a KeyboardInterrupt) tells how many were
+        harmless as long as its ledger stays referenced. MarkingInterrupted (a KeyboardInterrupt) says how many were
         confirmed before Ctrl-C.
         """
         if not marks:

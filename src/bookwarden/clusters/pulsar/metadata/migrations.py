@@ -98,7 +98,7 @@ class MigrationNodes:
         self._store.put(managed_ledger_path(managed_ledger), value, version)
 
     def mark_delete(self, cursor: CursorInfo) -> Position | None:
-        """Return how far a cursor has acknowledged, as its ledger or else its node says; None where neither tells it.
+        """Return how far a cursor has acknowledged, as its ledger or else its node says; None where neither does.
 
         The ledger is one that a broker may be writing: the answer is never ahead of the truth, and may be behind it.
         """
@@ -131,7 +131,7 @@ class MigrationNodes:
         return {name: node.created_ms for name, node in zip(names, nodes, strict=True) if node is not None}
 
     def follow(self, namespace: str) -> CursorFeed:
-        """Begin to collect which cursors a namespace's topics get; StoreError where the store tells no changes."""
+        """Begin to collect which cursors a namespace's topics get; StoreError where the store reports no changes."""
         return CursorFeed(self._store.follow_below([f"{MANAGED_LEDGERS_ROOT}/{namespace}/persistent"]))
 
     def _read_some(self, managed_ledgers: list[str]) -> Iterator[TopicNodes]:

@@ -71,7 +71,7 @@ def read_web_brokers(connection: PulsarConnection, url: str) -> frozenset[str]:
 def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> frozenset[str]:
     """Ask each registered broker for the persistent topics that it has loaded; loads none.
 
-    Raises PulsarError where no broker tells, SilentBrokerError where others do, once all were asked. A topic that is
+    Asks all; then raises SilentBrokerError where some do not answer, and PulsarError where none does. A topic that is
     just being loaded is not among them.
     """
     store.sync()
@@ -94,12 +94,12 @@ def _loaded_topics(name: str, data: Mapping[str, Any], connection: PulsarConnect
     if not url:
         raise PulsarError(f"the registration of broker {name} names no address of its REST: its topics are unknown")
     with closing(PulsarAdmin(connection.at(url), _TOPICS_TIMEOUT_S)) as admin:
-        # By namespace; the one answer that tells the topics of this moment (BookieClientStatsGenerator).
+        # By namespace; the one answer that has the topics of this moment (BookieClientStatsGenerator).
         by_namespace = admin.get_json("/broker-stats/bookieops")
         try:
             return {topic for topics in by_namespace.values() for topic in topics}
         except (AttributeError, TypeError) as error:
-            raise PulsarError(f"broker {name} does not tell its topics in a form that is known: {error}") from error
+            raise PulsarError(f"broker {name} does not list its topics in a known form: {error}") from error
 
 
 def read_deadlocked_brokers(store: MetadataStore, connection: PulsarConnection) -> tuple[str, ...]:
