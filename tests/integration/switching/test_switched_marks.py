@@ -25,6 +25,8 @@ _SETTINGS = {
     **MARKING_SETTINGS,
     "bookwardenMarks": "two-phase",
     "bookwardenMarksTakeOverAfterSeconds": "5",
+    # Of the deletion topics' own ledgers, which a broker that is gone never deletes.
+    "bookwardenMarksSendAfterSeconds": "10",
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
 }
 
