@@ -41,9 +41,9 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
 
     Counts messages on each partition of the deletion topic and of the retry topic, names the first entry, and says how
     old the oldest mark is, and when the next is due. The broker's own backlog counts entries, each of which may hold a
-    batch of messages. Counts too what waits in the outbox
-    of brokers that mark, which is before the deletion topic (docs/broker-marks.md). Tells too whether that entry cannot
-    be read, and what the sweep waits for: a move of Pulsar's metadata, or a doubt about very many marks.
+    batch of messages. Counts too what waits in the outbox of brokers that mark, which is before the deletion topic
+    (docs/broker-marks.md). Tells too whether that entry cannot be read, and what the sweep waits for: a move of
+    Pulsar's metadata, or a doubt about very many marks.
     """
     settings = invocation.settings
     with TopicsContext(settings) as topics:
