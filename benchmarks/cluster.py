@@ -17,7 +17,8 @@ from benchmarks.results import say
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
 from bookwarden.signals import sigterm_unwinds
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.temporary import temporary_files_in
@@ -48,7 +49,8 @@ def running_site(sections: Mapping[str, Mapping[str, Any]] | None = None) -> Ite
         path = home / "bookwarden.yaml"
         path.write_text(yaml.safe_dump(_merged(settings_of(cluster), _SECTIONS, sections or {})), encoding="utf-8")
         site = Site(cluster, load_settings(path), path)
-        with TopicsContext(site.settings) as topics:
+        with Cluster(site.settings) as opened:
+            topics = opened.deletion_topics
             topics.setup().run()
         yield site
         say("stopping everything")

@@ -18,7 +18,7 @@ from bookwarden.config import load_settings
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.pipelines.copying.stages import copier_of
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 #: When memory is looked at, in hundredths of a run.
 MEMORY_AT = (10, 50, 100)
@@ -57,7 +57,7 @@ _opened: list[LedgerCopier] = []
 def _open(settings_file: Path) -> None:
     # As Spark's workers do it.
     collect_seldom()
-    _opened.append(copier_of(MetadataContext(load_settings(settings_file)), Route("a", "b")))
+    _opened.append(copier_of(Cluster(load_settings(settings_file)), Route("a", "b")))
 
 
 def _copy(ledger_ids: range) -> Copying:

@@ -17,7 +17,7 @@ from bookwarden.config import load_settings
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, StoredLedger
 from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 _READ_BACK = 10_000
 
@@ -54,23 +54,23 @@ def deleter(settings_file: Path) -> Iterator[Deleter]:
         yield Deleter(pool)
 
 
-_opened: list[tuple[MetadataContext, int]] = []
+_opened: list[tuple[Cluster, int]] = []
 
 
 def _open(settings_file: Path) -> None:
     settings = load_settings(settings_file)
-    _opened.append((MetadataContext(settings), settings.sweep.ledgers_per_step))
+    _opened.append((Cluster(settings), settings.sweep.ledgers_per_step))
 
 
 def _delete(doomed: DoomedLedgers, as_read: bool) -> Deletion:
     # As Spark's workers do it.
     collect_seldom()
-    metadata, step = _opened[0]
+    cluster, step = _opened[0]
     reading = deleting = 0.0
     started = time.monotonic()
     for ledgers in doomed.steps(step):
         begin = time.monotonic()
-        readings = metadata.catalog.read_many([ledger_id for ledger_id, _ in ledgers])
+        readings = cluster.bookkeeper.catalog.read_many([ledger_id for ledger_id, _ in ledgers])
         reading += time.monotonic() - begin
         verified = [
             found
@@ -79,7 +79,7 @@ def _delete(doomed: DoomedLedgers, as_read: bool) -> Deletion:
         ]
         begin = time.monotonic()
         conditions = [[Condition(managed_ledger_path(holder.name), 0)] for _, holder in ledgers] if as_read else None
-        results = metadata.catalog.delete_many(verified, conditions)
+        results = cluster.bookkeeper.catalog.delete_many(verified, conditions)
         deleting += time.monotonic() - begin
         if results.count(DeleteResult.DELETED) != len(ledgers):
             raise RuntimeError(f"{results.count(DeleteResult.DELETED)} of {len(ledgers)} ledgers were deleted")
@@ -87,8 +87,8 @@ def _delete(doomed: DoomedLedgers, as_read: bool) -> Deletion:
 
 
 def _require_gone(doomed: DoomedLedgers) -> None:
-    metadata, _ = _opened[0]
+    cluster, _ = _opened[0]
     for ledgers in doomed.steps(_READ_BACK):
-        readings = metadata.catalog.read_many([ledger_id for ledger_id, _ in ledgers])
+        readings = cluster.bookkeeper.catalog.read_many([ledger_id for ledger_id, _ in ledgers])
         if left := sum(not isinstance(reading, AbsentLedger) for reading in readings):
             raise RuntimeError(f"{left} of {len(ledgers)} ledgers are still there")

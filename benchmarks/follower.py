@@ -21,8 +21,8 @@ from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.streams.supervisor import Pulse
-from bookwarden.wiring.following import FollowContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.following import dropped_ledgers_of
 
 _LOOK_SECONDS = 0.02
 
@@ -33,30 +33,30 @@ def main(settings_file: str) -> None:
     settings = load_settings(settings_file)
     with (
         follow_session(settings) as spark,
-        MetadataContext(settings) as metadata,
+        Cluster(settings) as cluster,
     ):
         _report({"ready": True})
         nodes = FollowedNodes(int(settings.follow.grace_seconds * 1000))
         state = KeptState(settings.follow.checkpoint)
         record = FollowRecord(settings, nodes, state)
-        with FollowContext(settings, metadata, nodes, partial(read_now, metadata.stores), record.keep) as context:
-            query = ReferenceChanges(spark, settings, Pulse(), FollowMetrics(), context.dropped)
-            running = None
-            for order in sys.stdin:
-                started = time.monotonic()
-                word, _, number = order.strip().partition(" ")
-                if word == "follow":
-                    state.load(nodes, {url: url for url in settings.metadata_store.urls})
-                    known = time.monotonic() - started
-                    running = query.start()
-                    _wait(lambda: bool(nodes.listed))
-                    seconds = time.monotonic() - started
-                    _report({"seconds": seconds, "loaded": known, "nodes": len(nodes)})
-                else:
-                    _wait(lambda wanted=int(number): len(nodes.timers) >= wanted)  # type: ignore[misc]  # bound here
-                    _report({"seconds": time.monotonic() - started})
-            if running is not None:
-                running.stop()
+        dropped = dropped_ledgers_of(cluster, nodes, partial(read_now, cluster.stores), record.keep)
+        query = ReferenceChanges(spark, settings, Pulse(), FollowMetrics(), dropped)
+        running = None
+        for order in sys.stdin:
+            started = time.monotonic()
+            word, _, number = order.strip().partition(" ")
+            if word == "follow":
+                state.load(nodes, {url: url for url in settings.metadata_store.urls})
+                known = time.monotonic() - started
+                running = query.start()
+                _wait(lambda: bool(nodes.listed))
+                seconds = time.monotonic() - started
+                _report({"seconds": seconds, "loaded": known, "nodes": len(nodes)})
+            else:
+                _wait(lambda wanted=int(number): len(nodes.timers) >= wanted)  # type: ignore[misc]  # bound here
+                _report({"seconds": time.monotonic() - started})
+        if running is not None:
+            running.stop()
 
 
 def _wait(is_done: Callable[[], bool]) -> None:

@@ -35,8 +35,8 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import policy_of
-from bookwarden.wiring.metadata import MetadataContext
 
 COUNT = 20_000
 ROUNDS = 9
@@ -87,18 +87,18 @@ def run(options: Options) -> None:
     with running_site() as site:
         population = Population(site, max(count // LEDGERS_PER_TOPIC, 1))
         population.create_holders()
-        with MetadataContext(site.settings) as metadata:
+        with Cluster(site.settings) as opened:
             say("warming up")
             folder = Path(site.settings.sweep.journal)
             journal = FileJournal(folder)
             for warming in (journal, NoJournal()):
-                _swept(site, metadata, warming, population.create_ledgers(count // 4))
+                _swept(site, opened, warming, population.create_ledgers(count // 4))
             ours, peer = list[float](), list[float]()
             for number in range(rounds):
                 # Taking turns at being first: whatever grows in the server is shared.
                 turns = (journal, None) if number % 2 else (None, journal)
                 for turn in turns:
-                    rate = count / _swept(site, metadata, turn or NoJournal(), population.create_ledgers(count))
+                    rate = count / _swept(site, opened, turn or NoJournal(), population.create_ledgers(count))
                     (ours if turn else peer).append(rate)
                 say(f"round {number + 1} of {rounds}: without {peer[-1]:,.0f}, with journal {ours[-1]:,.0f} ledgers/s")
             journal.close()
@@ -114,9 +114,11 @@ def _results(ours: Sequence[float], peer: Sequence[float], folder: Path, count: 
     ]
 
 
-def _swept(site: Site, metadata: MetadataContext, journal: Journal, marks: Sequence[PendingDeletion]) -> float:
+def _swept(site: Site, opened: Cluster, journal: Journal, marks: Sequence[PendingDeletion]) -> float:
     limits = SweepLimits(site.settings.sweep.ledgers_per_step)
-    sweep = plain_sweep(metadata.catalog, metadata.references, journal, policy_of(site.settings.deletion), limits)
+    sweep = plain_sweep(
+        opened.bookkeeper.catalog, opened.references.live, journal, policy_of(site.settings.deletion), limits
+    )
     now_ms = int(time.time() * 1000)
     received = [
         ReceivedMark("topic", f"1:{number}:0", None, b"", {}, now_ms, mark=mark) for number, mark in enumerate(marks)

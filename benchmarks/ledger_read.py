@@ -14,7 +14,7 @@ from benchmarks.options import Options
 from benchmarks.results import compared, publish, say
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
 from bookwarden.ledgers.metadata import StoredLedger
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 COUNT = 100_000
 _SIZE = 1024
@@ -26,21 +26,21 @@ def run(options: Options) -> None:
     with (
         running_site() as site,
         java_peer("LedgerPeer.java", [f"metadata-store:{site.cluster.store_url}"]) as peer,
-        MetadataContext(site.settings) as metadata,
+        Cluster(site.settings) as cluster,
     ):
         say(f"writing a ledger of {count:,} entries of {_SIZE} bytes")
         ledger_id = int(peer.ask(f"write {count} {_SIZE}"))
-        (ledger,) = metadata.catalog.read_many([ledger_id])
+        (ledger,) = cluster.bookkeeper.catalog.read_many([ledger_id])
         assert isinstance(ledger, StoredLedger)
         say("warming up")
         for _ in range(3):
             _read_in_java(peer, ledger_id, count)
-        _read(metadata, ledger, count)
+        _read(cluster, ledger, count)
         ours, cpu, java = [], [], []
         for number in range(1, rounds + 1):
             java.append(_read_in_java(peer, ledger_id, count))
             used = time.process_time()
-            ours.append(_read(metadata, ledger, count))
+            ours.append(_read(cluster, ledger, count))
             cpu.append((time.process_time() - used) / count * 1e6)
             say(
                 f"round {number} of {rounds}: Java {java[-1]:,.0f}, ours {ours[-1]:,.0f} entries/s, {cpu[-1]:.1f} us "
@@ -52,10 +52,10 @@ def run(options: Options) -> None:
         )
 
 
-def _read(metadata: MetadataContext, ledger: StoredLedger, count: int) -> float:
+def _read(cluster: Cluster, ledger: StoredLedger, count: int) -> float:
     """Read the ledger; return the entries a second."""
     started, size = time.monotonic(), 0
-    for entry in open_ledger(ledger, metadata.bookies).read():
+    for entry in open_ledger(ledger, cluster.bookkeeper.bookies).read():
         size += len(entry.payload)
     _check(size, count)
     return count / (time.monotonic() - started)

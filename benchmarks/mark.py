@@ -20,7 +20,8 @@ from benchmarks.results import compared, publish, say
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.wire.avro import PendingDeletionCodec
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 from bookwarden.wiring.pulsar import connection_of
 
 COUNT = 100_000
@@ -35,7 +36,8 @@ def run(options: Options) -> None:
     with running_site() as site:
         site.admin.put("/persistent/public/default/bare/partitions", 4)
         ours, peer, cpu = [], [], []
-        with PhaseOneContext(site.settings) as phase_one:
+        with Cluster(site.settings) as cluster:
+            phase_one = PhaseOne(cluster)
             say("warming up")
             phase_one.marker.mark(marks[: count // 10])
             for number in range(1, rounds + 1):

@@ -16,7 +16,7 @@ from bookwarden.config import load_settings
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 
 COUNT = 38_000
 _TOPICS = {"half": "public/default/persistent/half", "whole": "public/default/persistent/whole"}
@@ -51,11 +51,11 @@ def _look_up(store: LoneStore, topic: str, count: int) -> float:
     """Look for the ledgers, then for the place that names them; return the references a second."""
     path, kind = f"/managed-ledgers/{topic}", PlaceKind.MANAGED_LEDGER.value
     references = [ListedReference(10**6 + ledger_id, kind, topic, topic, path, store.url) for ledger_id in range(count)]
-    with ScanContext(load_settings(store.settings_file)) as context:
+    with ScanSources(load_settings(store.settings_file)) as context:
         started = time.monotonic()
         for at in range(0, count, 1_000):
             ids = [one.ledger_id for one in references[at : at + 1_000] if one.ledger_id is not None]
-            context.metadata.catalog.read_many(ids)
+            context.cluster.bookkeeper.catalog.read_many(ids)
         if len(context.still_named(references)) != count:
             raise RuntimeError("a place no longer names its ledgers")
         return count / (time.monotonic() - started)

@@ -19,7 +19,8 @@ from benchmarks.options import Options
 from benchmarks.results import Result, publish, say
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 
 _PROGRAM = (sys.executable, "-m", "bookwarden.cli")
 _HELP = ("mark topic", "sweep", "orphans scan", "undo", "bookie-clusters switch", "cluster-migration preflight", "demo")
@@ -47,7 +48,8 @@ def run(options: Options) -> None:
 
 def _mark(site: Site) -> None:
     holder = ManagedLedgerHolder("public/default/persistent/gone")
-    with PhaseOneContext(site.settings) as phase_one:
+    with Cluster(site.settings) as opened:
+        phase_one = PhaseOne(opened)
         phase_one.marker.mark([mark_of_holder(_LEDGER, holder, "trimmed")])
 
 

@@ -17,9 +17,8 @@ from benchmarks.processes import SweepProcess, Usage, measured, sweep_process
 from benchmarks.results import Result, compared, publish, say
 from bookwarden.ledgers.metadata import DeleteResult, StoredLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.wiring.deletion import PhaseOneContext
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import marker_of
 
 COUNT = 200_000
 LEDGERS_PER_TOPIC = 100
@@ -59,8 +58,8 @@ def _results(ours: Sequence[float], peer: Sequence[float], usages: Sequence[Usag
 
 
 def _swept(site: Site, marks: list[PendingDeletion], process: SweepProcess, usages: list[Usage]) -> float:
-    with PhaseOneContext(site.settings) as phase_one:
-        report = phase_one.marker.mark(marks)
+    with Cluster(site.settings) as cluster:
+        report = marker_of(cluster).mark(marks)
     if report.failed:
         raise RuntimeError(f"{len(report.failed)} marks were not sent: {report.failed[0].failure}")
     with measured(process.pid, usages):
@@ -70,11 +69,11 @@ def _swept(site: Site, marks: list[PendingDeletion], process: SweepProcess, usag
 
 
 def _require_done(site: Site, marks: Sequence[PendingDeletion]) -> None:
-    with MetadataContext(site.settings) as metadata:
-        behind = TopicsContext(site.settings, metadata.admin).entries().values()
+    with Cluster(site.settings) as cluster:
+        behind = cluster.deletion_topics.entries().values()
         if backlog := sum(entries for entries, _ in behind):
             raise RuntimeError(f"{backlog} entries were not acknowledged")
-        readings = metadata.catalog.read_many([mark.ledger_id for mark in marks])
+        readings = cluster.bookkeeper.catalog.read_many([mark.ledger_id for mark in marks])
     if left := sum(isinstance(reading, StoredLedger) for reading in readings):
         raise RuntimeError(f"{left} ledgers are still there")
 
@@ -82,20 +81,20 @@ def _require_done(site: Site, marks: Sequence[PendingDeletion]) -> None:
 def _store_alone(site: Site, marks: Sequence[PendingDeletion]) -> float:
     step = site.settings.sweep.ledgers_per_step
     ordered = sorted(marks, key=lambda mark: mark.topic_name)
-    with MetadataContext(site.settings) as metadata:
+    with Cluster(site.settings) as cluster:
         # The layout is read once, before the clock runs.
-        metadata.catalog.paths_of(0)
+        cluster.bookkeeper.catalog.paths_of(0)
         started = time.monotonic()
         for start in range(0, len(ordered), step):
-            _delete(metadata, ordered[start : start + step])
+            _delete(cluster, ordered[start : start + step])
         return time.monotonic() - started
 
 
-def _delete(metadata: MetadataContext, marks: Sequence[PendingDeletion]) -> None:
-    readings = metadata.catalog.read_many([mark.ledger_id for mark in marks])
-    metadata.references.read(list({mark.holder() for mark in marks}))
+def _delete(cluster: Cluster, marks: Sequence[PendingDeletion]) -> None:
+    readings = cluster.bookkeeper.catalog.read_many([mark.ledger_id for mark in marks])
+    cluster.references.live.read(list({mark.holder() for mark in marks}))
     stored = [reading for reading in readings if isinstance(reading, StoredLedger)]
-    results = metadata.catalog.delete_many(stored)
+    results = cluster.bookkeeper.catalog.delete_many(stored)
     if results.count(DeleteResult.DELETED) != len(marks):
         raise RuntimeError("the metadata store alone did not delete every ledger")
 

@@ -15,7 +15,7 @@ from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import Settings
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
 
 
 def main() -> int:
@@ -50,8 +50,8 @@ def main() -> int:
             resume=given.resume,
             verify=given.verify,
         )
-        with RegistryContext(settings) as context:
-            report = run_build(context, request, say=logging.info)
+        with Cluster(settings) as cluster:
+            report = run_build(cluster, request, say=logging.info)
         for one in report.staying:
             logging.warning("%d %s, of %s: %s", one.ledger_id, one.outcome.value, one.holder or one.kind, one.reason)
         for outcome in dict.fromkeys(one.outcome for one in report.staying):

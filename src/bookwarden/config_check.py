@@ -58,10 +58,10 @@ from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import is_same_store
 from bookwarden.preflight import write_into
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.bookkeeper import bookie_options_of
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.cluster_migration import settings_of_side
 from bookwarden.wiring.journal import journal_objects_of
-from bookwarden.wiring.metadata import MetadataContext, bookie_options_of
 from bookwarden.wiring.offload import allowed_store
 from bookwarden.wiring.pulsar import admin_of, connection_of
 from bookwarden.wiring.roots import roots_proof_of
@@ -221,22 +221,22 @@ def _targets_behind(settings: Settings) -> list[Target]:
             "docs/sweep.md, 'What it proves before its first batch'",
         )
     ]
-    with RegistryContext(settings) as context:
+    with Cluster(settings) as cluster:
         try:
-            found = context.registry.read()
+            found = cluster.registry.read()
         except BookwardenError as error:
             failed = fails(str(error), "docs/bookie-clusters.md")
             return [*targets, Target("registered bookie clusters", lambda: [failed], "")]
-        for cluster in () if found is None else found.registry.clusters.values():
-            place = context.registry.place_of(cluster)
-            name = f"bookie cluster {cluster.name}"
+        for known in () if found is None else found.registry.clusters.values():
+            place = cluster.registry.place_of(known)
+            name = f"bookie cluster {known.name}"
             targets += [
                 Target(
                     name,
                     partial(_look_at_ledgers, settings.metadata_store, place, own=False),
                     f"{_STORE_ADVICE}; docs/bookie-clusters.md",
                 ),
-                _bookies_target(f"bookies of {cluster.name}", settings, place),
+                _bookies_target(f"bookies of {known.name}", settings, place),
             ]
     return targets
 
@@ -381,8 +381,8 @@ def _look_at_bookies(settings: Settings, place: LedgersRoot) -> Iterator[Found]:
 
 
 def _prove_roots(settings: Settings) -> Iterator[Found]:
-    with MetadataContext(settings) as metadata:
-        notes = roots_proof_of(settings.metadata_store, metadata).require()
+    with Cluster(settings) as cluster:
+        notes = roots_proof_of(cluster).require()
     for note in notes:
         yield warns(note, "make sure that this is so")
     if not notes:

@@ -14,9 +14,9 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings, SweepSettings
 from bookwarden.errors import ConfigError, NotFoundError
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.offload import offload_stores_of
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.pulsar import connection_of
 
 _PATIENCE_S = 10
 _PAGE: Final = 4_096
@@ -35,30 +35,29 @@ def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None
             raise NotFoundError(missing)
 
 
-def require_marking(settings: Settings, admin: PulsarAdmin | None = None) -> None:
-    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept; ``admin`` is one open."""
-    with TopicsContext(settings, admin) as topics:
-        require_topics(topics.admin, settings, settings.deletion.topic)
-    _require_service_url(settings)
+def require_marking(cluster: Cluster) -> None:
+    """Raise PulsarError or NotFoundError if marks could not be sent, or would not be kept."""
+    require_topics(cluster.admin, cluster.settings, cluster.settings.deletion.topic)
+    _require_service_url(cluster.settings)
 
 
-def require_sweeping(settings: Settings, metadata: MetadataContext) -> None:
+def require_sweeping(cluster: Cluster) -> None:
     """Raise PulsarError, NotFoundError or StoreError where a broker, a topic or a metadata store is out of reach.
 
     Raises MissingExtraError where the library of an offload store is not installed.
     """
+    settings, deletion = cluster.settings, cluster.settings.deletion
     offload_stores_of(settings.offload).close()
-    deletion = settings.deletion
-    require_topics(metadata.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
+    require_topics(cluster.admin, settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
     _require_service_url(settings)
-    require_stores(metadata)
+    require_stores(cluster)
 
 
-def require_stores(metadata: MetadataContext) -> None:
+def require_stores(cluster: Cluster) -> None:
     """Raise StoreError where a metadata store is out of reach."""
     # This reads the ledgers root as well, where a wrong URL shows.
-    metadata.catalog.read_many([0])
-    for store in metadata.stores.values():
+    cluster.bookkeeper.catalog.read_many([0])
+    for store in cluster.stores.values():
         store.sync()
 
 

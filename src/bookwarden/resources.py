@@ -25,13 +25,13 @@ class Resources:
     def __init__(self) -> None:
         self._opened = ExitStack()
 
-    def _keep(self, thing: CloseableT) -> CloseableT:
+    def keep(self, thing: CloseableT) -> CloseableT:
         """Close this one too, before all that were kept earlier; return it."""
         self._opened.callback(thing.close)
         return thing
 
     @contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
+    def closed_on_error(self) -> Iterator[None]:
         """Close what was opened so far when the rest of a constructor fails: its caller has nothing to close."""
         try:
             yield

@@ -22,7 +22,7 @@ from bookwarden.ledgers.custom_metadata import identify_holder
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.demo.census import list_ledger_ids
 from bookwarden_dev.devcluster.cluster import DevCluster
 from bookwarden_dev.devcluster.refusals import Refusals
@@ -52,28 +52,26 @@ class Leak:
 
 
 def make_leaks(
-    cluster: DevCluster, metadata: MetadataContext, say: Callable[[str], None], prepared: Callable[[], object]
+    servers: DevCluster, cluster: Cluster, say: Callable[[str], None], prepared: Callable[[], object]
 ) -> list[Leak]:
     """Make a leak of each kind, in a new namespace; the cluster's broker is killed and started again for it.
 
     ``prepared`` is called while everything is still healthy. The cluster keeps its metadata in ZooKeeper, and runs.
     Raises ServerError where a leak does not come about.
     """
-    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
-        return _Leaking(cluster, metadata, admin, say).run(prepared)
+    with closing(PulsarAdmin(servers.connection(), timeout_s=60)) as admin:
+        return _Leaking(servers, cluster, admin, say).run(prepared)
 
 
 class _Leaking:
     """One run: healthy topics first, then all that goes wrong in one life of the broker."""
 
-    def __init__(
-        self, cluster: DevCluster, metadata: MetadataContext, admin: PulsarAdmin, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, servers: DevCluster, cluster: Cluster, admin: PulsarAdmin, say: Callable[[str], None]) -> None:
+        self._servers = servers
         self._cluster = cluster
-        self._metadata = metadata
         self._admin = admin
         self._say = say
-        self._nodes = ManagedLedgers(metadata.store)
+        self._nodes = ManagedLedgers(cluster.store)
         self._namespace = self._new_namespace()
         names = {kind: f"persistent://{self._namespace}/{kind}" for kind in _HOW}
         self._topics: Mapping[str, str] = names
@@ -88,7 +86,7 @@ class _Leaking:
         schema = self._stored_of(SchemaHolder(self._schema_id))
         unlisted = self._stored_of(self._holder("unlisted"))
         prepared()
-        with closing(Refusals(self._cluster.store_url)) as refusals:
+        with closing(Refusals(self._servers.store_url)) as refusals:
             for folder in {ledger_path("/ledgers", one).rpartition("/")[0] for one in (*trimmed, *topic, cursor)}:
                 refusals.deletes_in(folder)
             self._say(
@@ -99,10 +97,10 @@ class _Leaking:
             self._lose_schema_version(refusals)
             self._lose_new_ledger(refusals, unlisted)
             self._say("killing the broker before it can try again")
-            self._cluster.broker.kill()
+            self._servers.broker.kill()
         self._remove_node("topic")
         self._say("starting the broker")
-        self._cluster.broker.start()
+        self._servers.broker.start()
         self._until("a schema's new version", self._register_again)
         self._until("the topic whose list could not be updated", self._load)
         found = {
@@ -127,7 +125,7 @@ class _Leaking:
         return namespace
 
     def _fill(self) -> None:
-        with closing(self._cluster.connection().client()) as client:
+        with closing(self._servers.connection().client()) as client:
             client.subscribe(self._topics["cursor"], _SUBSCRIPTION)
             for topic in self._topics.values():
                 producer = client.create_producer(topic, batching_enabled=False)
@@ -138,7 +136,7 @@ class _Leaking:
         self._admin.put(f"{topic_path(self._topics['unlisted'])}/unload")
         for _ in range(2):
             self._admin.put(f"{topic_path(self._topics['trim'])}/unload")
-            with closing(self._cluster.connection().client()) as client:
+            with closing(self._servers.connection().client()) as client:
                 client.create_producer(self._topics["trim"]).send(b"one more")
         self._admin.post(f"{topic_path(self._topics['cursor'])}/subscription/{_SUBSCRIPTION}/skip/2")
         self._register("one")
@@ -227,8 +225,8 @@ class _Leaking:
         return set(found.locator.ledger_ids) if found else set()
 
     def _stored_of(self, holder: Holder) -> set[int]:
-        self._metadata.store.sync()
-        readings = self._metadata.catalog.read_many(list_ledger_ids(self._metadata.store))
+        self._cluster.store.sync()
+        readings = self._cluster.bookkeeper.catalog.read_many(list_ledger_ids(self._cluster.store))
         return {
             one.ledger_id
             for one in readings
@@ -239,7 +237,7 @@ class _Leaking:
         deadline = time.monotonic() + _WAIT_S
         while not condition():
             if time.monotonic() > deadline:
-                raise ServerError(f"waited {_WAIT_S:.0f} s in vain for {what}: see the logs in {self._cluster.home}")
+                raise ServerError(f"waited {_WAIT_S:.0f} s in vain for {what}: see the logs in {self._servers.home}")
             time.sleep(_POLL_S)
 
 

@@ -13,7 +13,7 @@ from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from contract.conftest import StoreMaker
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import Population
@@ -58,9 +58,15 @@ def test_a_ledger_that_is_named_between_check_and_delete_stays(
         }
     )
     recorder = Interrupted(lambda: pulsar.names(holder, [1]))
-    with MetadataContext(settings) as metadata:
+    with Cluster(settings) as cluster:
         sweep = sweep_with(
-            metadata.catalog, metadata.references, recorder, recorder, POLICY, SweepLimits(), clock=lambda: NOW
+            cluster.bookkeeper.catalog,
+            cluster.references.live,
+            recorder,
+            recorder,
+            POLICY,
+            SweepLimits(),
+            clock=lambda: NOW,
         )
         rows = [row for rows in sweep.process([mark(1, holder), mark(2, INVOICES)], "q/0") for row in rows]
     assert {row.ledger_id: row.outcome for row in rows} == {1: Outcome.RETRY, 2: Outcome.DELETED}

@@ -22,7 +22,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.metadata_tree import remove_tree
@@ -138,8 +138,8 @@ def test_with_a_registry_ids_are_counted_where_it_says(moved: Moved) -> None:
 def test_the_sweep_deletes_nothing_until_the_counter_has_passed_the_ledgers_and_then_goes_on(moved: Moved) -> None:
     holder = ManagedLedgerHolder("t/n/persistent/moved")
     settings = load_settings(overrides={"metadata_store.urls": json.dumps([moved.source_url])})
-    with MetadataContext(settings) as metadata:
-        site = SweptStore(metadata.store, ids=metadata.ids)
+    with Cluster(settings) as cluster:
+        site = SweptStore(cluster.store, ids=cluster.bookkeeper.ids)
         try:
             site.ledgers(holder, 12, 39)
             site.population.names(holder, [39])

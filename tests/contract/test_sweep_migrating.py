@@ -26,7 +26,7 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.oxia.store import OxiaStore
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.stores import open_metadata_store
 from bookwarden_dev.devcluster.servers.oxia import OxiaServer
 from contract.conftest import OxiaStoreMaker, StoreMaker
@@ -86,17 +86,17 @@ class Task:
     """What a task of a sweep has."""
 
     def __init__(self, settings: Settings, *, one_of_many: bool) -> None:
-        self.metadata = MetadataContext(settings, one_of_many=one_of_many)
+        self.opened = Cluster(settings, one_of_many=one_of_many)
         self.recorder = Recorder()
         self.sweep = sweep_with(
-            self.metadata.catalog,
-            MetadataReferences(list(self.metadata.stores.values())),
+            self.opened.bookkeeper.catalog,
+            MetadataReferences(list(self.opened.stores.values())),
             self.recorder,
             self.recorder,
             POLICY,
             SweepLimits(200, max_unreachable=30),
-            migrations=self.metadata.migrations,
-            ids=self.metadata.ids,
+            migrations=self.opened.migrations,
+            ids=self.opened.bookkeeper.ids,
             clock=lambda: NOW,
         )
 
@@ -114,7 +114,7 @@ def task(migration: Migration) -> Iterator[Callable[..., Task]]:
 
     yield make
     for each in made:
-        each.metadata.close()
+        each.opened.close()
 
 
 class UnderWay:

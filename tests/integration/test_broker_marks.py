@@ -24,7 +24,7 @@ from bookwarden.wire.broker_marks import (
     OUTBOX_ROOT,
 )
 from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import consume, marking, outbox, received, release, run
@@ -111,7 +111,8 @@ def test_a_killed_broker_leaks_nothing(
     site.create_topics()
     with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
         acknowledge_each(admin, namespace)
-    with TopicsContext(site.settings) as topics:
+    with Cluster(site.settings) as opened:
+        topics = opened.deletion_topics
         assert topics.publish().state == "created"
     with (
         SweepingSite(site.settings) as swept,
@@ -201,7 +202,7 @@ def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
         closing(keeping.connection().client()) as client,
         SweepingSite(site.settings) as swept,
         closing(open_store(keeping.store_url)) as store,
-        TopicsContext(site.settings) as topics,
+        Cluster(site.settings) as opened,
     ):
         client.subscribe(topic, "sub").close()
         send(client, topic, 2 * ENTRIES_PER_LEDGER)
@@ -210,7 +211,7 @@ def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
         dropped = min(eventually(lambda: before - set(listed(swept, topic)), 60))
         in_flight, neither = (mark_of_holder(number, holder, "follow") for number in (10**9, 10**9 + 1))
         site.mark(in_flight)
-        brokers = BrokersThatMark({keeping.store_url: store}, lambda: topics)
+        brokers = BrokersThatMark({keeping.store_url: store}, lambda: opened.deletion_topics)
         assert set(brokers.roots()) == {keeping.store_url}
         in_outbox = mark_of_holder(dropped, holder, "follow")
         assert brokers.doubles([in_outbox, in_flight, neither]) == {in_outbox.request, in_flight.request}

@@ -83,7 +83,7 @@ def _cursor_ledgers_of_deletion_topic(at: MarkingGround) -> set[int]:
     found: set[int] = set()
     for partition in range(PARTITIONS):
         holder = managed_ledger_of(f"{deletion.topic}-partition-{partition}")
-        found |= ManagedLedgers(at.swept.metadata.store).cursors(holder)[deletion.subscription].info.ledger_ids
+        found |= ManagedLedgers(at.swept.opened.store).cursors(holder)[deletion.subscription].info.ledger_ids
     return found
 
 
@@ -97,7 +97,7 @@ def test_buckets_of_delayed_messages_are_left_to_the_sweep(
         send(client, topic, 25, deliver_after=timedelta(hours=1))
 
         def buckets() -> frozenset[int]:
-            cursors = ManagedLedgers(at.swept.metadata.store).cursors(managed_ledger_of(topic))
+            cursors = ManagedLedgers(at.swept.opened.store).cursors(managed_ledger_of(topic))
             return cursors["sub"].info.delayed_bucket_ids
 
         def cleared() -> bool:
@@ -113,7 +113,7 @@ def test_buckets_of_delayed_messages_are_left_to_the_sweep(
         # It clears the delayed messages: their ledgers go before they leave the cursor's node.
         eventually(cleared, 30)
         at.admin.delete(f"{topic_path(topic)}/subscription/sub?force=true")
-        eventually(lambda: not ManagedLedgers(at.swept.metadata.store).cursors(managed_ledger_of(topic)), 30)
+        eventually(lambda: not ManagedLedgers(at.swept.opened.store).cursors(managed_ledger_of(topic)), 30)
         assert all(at.swept.exists(ledger_id) for ledger_id in made)
         marks = received(at.connection, at.site, set(made))
         kinds = {mark.component for mark in marks if mark.ledger_id in made}

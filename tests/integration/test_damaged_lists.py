@@ -26,7 +26,7 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb.managed_ledger_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.orphan_grounds import Grounds
@@ -61,8 +61,8 @@ def ground(
     settings = SETTINGS | {"orphans.folder": str(tmp_path / "orphans")}
     site = DeletionSite.of(pulsar_cluster, namespace, tmp_path / "site", overrides=settings)
     with (
-        MetadataContext(site.settings) as metadata,
-        closing(Grounds(pulsar_cluster, metadata, lambda: make_namespace(pulsar_cluster))) as grounds,
+        Cluster(site.settings) as opened,
+        closing(Grounds(pulsar_cluster, opened, lambda: make_namespace(pulsar_cluster))) as grounds,
     ):
         site.create_topics()
         yield Ground(grounds, site)
@@ -176,7 +176,7 @@ class Damaged:
 
     def __init__(self, grounds: Grounds, topic: str) -> None:
         self.topic = topic
-        self._store = grounds.metadata.store
+        self._store = grounds.opened.store
         self.path = f"/managed-ledgers/{TopicName.parse(topic).managed_ledger}"
         grounds.send(topic, MESSAGES)
         self.listed = grounds.ledgers_of(topic)

@@ -28,7 +28,8 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.wire.cursor import decode_position_info
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
 from servers.broker_claims import assert_every_claimed_ledger_is_found
@@ -106,7 +107,7 @@ def test_a_ledger_that_only_the_shadow_lists_is_kept_until_the_shadow_drops_it(
     admin.delete(f"{topic_path(source)}/shadowTopics")
     admin.put(f"{topic_path(copy)}/unload")
     admin.put(f"{topic_path(source)}/unload")
-    managed_ledgers = ManagedLedgers(site.metadata.store)
+    managed_ledgers = ManagedLedgers(site.opened.store)
     read = managed_ledgers.read(holder.name)
     assert read is not None
     managed_ledgers.remove_ledgers(read, [first])
@@ -125,7 +126,7 @@ def test_a_ledger_that_only_the_shadow_lists_is_kept_until_the_shadow_drops_it(
 
 
 def recorded_in_node(site: SweepingSite, topic: str) -> int | None:
-    cursor = ManagedLedgers(site.metadata.store).cursors(managed_ledger_of(topic))["__compaction"]
+    cursor = ManagedLedgers(site.opened.store).cursors(managed_ledger_of(topic))["__compaction"]
     return cursor.info.compacted_ledger_id
 
 
@@ -138,7 +139,7 @@ def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
     first = compact(admin, topic)
     leaked = site.stored(first)
     assert leaked.metadata.custom["component"] == b"compacted-ledger"
-    assert [mark.holder() for mark in marks_of_ids(site.metadata.catalog, [first])] == [holder]
+    assert [mark.holder() for mark in marks_of_ids(site.opened.bookkeeper.catalog, [first])] == [holder]
     row = site.outcome(first, holder)
     assert (row.outcome, row.component) == (Outcome.STILL_REFERENCED, "COMPACTED_LEDGER")
     # An unload writes the first one into the node, where it stays when the cursor gets a ledger of its own.
@@ -148,24 +149,26 @@ def test_the_compacted_ledger_in_use_is_kept_and_the_one_before_is_swept(
     second = compact(admin, topic)
     eventually(lambda: not site.exists(first))
     # The truth is in the last entry of the cursor's ledger; the node has that of the cursor's last switch.
-    cursor = ManagedLedgers(site.metadata.store).cursors(holder.managed_ledger)["__compaction"].info
+    cursor = ManagedLedgers(site.opened.store).cursors(holder.managed_ledger)["__compaction"].info
     assert cursor.cursors_ledger_id is not None
     assert cursor.compacted_ledger_id == first
-    entry = LastEntries(site.metadata.catalog, lambda: site.metadata.bookies).last_entry(cursor.cursors_ledger_id)
+    entry = LastEntries(site.opened.bookkeeper.catalog, lambda: site.opened.bookkeeper.bookies).last_entry(
+        cursor.cursors_ledger_id
+    )
     assert entry is not None
     assert decode_position_info(entry).compacted_ledger_id == second
     assert {named.place.kind for named in site.explain(second).everywhere or ()} >= {PlaceKind.COMPACTED_NOW}
     site.put_back(leaked)
     # To a scan the node calls it deleted, so that it was left behind; the one in use is named by the entry.
-    pieces = ReferencePieces(site.metadata.stores, site.metadata.last_entries)
+    pieces = ReferencePieces(site.opened.stores, site.opened.bookkeeper.last_entries)
     said = [row for piece in pieces.pieces() for row in pieces.read(piece).rows]
     assert [row.gone for row in said if row.ledger_id == first] == [True]
     assert [row.gone for row in said if row.ledger_id == second] == [False]
-    without_brokers = MetadataReferences([site.metadata.store]).read([holder])[holder]
+    without_brokers = MetadataReferences([site.opened.store]).read([holder])[holder]
     assert isinstance(without_brokers, LiveReferences)
     assert without_brokers.unnamed_use is not None
     assert not without_brokers.unnamed_use.rules_out(first, 0, unchanged=True)
-    rows = site.sweep(*marks_of_ids(site.metadata.catalog, [first, second]))
+    rows = site.sweep(*marks_of_ids(site.opened.bookkeeper.catalog, [first, second]))
     assert [row.outcome for row in rows] == [Outcome.DELETED, Outcome.STILL_REFERENCED]
     assert (site.exists(first), site.exists(second)) == (False, True)
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
@@ -208,7 +211,7 @@ def test_the_ledger_of_a_compaction_under_way_is_kept_though_nothing_names_it(
         running = eventually(written_now, 120)
         with pulsar_cluster.bookie.paused():
             assert dry.stored(running.ledger_id).metadata.state is LedgerState.OPEN, "the compaction was too fast"
-            rows = dry.sweep(*marks_of_ids(dry.metadata.catalog, [running.ledger_id, earlier]))
+            rows = dry.sweep(*marks_of_ids(dry.opened.bookkeeper.catalog, [running.ledger_id, earlier]))
             assert admin.get_json(f"{topic_path(topic)}/compaction")["status"] == "RUNNING"
     assert [row.outcome for row in rows] == [Outcome.WAITING, Outcome.STILL_REFERENCED]
     assert "under way" in rows[0].reason
@@ -228,7 +231,8 @@ def test_deleting_a_topic_marks_its_compacted_ledger_and_the_sweep_deletes_what_
     send_keyed(client, topic, 12)
     compacted = compact(admin, topic)
     leaked = site.stored(compacted)
-    with PhaseOneContext(deletion_site.settings) as phase_one:
+    with Cluster(deletion_site.settings) as cluster:
+        phase_one = PhaseOne(cluster)
         result = phase_one.removal.plan_topic(topic).carry_out()
     assert result.done, result.problem
     (mark,) = [mark for mark in result.plan.marks if mark.component is LedgerComponent.COMPACTED_LEDGER]
@@ -252,30 +256,31 @@ def test_a_bucket_is_kept_while_it_is_named_or_may_be_in_use_from_memory(
     send(client, topic, 25, deliver_after=timedelta(hours=1))
 
     def named() -> list[int]:
-        cursors = ManagedLedgers(site.metadata.store).cursors(holder.managed_ledger)
+        cursors = ManagedLedgers(site.opened.store).cursors(holder.managed_ledger)
         return sorted(cursors["my+sub"].info.delayed_bucket_ids)
 
     bucket = eventually(named, 60)[0]
     real = site.stored(bucket)
-    assert [mark.holder() for mark in marks_of_ids(site.metadata.catalog, [bucket])] == [holder]
+    assert [mark.holder() for mark in marks_of_ids(site.opened.bookkeeper.catalog, [bucket])] == [holder]
     row = site.outcome(bucket, holder)
     assert (row.outcome, row.component) == (Outcome.STILL_REFERENCED, "DELAYED_INDEX_BUCKET")
     assert {named.place.kind for named in site.explain(bucket).everywhere or ()} == {PlaceKind.BUCKET}
     # Another one of this subscription, whose property was never put: as far as anybody sees, the broker may use it.
     lost = UNUSED + bucket
-    Population(site.metadata.store).tagged_ledger(lost, dict(real.metadata.custom), ctime_ms=None)
+    Population(site.opened.store).tagged_ledger(lost, dict(real.metadata.custom), ctime_ms=None)
     row = site.outcome(lost, holder)
     assert row.outcome is Outcome.WAITING
     assert "from memory" in row.reason
     consumer.close()
-    with PhaseOneContext(deletion_site.settings) as phase_one:
+    with Cluster(deletion_site.settings) as cluster:
+        phase_one = PhaseOne(cluster)
         result = phase_one.removal.plan_subscription(topic, "my sub").carry_out()
     assert result.done, result.problem
     assert bucket in {
         mark.ledger_id for mark in result.plan.marks if mark.component is LedgerComponent.DELAYED_INDEX_BUCKET
     }
     site.put_back(real)
-    rows = site.sweep(*marks_of_ids(site.metadata.catalog, [bucket, lost]))
+    rows = site.sweep(*marks_of_ids(site.opened.bookkeeper.catalog, [bucket, lost]))
     assert [row.outcome for row in rows] == [Outcome.DELETED, Outcome.DELETED]
 
 
@@ -300,7 +305,7 @@ def test_a_restart_of_the_broker_frees_a_bucket_that_nothing_names(
         "pulsar/delayedIndexBucketKey": b"#pulsar.internal.delayed.bucket_1_2",
     }
     lost = UNUSED + 10_000_000 + listed(site, topic)[0]
-    Population(site.metadata.store).tagged_ledger(lost, tags, ctime_ms=None)
+    Population(site.opened.store).tagged_ledger(lost, tags, ctime_ms=None)
     assert site.outcome(lost, holder).outcome is Outcome.WAITING
     # Ownership is made anew, and that alone proves no unload: a split of bundles does so with loaded topics.
     admin.put(f"/namespaces/{namespace}/unload")
@@ -336,14 +341,14 @@ def test_names_of_the_first_version_and_empty_nodes_are_read_from_the_real_store
     tenant, name = namespace.split("/")
     old = ManagedLedgerHolder(f"{tenant}/dev/{name}/persistent/old")
     gone, kept = UNUSED + 20_000_001, UNUSED + 20_000_002
-    population = Population(site.metadata.store)
+    population = Population(site.opened.store)
     population.names(old, [kept])
-    site.metadata.store.create(f"/managed-ledgers/{namespace}/persistent/empty", b"", make_parents=True)
+    site.opened.store.create(f"/managed-ledgers/{namespace}/persistent/empty", b"", make_parents=True)
     for ledger_id in (kept, gone):
         population.ledger(ledger_id, old)
     # What a name computed from the node would be: another topic's, which names nothing.
     assert TopicName.of_managed_ledger(old.name).schema_id == f"{namespace}/old"
-    assert [row.outcome for row in site.sweep(*marks_of_ids(site.metadata.catalog, [kept, gone]))] == [
+    assert [row.outcome for row in site.sweep(*marks_of_ids(site.opened.bookkeeper.catalog, [kept, gone]))] == [
         Outcome.STILL_REFERENCED,
         Outcome.DELETED,
     ]
@@ -355,8 +360,8 @@ def test_metadata_that_is_deleted_and_made_anew_between_read_and_delete_is_kept(
 ) -> None:
     holder = ManagedLedgerHolder(f"{namespace}/persistent/gone")
     ledger_id = UNUSED + 30_000_001
-    path = Population(site.metadata.store).ledger(ledger_id, holder)
-    store, catalog = site.metadata.store, site.metadata.catalog
+    path = Population(site.opened.store).ledger(ledger_id, holder)
+    store, catalog = site.opened.store, site.opened.bookkeeper.catalog
     before = site.stored(ledger_id)
     assert store.delete_many([(path, before.version)])[0].value == "deleted"
     store.create(path, before.raw)
@@ -385,7 +390,7 @@ def test_ledgers_of_logs_are_referenced_whatever_they_say_of_themselves(
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
     index = ReferenceIndex()
-    site.metadata.reference_scan.read_into(index)
+    site.opened.references.pieces.read_into(index)
     assert index.doubts_about(None) == () or all(not doubt.path.startswith("/pulsar/") for doubt in index.doubts)
     named = {
         reference.place.kind: reference

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.waiting import eventually
@@ -51,7 +51,8 @@ def test_ctrl_c_during_the_sends_ends_with_one_line_and_its_exit_code(
     line = [sys.executable, "-c", PROGRAM, "--config", str(settings), "mark", "ledger", "1", "--yes"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            with TopicsContext(site.settings) as topics:
+            with Cluster(site.settings) as opened:
+                topics = opened.deletion_topics
                 eventually(lambda: any(behind.entries for behind in topics.entries().values()), 120)
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=120)

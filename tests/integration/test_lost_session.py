@@ -12,7 +12,8 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.config import load_settings
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.names import TopicName
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 from servers.older_broker import OlderBroker
 from servers.pool import ENTRIES_PER_LEDGER
 from servers.topic_contents import read_back
@@ -37,8 +38,8 @@ def test_a_topic_that_nobody_owns_any_more_may_be_served_still(
             "deletion.dlq_topic": f"persistent://{namespace}/deletion-DLQ",
         }
     )
-    with closing(cluster.connection().client()) as client, PhaseOneContext(settings) as phase_one:
-        store = phase_one.metadata.store
+    with closing(cluster.connection().client()) as client, Cluster(settings) as opened:
+        phase_one, store = PhaseOne(opened), opened.store
         client.subscribe(str(topic), "s")
         producer = client.create_producer(str(topic))
         for number in range(3 * ENTRIES_PER_LEDGER + 1):

@@ -27,8 +27,8 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.wiring.deletion import PhaseOneContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
 from servers.deletion_site import DeletionSite
@@ -56,7 +56,7 @@ class Place:
     cluster: DevCluster
     server: ObjectStore
     site: DeletionSite
-    metadata: MetadataContext
+    opened: Cluster
 
     def topic(self, namespace: str, name: str) -> TopicUnderTest:
         """Make a topic of several ledgers, all but the last offloaded."""
@@ -68,7 +68,7 @@ class Place:
         return topic
 
     def ledgers(self, topic: TopicUnderTest) -> tuple[LedgerInfo, ...]:
-        read = ManagedLedgers(self.metadata.store).read(TopicName.parse(topic.name).managed_ledger)
+        read = ManagedLedgers(self.opened.store).read(TopicName.parse(topic.name).managed_ledger)
         assert read is not None
         return read.info.ledgers
 
@@ -78,7 +78,7 @@ class Place:
         def only_copies() -> bool:
             topic.admin.post(f"{topic_path(topic.name)}/trim")
             ids = [ledger.ledger_id for ledger in self.ledgers(topic)[:-1]]
-            return all(isinstance(found, AbsentLedger) for found in self.metadata.catalog.read_many(ids))
+            return all(isinstance(found, AbsentLedger) for found in self.opened.bookkeeper.catalog.read_many(ids))
 
         eventually(only_copies, 60)
 
@@ -100,7 +100,11 @@ class Place:
     def stored(self, topic: TopicUnderTest) -> set[int]:
         """Say which of the topic's ledgers BookKeeper has, but for the last."""
         ids = [ledger.ledger_id for ledger in self.ledgers(topic)[:-1]]
-        return {found.ledger_id for found in self.metadata.catalog.read_many(ids) if isinstance(found, StoredLedger)}
+        return {
+            found.ledger_id
+            for found in self.opened.bookkeeper.catalog.read_many(ids)
+            if isinstance(found, StoredLedger)
+        }
 
     def run(self, *arguments: str) -> Any:
         """Run a command and return what it says."""
@@ -136,8 +140,8 @@ def place(
     cluster = offloading_cluster
     site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, overrides)
     site.create_topics()
-    with MetadataContext(site.settings) as metadata:
-        yield Place(cluster, object_store, site, metadata)
+    with Cluster(site.settings) as opened:
+        yield Place(cluster, object_store, site, opened)
     offload_proxy.refuse(0, 0, "", "")
 
 
@@ -154,7 +158,8 @@ def test_what_a_crashed_broker_leaves_in_the_store_is_swept_and_what_is_named_re
 
     # The store refuses deletes: the broker updates its metadata all the same, and tries again from memory.
     offload_proxy.refuse(10**9, 403, "AccessDenied", "Access Denied by the test", only="?delete")
-    with PhaseOneContext(place.site.settings) as phase_one:
+    with Cluster(place.site.settings) as opened:
+        phase_one = PhaseOne(opened)
         results = [phase_one.removal.plan_topic(topic.name, force=True).carry_out() for topic in (orders, invoices)]
     assert [result.problem for result in results] == ["", ""]
     planned = [mark for result in results for mark in result.plan.marks]
@@ -208,7 +213,8 @@ def test_copies_that_the_broker_deleted_itself_are_already_gone(
     place: Place, make_namespace: Callable[[DevCluster], str], spark: SparkSession
 ) -> None:
     topic = place.topic(make_namespace(place.cluster), "orders")
-    with PhaseOneContext(place.site.settings) as phase_one:
+    with Cluster(place.site.settings) as opened:
+        phase_one = PhaseOne(opened)
         planned = list(phase_one.removal.plan_topic(topic.name, force=True).carry_out().plan.marks)
     objects = place.objects([mark for mark in planned if mark.ledger_type is LedgerType.OFFLOAD_LEDGER])
     assert len(objects) == 8

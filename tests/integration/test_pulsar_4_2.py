@@ -30,8 +30,9 @@ from bookwarden.java import find_java
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.cluster_migration import BlueGreenContext
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration
+from bookwarden.wiring.deletion import PhaseOne
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.jars import ensure_jars
 from servers.broker_claims import (
@@ -133,11 +134,11 @@ def test_policies_of_topics_are_read_from_the_metadata_store(
     admin.post(f"{topic_path(topic)}/backlogQuota", quota, params={"backlogQuotaType": "destination_storage"})
     admin.post(f"{topic_path(other)}/retention", retention, params={"isGlobal": True})
     # The precheck of a switch asks for these.
-    found = read_topic_quorums(site.metadata.store, cluster.connection(), admin)
+    found = read_topic_quorums(site.opened.store, cluster.connection(), admin)
     assert [one for one in found.asked if namespace in one[0]] == [(topic, (5, 3, 2))]
     assert found.unread == ()
     # The cluster as both sides of a migration: what pre-flight and preparation see of its topics.
-    with BlueGreenContext(of_itself(deletion_site.settings)) as context:
+    with ClusterMigration(of_itself(deletion_site.settings)) as context:
         seen = context.preflight.observe([namespace])
     for side in (seen.blue, seen.green):
         of_side = side.namespaces[namespace]
@@ -157,7 +158,7 @@ def of_itself(settings: Settings) -> Settings:
 
 def used_ledgers(site: SweepingSite, admin: PulsarAdmin, topic: str) -> dict[LedgerComponent, set[int]]:
     """Give the ledgers of a topic, by kind."""
-    cursors = [found.info for found in ManagedLedgers(site.metadata.store).cursors(managed_ledger_of(topic)).values()]
+    cursors = [found.info for found in ManagedLedgers(site.opened.store).cursors(managed_ledger_of(topic)).values()]
     stats = Topics(admin).internal_stats(topic)
     return {
         LedgerComponent.MANAGED_LEDGER: set(listed(site, topic)),
@@ -193,7 +194,7 @@ def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_to
     consumer.close()
     used = used_ledgers(site, admin, topic)
     assert len(used[LedgerComponent.MANAGED_LEDGER]) > 2
-    rows = site.sweep(*marks_of_ids(site.metadata.catalog, sorted(set().union(*used.values()))))
+    rows = site.sweep(*marks_of_ids(site.opened.bookkeeper.catalog, sorted(set().union(*used.values()))))
     assert {row.component: set() for row in rows} == {component.name: set() for component in used}
     assert {row.outcome for row in rows} == {Outcome.STILL_REFERENCED}
     assert {component: places_of(site, ids) for component, ids in used.items()} == {
@@ -206,7 +207,8 @@ def test_ledgers_of_each_kind_are_kept_in_use_and_marked_and_swept_with_their_to
     }
 
     ledgers = {ledger_id: site.stored(ledger_id) for ids in used.values() for ledger_id in ids}
-    with PhaseOneContext(deletion_site.settings) as phase_one:
+    with Cluster(deletion_site.settings) as opened:
+        phase_one = PhaseOne(opened)
         result = phase_one.removal.plan_topic(topic).carry_out()
     assert result.done, result.problem
     assert {(mark.component, mark.ledger_id) for mark in result.plan.marks} == {
@@ -228,7 +230,7 @@ def test_properties_of_a_ledger_are_kept_when_another_ledger_is_taken_from_the_n
     topic = f"persistent://{namespace}/noted"
     retain(admin, namespace)
     send(client, topic, 25)
-    store, managed_ledgers = site.metadata.store, ManagedLedgers(site.metadata.store)
+    store, managed_ledgers = site.opened.store, ManagedLedgers(site.opened.store)
     admin.put(f"{topic_path(topic)}/unload")
     node = managed_ledgers.read(managed_ledger_of(topic))
     assert node is not None

@@ -21,7 +21,8 @@ from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.credentials import broker_credentials
@@ -113,8 +114,9 @@ def is_there(cluster: DevCluster, ledger_id: int) -> bool:
 
 
 def mark_by_library(operator: Operator, ledger_id: int) -> None:
-    with PhaseOneContext(load_settings(operator.file)) as phase_one:
-        report = phase_one.marker.mark(marks_of_ids(phase_one.metadata.catalog, [ledger_id]))
+    with Cluster(load_settings(operator.file)) as opened:
+        phase_one = PhaseOne(opened)
+        report = phase_one.marker.mark(marks_of_ids(phase_one.cluster.bookkeeper.catalog, [ledger_id]))
     assert report.confirmed_ids() == {ledger_id}
 
 

@@ -19,7 +19,7 @@ from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from servers.deletion_site import DeletionSite
 from servers.population import Population
@@ -81,7 +81,8 @@ class Doubtful:
         return float(value)
 
     def on_retry_topic(self) -> int:
-        with TopicsContext(self.site.settings) as topics:
+        with Cluster(self.site.settings) as opened:
+            topics = opened.deletion_topics
             return sum(behind.entries for topic, behind in topics.entries().items() if "-RETRY-" in topic)
 
     def command(self, *arguments: str) -> str:

@@ -17,7 +17,8 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.streams import supervisor
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import PARTITIONS, DeletionSite
 from servers.full_disk import enlarge, small_disk
 from servers.population import Population
@@ -62,7 +63,8 @@ def test_a_stop_while_batches_fail_tells_what_failed_and_what_is_in_flight(
     finally:
         logger.removeHandler(handler)
     assert told.value.exit_code == 15
-    with TopicsContext(site.settings) as topics:
+    with Cluster(site.settings) as cluster:
+        topics = cluster.deletion_topics
         assert topics.in_flight().messages == 2
     assert all(store.get_many(paths))
 

@@ -49,7 +49,7 @@ def test_a_clock_that_runs_ahead_makes_no_young_ledger_old(
     monkeypatch.setattr(time, "time", lambda: real() + 86_400)
     holder = ManagedLedgerHolder(f"{namespace}/persistent/young")
     with SweepingSite(site.settings) as sweeping:
-        Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER, holder)
+        Population(sweeping.opened.bookkeeper.store).ledger(LEDGER, holder)
         row = sweeping.outcome(LEDGER, holder)
         assert row.outcome is Outcome.RETRY
         assert "unlisted_grace_seconds" in row.reason
@@ -58,7 +58,7 @@ def test_a_clock_that_runs_ahead_makes_no_young_ledger_old(
 
 def test_a_mark_of_another_bookie_cluster_is_not_carried_out(sweeping: SweepingSite, namespace: str) -> None:
     holder = ManagedLedgerHolder(f"{namespace}/persistent/elsewhere")
-    Population(sweeping.metadata.bookkeeper_store).ledger(LEDGER + 1, holder)
+    Population(sweeping.opened.bookkeeper.store).ledger(LEDGER + 1, holder)
     mark = replace(mark_of_holder(LEDGER + 1, holder, "test"), bookie_cluster="bk-b")
     (row,) = sweeping.sweep(mark)
     assert row.outcome is Outcome.RETRY

@@ -24,7 +24,8 @@ from bookwarden.ledgers.metadata import LedgerState, Segment
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import ROOT, Population
 from servers.pulsar_topics import not_an_entry, raw_entry, single, unload
@@ -117,7 +118,8 @@ def test_what_fills_a_message_nearly_alone_has_its_letter_and_stops_no_other(
     assert retry.properties["bookwarden.waives"] == "emptied,no such"
     assert site.backlog() == 1
 
-    with TopicsContext(site.settings) as topics:
+    with Cluster(site.settings) as cluster:
+        topics = cluster.deletion_topics
         (letter,) = topics.dead_letters.read()
         assert letter.received.payload == large
         assert (letter.outcome, f"{len(large):,} bytes" in letter.reason) == ("malformed", True)

@@ -27,8 +27,8 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import OrphanApply
 from bookwarden_dev.devcluster import ClusterOptions
 from servers.deletion_site import DeletionSite
 from servers.topic_contents import retain, send
@@ -101,8 +101,8 @@ def site_of(
 def named_by(settings: Settings, root: str) -> dict[PlaceKind, set[int]]:
     """Read which ledgers a root names, by the kinds of their places."""
     index, found = ReferenceIndex(), dict[PlaceKind, set[int]]()
-    with MetadataContext(settings) as metadata:
-        metadata.reference_scan.read_into(index)
+    with Cluster(settings) as opened:
+        opened.references.pieces.read_into(index)
         for ledger_id in range(1_000):
             for reference in index.who_names(ledger_id):
                 if reference.place.root == root:
@@ -111,8 +111,8 @@ def named_by(settings: Settings, root: str) -> dict[PlaceKind, set[int]]:
 
 
 def there(settings: Settings, ledger_ids: set[int]) -> set[int]:
-    with MetadataContext(settings) as metadata:
-        readings = metadata.catalog.read_many(sorted(ledger_ids))
+    with Cluster(settings) as opened:
+        readings = opened.bookkeeper.catalog.read_many(sorted(ledger_ids))
     return {reading.ledger_id for reading in readings if isinstance(reading, StoredLedger)}
 
 
@@ -150,14 +150,16 @@ def test_nothing_of_a_cluster_that_the_settings_do_not_name_is_planned_marked_or
     allowed = [one.name for one in wrong.plan.emptied]
     for execute in (False, True):
         with (
-            OrphanApplyContext(blind.settings, plans_of(blind.settings)) as context,
+            Cluster(blind.settings) as opened,
             pytest.raises(RefusedError, match=evidence),
         ):
-            context.apply.run(wrong.plan.plan_id, execute=execute, allow_emptied=allowed)
+            OrphanApply(opened, plans_of(blind.settings)).ledgers.run(
+                wrong.plan.plan_id, execute=execute, allow_emptied=allowed
+            )
     assert blind.backlog() == 0
 
-    with MetadataContext(blind.settings) as metadata:
-        blind.mark(*marks_of_ids(metadata.catalog, sorted(ledgers & planned)))
+    with Cluster(blind.settings) as opened:
+        blind.mark(*marks_of_ids(opened.bookkeeper.catalog, sorted(ledgers & planned)))
     with pytest.raises(RefusedError, match=evidence):
         run_sweep(spark, blind.settings, once=True)
     assert there(whole.settings, ledgers) == ledgers

@@ -22,8 +22,8 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.wiring.deletion import SweepContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import cluster_to_sweep, sweep_of
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
@@ -80,13 +80,13 @@ class Deleted:
             ReceivedMark("topic", f"1:{number}:0", None, b"", {}, 1, mark=mark_of_holder(ledger_id, holder, "test"))
             for number, ledger_id in enumerate(self.ledgers)
         ]
-        with SweepContext(self.site.settings) as context:
-            return [row.outcome.value for rows in context.sweep.process(marks, RUN) for row in rows]
+        with cluster_to_sweep(self.site.settings) as opened:
+            return [row.outcome.value for rows in sweep_of(opened).process(marks, RUN) for row in rows]
 
     def nodes(self) -> dict[int, bytes]:
-        with MetadataContext(self.site.settings) as metadata:
+        with Cluster(self.site.settings) as opened:
             paths = [ledger_path("/ledgers", ledger_id) for ledger_id in self.ledgers]
-            found = metadata.store.get_many(paths)
+            found = opened.store.get_many(paths)
         return {ledger_id: node.value for ledger_id, node in zip(self.ledgers, found, strict=True) if node}
 
 
@@ -95,8 +95,8 @@ def delete_two_ledgers(cluster: DevCluster, namespace: str, folder: Path) -> Del
     topic = f"persistent://{namespace}/orders"
     _fill(site, topic)
     holder = ManagedLedgerHolder(TopicName.parse(topic).managed_ledger)
-    with MetadataContext(site.settings) as metadata:
-        managed_ledgers = ManagedLedgers(metadata.store)
+    with Cluster(site.settings) as opened:
+        managed_ledgers = ManagedLedgers(opened.store)
         before = managed_ledgers.read(holder.name)
         assert before is not None
         ids = [ledger.ledger_id for ledger in before.info.ledgers][:2]
@@ -148,12 +148,12 @@ def test_deleted_ledgers_come_back_and_are_read_again_by_us_and_by_the_topic(
     assert (explained["outcome"], run["run"]) == ("undone", RUN)
     again = deleted.command("undo", "--ledger", str(deleted.ledgers[0]), "--yes")
     assert again["counts"] == {"restored": 1}
-    with MetadataContext(deleted.site.settings) as metadata:
+    with Cluster(deleted.site.settings) as opened:
         # What an operator would do next, the topic unloaded: list the ledgers again.
-        managed_ledgers = ManagedLedgers(metadata.store)
+        managed_ledgers = ManagedLedgers(opened.store)
         found = managed_ledgers.read(TopicName.parse(deleted.topic).managed_ledger)
         assert found is not None
-        metadata.store.put(found.path, deleted.listed, found.version)
+        opened.store.put(found.path, deleted.listed, found.version)
     client = connection_of(deleted.site.settings.pulsar).client()
     try:
         reader = client.create_reader(deleted.topic, pulsar.MessageId.earliest)
@@ -182,8 +182,8 @@ def test_a_ledger_that_the_bookie_has_collected_is_lost_and_leaves_nothing_behin
 ) -> None:
     cluster = clusters.shared(COLLECTING)
     deleted = delete_two_ledgers(cluster, make_namespace(cluster), tmp_path)
-    with MetadataContext(deleted.site.settings) as metadata:
-        bookie = Bookie(f"127.0.0.1:{cluster.ports.bookie}", metadata.bookies)
+    with Cluster(deleted.site.settings) as opened:
+        bookie = Bookie(f"127.0.0.1:{cluster.ports.bookie}", opened.bookkeeper.bookies)
         eventually(lambda: not any(bookie.holds(deleted.ledgers).values()), 120)
     done = deleted.command("undo", "--run", RUN, "--yes", exit_code=1)
     assert done["counts"] == {"lost": 2}

@@ -62,7 +62,7 @@ def assert_every_claimed_ledger_is_found(
 def unfound(site: SweepingSite, ledger_ids: set[int]) -> list[int]:
     """Return those of the ledgers that exist and that no place in the metadata names."""
     index = ReferenceIndex()
-    site.metadata.reference_scan.read_into(index)
+    site.opened.references.pieces.read_into(index)
     # Whatever brokers of this version have written is understood.
     assert not index.doubts
     unnamed = [ledger_id for ledger_id in ledger_ids if is_referenced(index, ledger_id, None) is not True]

@@ -19,7 +19,8 @@ from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 from servers.deletion_site import DeletionSite
 from servers.in_this_process import RunningDriver
@@ -123,7 +124,8 @@ class Load:
     def in_flight(self) -> int | None:
         """Count what is in flight; None while the servers are still coming back from what the test did to them."""
         try:
-            with TopicsContext(self.site.settings) as topics:
+            with Cluster(self.site.settings) as cluster:
+                topics = cluster.deletion_topics
                 return topics.in_flight().messages
         except PulsarUnavailableError:
             return None

@@ -23,7 +23,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import ClusterOptions
 from servers.deletion_site import DeletionSite
 from servers.metadata_tree import nodes_below
@@ -132,9 +132,7 @@ def received(connection: PulsarConnection, site: DeletionSite, expected: set[int
 
 def ledgers_of(site: SweepingSite, topic: str, *, root: str = "/ledgers") -> dict[int, bool]:
     """Return all ledgers that say that they are of this managed ledger, and whether of one of its cursors."""
-    ids = [
-        number for path in nodes_below(site.metadata.store, root) if (number := ledger_id_of(root, path)) is not None
-    ]
+    ids = [number for path in nodes_below(site.opened.store, root) if (number := ledger_id_of(root, path)) is not None]
     found = site.new_ledgers(ids)
     return {
         ledger.ledger_id: "pulsar/cursor" in ledger.metadata.custom
@@ -164,7 +162,8 @@ class MarkingGround:
         if new:
             site.create_topics()
             acknowledge_each(self.admin, site.namespace)
-        with TopicsContext(site.settings) as topics:
+        with Cluster(site.settings) as opened:
+            topics = opened.deletion_topics
             topics.publish()
         self.swept = SweepingSite(site.settings)
         #: By id: whether it was a cursor's.

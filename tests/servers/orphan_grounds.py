@@ -18,7 +18,7 @@ from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.references import ReferenceIndex
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.demo.census import list_ledger_ids
 from bookwarden_dev.devcluster import DevCluster
 from servers.index_answers import is_referenced
@@ -30,7 +30,7 @@ class Grounds:
     """Where the makers work: a cluster with small ledgers, its metadata, and how to get a fresh namespace."""
 
     cluster: DevCluster
-    metadata: MetadataContext
+    opened: Cluster
     make_namespace: Callable[[], str]
     padding: bytes = bytes(range(256)) * 80
 
@@ -79,7 +79,7 @@ class Grounds:
 
     def ledgers_of(self, topic: str) -> list[int]:
         """List the ledgers that the topic's node names."""
-        read = ManagedLedgers(self.metadata.store).read(TopicName.parse(topic).managed_ledger)
+        read = ManagedLedgers(self.opened.store).read(TopicName.parse(topic).managed_ledger)
         return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
 
     def cursor_ledger(self, cursor: CursorHolder) -> int | None:
@@ -94,8 +94,8 @@ class Grounds:
 
     def stored(self) -> list[tuple[StoredLedger, Holder | None]]:
         """Read all ledgers that have metadata, each with the holder that it names itself."""
-        self.metadata.store.sync()
-        readings = self.metadata.catalog.read_many(list_ledger_ids(self.metadata.store))
+        self.opened.store.sync()
+        readings = self.opened.bookkeeper.catalog.read_many(list_ledger_ids(self.opened.store))
         return [
             (found, identify_holder(found.metadata.custom)) for found in readings if isinstance(found, StoredLedger)
         ]
@@ -107,7 +107,7 @@ class Grounds:
         """Find all ledgers that nothing names, each with its holder."""
         stored = self.stored()
         index = ReferenceIndex()
-        self.metadata.reference_scan.read_into(index)
+        self.opened.references.pieces.read_into(index)
         assert not index.doubts, index.doubts
         return {
             ledger.ledger_id: holder
@@ -117,14 +117,14 @@ class Grounds:
 
     def on_bookie(self, ledger_ids: Collection[int]) -> set[int]:
         """Say which of the ledgers the bookie has the first entry of."""
-        bookie = Bookie(f"127.0.0.1:{self.cluster.ports.bookie}", self.metadata.bookies)
+        bookie = Bookie(f"127.0.0.1:{self.cluster.ports.bookie}", self.opened.bookkeeper.bookies)
         return {number for number, held in bookie.holds(list(ledger_ids)).items() if held}
 
     def close(self) -> None:
         self.admin.close()
 
     def _cursor(self, managed_ledger: str, cursor: str) -> VersionedCursor | None:
-        return ManagedLedgers(self.metadata.store).cursors(managed_ledger).get(cursor)
+        return ManagedLedgers(self.opened.store).cursors(managed_ledger).get(cursor)
 
     def _retain(self, namespace: str, limit: int) -> None:
         policy = {"retentionTimeInMinutes": limit, "retentionSizeInMB": limit}

@@ -182,7 +182,7 @@ class CompactionCutShort(Maker):
         eventually(lambda: self.grounds.on_bookie([self._cut_short.ledger_id]), 60)
 
     def settle(self) -> None:
-        (left,) = self.grounds.metadata.catalog.read_many([self._cut_short.ledger_id])
+        (left,) = self.grounds.opened.bookkeeper.catalog.read_many([self._cut_short.ledger_id])
         assert isinstance(left, StoredLedger)
         assert left.metadata.state is LedgerState.OPEN, "the compaction ended before the broker was killed"
         self.grounds.admin.delete(f"/namespaces/{self.namespace}/dispatchRate")
@@ -306,7 +306,7 @@ class NamespaceDeletedByHalves(Maker):
             # A broker that has just come back may answer that it does not own a bundle yet.
             with suppress(PulsarError):
                 self._delete()
-            return self.grounds.metadata.store.get(f"/managed-ledgers/{self.namespace}/persistent") is None
+            return self.grounds.opened.store.get(f"/managed-ledgers/{self.namespace}/persistent") is None
 
         eventually(deleted, 60)
 
@@ -462,12 +462,12 @@ def make_orphans(makers: Sequence[Maker], prepared: Callable[[], None] = lambda:
 
 def undecided(grounds: Grounds, owners: Mapping[int, Holder | None]) -> list[NodeDoubt]:
     """Find the doubts about nodes that may have lost these ledgers."""
-    metadata = grounds.metadata
-    readings = metadata.catalog.read_many(list(owners))
+    opened = grounds.opened
+    readings = opened.bookkeeper.catalog.read_many(list(owners))
     suspects = [
         Suspect(holder, reading)
         for reading, holder in zip(readings, owners.values(), strict=True)
         if holder is not None and isinstance(reading, StoredLedger)
     ]
-    doubts = metadata.node_check.doubts_now(suspects, metadata.references)
+    doubts = opened.references.node_check.doubts_now(suspects, opened.references.live)
     return [doubt for doubt in doubts if doubt is not None]

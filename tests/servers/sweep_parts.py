@@ -87,7 +87,7 @@ def sweep_with(
     verify_owner: bool = True,
     clock_of: Callable[[str | None], float] | None = None,
 ) -> Sweep:
-    """Sweep with these parts, as `SweepContext` does with those of the settings."""
+    """Sweep with these parts, as `sweep_of` does with those of the settings."""
     clusters = clusters or NoBookieClusters()
     acts = Acts(
         CopyDeleter(copies or OffloadStores(), journal, policy, clock),

@@ -1,4 +1,4 @@
-"""The sweep as a context builds it, given marks by hand: without Spark, on real servers."""
+"""The sweep as the wiring makes it, given marks by hand: without Spark, on real servers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 from bookwarden.ledgers.received import FIRST_READ, ReceivedMark, waiving
-from bookwarden.wiring.deletion import SweepContext, verifier_of
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.deletion import cluster_to_sweep, sweep_of, verifier_of
 
 
 class SweepingSite:
@@ -21,8 +20,8 @@ class SweepingSite:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.metadata = MetadataContext(settings)
-        self._context = SweepContext(settings)
+        self.opened = cluster_to_sweep(settings)
+        self._sweep = sweep_of(self.opened)
 
     def sweep(self, *marks: PendingDeletion, run: str = "test/0") -> list[OutcomeRow]:
         """Sweep the marks in one batch, or try it again; a row for each."""
@@ -40,7 +39,7 @@ class SweepingSite:
             )
             for entry, mark in enumerate(marks)
         ]
-        return [row for rows in self._context.sweep.process(received, run) for row in rows]
+        return [row for rows in self._sweep.process(received, run) for row in rows]
 
     def outcome(self, ledger_id: int, holder: Holder) -> OutcomeRow:
         """Sweep one mark of the holder's ledger."""
@@ -48,7 +47,7 @@ class SweepingSite:
         return row
 
     def read(self, ledger_id: int) -> LedgerReading:
-        (reading,) = self.metadata.catalog.read_many([ledger_id])
+        (reading,) = self.opened.bookkeeper.catalog.read_many([ledger_id])
         return reading
 
     def stored(self, ledger_id: int) -> StoredLedger:
@@ -61,21 +60,22 @@ class SweepingSite:
 
     def put_back(self, ledger: StoredLedger) -> None:
         """Make the ledger's metadata again if it is gone: a ledger that a broker failed to delete."""
-        if self.metadata.store.get(ledger.path) is None:
-            self.metadata.store.create(ledger.path, ledger.raw, make_parents=True)
+        if self.opened.store.get(ledger.path) is None:
+            self.opened.store.create(ledger.path, ledger.raw, make_parents=True)
 
     def explain(self, ledger_id: int) -> Explanation:
         """Explain the ledger as the command does, everywhere."""
-        found = explain_ledger(ledger_id, verifier_of(self.metadata, self.settings))
-        return find_everywhere(found, self.metadata.reference_scan)
+        found = explain_ledger(ledger_id, verifier_of(self.opened))
+        return find_everywhere(found, self.opened.references.pieces)
 
     def new_ledgers(self, ledger_ids: Sequence[int]) -> list[StoredLedger]:
         """Return those of the ledgers that exist."""
-        return [found for found in self.metadata.catalog.read_many(ledger_ids) if isinstance(found, StoredLedger)]
+        return [
+            found for found in self.opened.bookkeeper.catalog.read_many(ledger_ids) if isinstance(found, StoredLedger)
+        ]
 
     def close(self) -> None:
-        self._context.close()
-        self.metadata.close()
+        self.opened.close()
 
     def __enter__(self) -> SweepingSite:
         return self

@@ -35,7 +35,7 @@ def managed_ledger_of(topic: str) -> str:
 
 
 def listed(site: SweepingSite, topic: str) -> list[int]:
-    read = ManagedLedgers(site.metadata.store).read(managed_ledger_of(topic))
+    read = ManagedLedgers(site.opened.store).read(managed_ledger_of(topic))
     return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
 
 

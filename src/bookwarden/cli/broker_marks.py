@@ -17,7 +17,8 @@ from bookwarden.clusters.pulsar.broker_marks import LiveBroker, MarkingBrokers, 
 from bookwarden.deletion.phase_one.outbox_drain import DrainReport
 from bookwarden.preflight import require_marking
 from bookwarden.wire.broker_marks import MarkingBroker, MarksEnabled
-from bookwarden.wiring.deletion import BrokerMarksContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import BrokerMarks
 
 _NOT_ALL_MARK: Final = 22
 _UNDER_WAY: Final = 25
@@ -54,9 +55,10 @@ def status(invocation: Invocation) -> None:
 
     Counts are those that brokers tell every 30 seconds, and begin with a broker's start; the outbox is read now.
     """
-    with BrokerMarksContext(invocation.settings) as context:
-        brokers, enabled = context.brokers.read(), context.brokers.enabled()
-        size, has_topic = context.outbox.size(), context.brokers.has_deletion_topic()
+    with Cluster(invocation.settings) as cluster:
+        marks = BrokerMarks(cluster)
+        brokers, enabled = marks.brokers.read(), marks.brokers.enabled()
+        size, has_topic = marks.outbox.size(), marks.brokers.has_deletion_topic()
     now_s = time.time()
     delay_s = invocation.settings.deletion.delete_delay_seconds
     invocation.write(_describe(brokers, enabled, size, now_s, has_topic=has_topic, delay_s=delay_s))
@@ -221,16 +223,17 @@ def _notes(
 
 def _change(invocation: Invocation, *, enabled: bool, timeout: float, dry_run: bool) -> None:
     wanted = MarksEnabled(enabled, operator(), int(time.time() * 1000))
-    with BrokerMarksContext(invocation.settings) as context:
-        before = context.brokers.read()
+    with Cluster(invocation.settings) as cluster:
+        marking = BrokerMarks(cluster).brokers
+        before = marking.read()
         if dry_run:
             changed = [broker.name for broker in before if broker.marking is not None and broker.marks != enabled]
             text = f"{counted(len(changed), 'broker')} would change; nothing was changed."
             invocation.write(Document({"dry_run": True, "brokers": changed}, (Note(text),)))
             return
-        context.brokers.set_enabled(wanted)
-        late = _await(context.brokers, enabled, timeout)
-        brokers = context.brokers.read()
+        marking.set_enabled(wanted)
+        late = _await(marking, enabled, timeout)
+        brokers = marking.read()
     with_line = [broker.name for broker in brokers if broker.marking is not None]
     word = "on" if enabled else "off"
     notes = [f"Marks are {word} on {counted(len(with_line) - len(late), 'broker')}."]
@@ -297,11 +300,11 @@ def drain(invocation: Invocation, execute: bool) -> None:
     That is when the last broker with the jar's line is gone; while one lives it is refused. Sends what BookKeeper still
     has, and all offloaded copies, to the deletion topic, as brokers do.
     """
-    settings = invocation.settings
-    if execute:
-        require_marking(settings)
-    with BrokerMarksContext(settings) as context:
-        report = (context.drain if execute else context.planned_drain).run()
+    with Cluster(invocation.settings) as cluster:
+        if execute:
+            require_marking(cluster)
+        marks = BrokerMarks(cluster)
+        report = (marks.drain if execute else marks.planned_drain).run()
     invocation.write(_drained(report))
     click.get_current_context().exit(_LEFT if report.kept else 0)
 

@@ -23,7 +23,8 @@ from bookwarden.deletion.dead_letters import DeadLetter, DeadLetters, LetterBoun
 from bookwarden.errors import FileError
 from bookwarden.ledgers.received import Decode, decoded, shortened
 from bookwarden.preflight import require_topics
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 
 # Of a payload or a property in an example, in bytes; a reason's kind is as long.
 _SHOWN = 200
@@ -193,10 +194,10 @@ def export(invocation: Invocation, file: Path, reason: str | None, limit: int | 
 
 
 @contextmanager
-def _opened(settings: Settings) -> Iterator[TopicsContext]:
-    with TopicsContext(settings) as topics:
-        require_topics(topics.admin, settings, settings.deletion.dlq_topic)
-        yield topics
+def _opened(settings: Settings) -> Iterator[TwoPhaseTopics]:
+    with Cluster(settings) as cluster:
+        require_topics(cluster.admin, settings, settings.deletion.dlq_topic)
+        yield cluster.deletion_topics
 
 
 def _choice(ids: tuple[str, ...], everything: bool, reason: str | None, limit: int | None) -> Choice:

@@ -14,7 +14,7 @@ from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
 from bookwarden.preflight import require_folder, require_marking, require_stores
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.follow.driver import FollowEnd
@@ -42,13 +42,13 @@ def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
     require_spark(java=not once)
     # It may wait for a broker.
     invocation.set_up_logging(logging.WARNING)
-    if not settings.follow.dry_run:
-        require_folder("follow.checkpoint", settings.follow.checkpoint)
-        unless_away(partial(require_marking, settings), waits=not once)
-    if once:
-        # The stream itself waits for a store that is away.
-        with MetadataContext(settings) as metadata:
-            require_stores(metadata)
+    with Cluster(settings) as cluster:
+        if not settings.follow.dry_run:
+            require_folder("follow.checkpoint", settings.follow.checkpoint)
+            unless_away(partial(require_marking, cluster), waits=not once)
+        if once:
+            # The stream itself waits for a store that is away.
+            require_stores(cluster)
     # From here on it may run for months: each batch is logged.
     invocation.set_up_logging(logging.INFO)
     if not once:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import click
@@ -13,7 +12,6 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxSize
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.config import Settings
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.names import TopicName
@@ -21,10 +19,8 @@ from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.metadata_migration.watching import StorePhase, read_phases
 from bookwarden.preflight import require_topics
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.metadata_migration import movable_stores_of
-from bookwarden.wiring.pulsar import TopicsContext
-from bookwarden.wiring.stores import open_metadata_store
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")
@@ -46,8 +42,9 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     Pulsar's metadata, or a doubt about very many marks.
     """
     settings = invocation.settings
-    with TopicsContext(settings) as topics:
-        require_topics(topics.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
+    with Cluster(settings) as cluster:
+        topics = cluster.deletion_topics
+        require_topics(cluster.admin, settings, settings.deletion.topic, settings.deletion.retry_topic)
         found = topics.in_flight(max_entries)
         unreadable = {
             backlog.topic: reason
@@ -57,8 +54,8 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
         readable = [one.topic for one in found.partitions if one.first and one.topic not in unreadable]
         firsts = [first for partition in readable if (first := topics.first_on(partition))]
         phases = read_phases(movable_stores_of(settings.metadata_store))
-        outbox = _outbox(settings)
-        invocation.write(_describe(found, firsts, outbox, unreadable, phases, _doubts(settings, found)))
+        outbox = _outbox(cluster)
+        invocation.write(_describe(found, firsts, outbox, unreadable, phases, _doubts(cluster, found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +77,10 @@ class _Waits:
         return cls(oldest_s, due_ms, (("oldest mark", f"{oldest_s:,.0f} s old"), ("next mark due", due)))
 
 
-def _outbox(settings: Settings) -> OutboxSize | str:
+def _outbox(cluster: Cluster) -> OutboxSize | str:
     """Return what waits in the outbox, or why that is not known."""
     try:
-        with closing(open_metadata_store(settings.metadata_store, settings.metadata_store.urls[0])) as store:
-            return Outbox(store).size()
+        return Outbox(cluster.store).size()
     except StoreError as error:
         return str(error)
 
@@ -101,14 +97,14 @@ def outbox_text(size: OutboxSize, now_s: float) -> str:
     return f"{counted(size.nodes, 'node')}, {counted(size.size, 'byte')}, the oldest {size.oldest_s(now_s):,.0f} s old"
 
 
-def _doubts(settings: Settings, found: InFlight) -> Sequence[SharedDoubt]:
+def _doubts(cluster: Cluster, found: InFlight) -> Sequence[SharedDoubt]:
     """Find what the sweep may wait for; nothing is read while the retry topic has room."""
+    settings = cluster.settings
     retry_topic = TopicName.parse(settings.deletion.retry_topic)
     waiting = sum(one.entries for one in found.partitions if TopicName.parse(one.topic).base == retry_topic)
     if not waiting or waiting < settings.sweep.max_waiting_marks:
         return ()
-    with MetadataContext(settings) as metadata:
-        return metadata.shared_doubts()
+    return cluster.references.shared_doubts()
 
 
 def _describe(

@@ -10,7 +10,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table
 from bookwarden.clusters.pulsar.rest.deletion_topics import Provision, ProvisionReport
 from bookwarden.errors import StoreError
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -28,7 +28,8 @@ def init(invocation: Invocation, dry_run: bool) -> None:
     that is there already. Writes a node that names the deletion topic to brokers that mark. Refuses to go on where a
     policy, such as a message TTL, could drop pending deletions.
     """
-    with TopicsContext(invocation.settings) as topics:
+    with Cluster(invocation.settings) as cluster:
+        topics = cluster.deletion_topics
         report = topics.setup(dry_run=dry_run).run()
         try:
             node = topics.publish(dry_run=dry_run)

@@ -16,15 +16,14 @@ from bookwarden.cli.shell.invocation import Invocation, parse_ledger_id, pass_in
 from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
-from bookwarden.config import Settings
 from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import verifier_of
 from bookwarden.wiring.journal import journal_reader_of
-from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.roots import roots_proof_of
 
 _ROW: Final = 16
@@ -102,13 +101,13 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
     and why. Changes nothing.
     """
     settings = invocation.settings
-    with MetadataContext(settings) as metadata:
+    with Cluster(settings) as cluster:
         # In another BookKeeper a ledger that is in use would seem to be gone.
-        roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
-        found = explain_ledger(ledger_id, verifier_of(metadata, settings))
+        roots_proof_of(cluster).require_roots_of_bookkeeper()
+        found = explain_ledger(ledger_id, verifier_of(cluster))
         if everywhere:
-            found = find_everywhere(found, metadata.reference_scan)
-        past = _past_of(found.reading, settings, metadata)
+            found = find_everywhere(found, cluster.references.pieces)
+        past = _past_of(found.reading, cluster)
     invocation.write(_describe(found, past))
 
 
@@ -120,16 +119,16 @@ class _Past(NamedTuple):
     facts: tuple[tuple[str, str], ...]
 
 
-def _past_of(reading: LedgerReading, settings: Settings, metadata: MetadataContext) -> _Past:
+def _past_of(reading: LedgerReading, cluster: Cluster) -> _Past:
     """Look into the journal for a ledger that is gone, and for the record of an undo of one that is there."""
-    undone = metadata.undone.read_many([reading.ledger_id]).get(reading.ledger_id)
+    undone = cluster.bookkeeper.undone.read_many([reading.ledger_id]).get(reading.ledger_id)
     if undone is not None and undone.is_of(reading):
         fact = f"by {undone.undo} at {moment(undone.at_ms)}: the sweep keeps it until `mark ledger {undone.ledger_id}`"
         return _Past([], {"undo": undone.undo, "at": undone.at_ms}, (("put back", fact),))
     if not isinstance(reading, AbsentLedger):
         return _Past([], None, ())
     try:
-        with contextlib.closing(journal_reader_of(settings.sweep)) as journal:
+        with contextlib.closing(journal_reader_of(cluster.settings.sweep)) as journal:
             entries = [one.entry for one in SelectedDeletions(journal, Selection(None, frozenset([reading.ledger_id])))]
     except BookwardenError as error:
         return _Past([], None, (("deleted", f"not known: {error}"),))
@@ -147,8 +146,8 @@ def _past_of(reading: LedgerReading, settings: Settings, metadata: MetadataConte
 @pass_invocation
 def show(invocation: Invocation, ledger_id: int) -> None:
     """Show a ledger's metadata, without its password."""
-    with MetadataContext(invocation.settings) as metadata:
-        stored = _stored(metadata, ledger_id)
+    with Cluster(invocation.settings) as cluster:
+        stored = _stored(cluster, ledger_id)
     parts = (_ledger_facts(stored), _custom_table(stored.metadata), _segments_table(stored.metadata))
     invocation.write(Document({"ledger_id": ledger_id, **_stored_data(stored)}, parts))
 
@@ -176,8 +175,8 @@ def read(
     """
     if last is not None and first > last:
         raise click.UsageError(f"--first {first} is behind --last {last}")
-    with MetadataContext(invocation.settings) as metadata:
-        reader = open_ledger(_stored(metadata, ledger_id), metadata.bookies)
+    with Cluster(invocation.settings) as cluster:
+        reader = open_ledger(_stored(cluster, ledger_id), cluster.bookkeeper.bookies)
         end = reader.last_confirmed() if last is None else last
         if limit is not None:
             end = min(end, first + limit - 1)
@@ -188,9 +187,9 @@ def read(
         invocation.say(f"no entries: the last confirmed entry of ledger {ledger_id} is {end}")
 
 
-def _stored(metadata: MetadataContext, ledger_id: int) -> StoredLedger:
+def _stored(cluster: Cluster, ledger_id: int) -> StoredLedger:
     """Read the ledger's metadata; NotFoundError or FormatError if there is none to work with."""
-    (reading,) = metadata.catalog.read_many([ledger_id])
+    (reading,) = cluster.bookkeeper.catalog.read_many([ledger_id])
     if isinstance(reading, AbsentLedger):
         raise NotFoundError(f"BookKeeper has no metadata of ledger {ledger_id}: it was deleted, or never was")
     if isinstance(reading, UnreadableLedger):

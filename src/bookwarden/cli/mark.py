@@ -25,7 +25,8 @@ from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.pending_deletion import LedgerType, MarkedLedger, MarkReport, PendingDeletion
 from bookwarden.preflight import require_marking
-from bookwarden.wiring.deletion import PhaseOneContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 
 _OFFLOADED = "offloaded copy"
 _COLUMNS = (
@@ -35,7 +36,7 @@ _COLUMNS = (
     Column("holder", whole=False),
     Column("reason", whole=False),
 )
-MakePlans = Callable[[PhaseOneContext], list[Plan]]
+MakePlans = Callable[[PhaseOne], list[Plan]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,10 @@ def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bo
     if force and mode == "broker":
         raise click.UsageError("--force goes with --store; a broker removes only what is consumed")
 
-    def make(context: PhaseOneContext) -> list[Plan]:
+    def make(phase_one: PhaseOne) -> list[Plan]:
         if mode == "store":
-            return [context.store_trim.plan(topic, force=force)]
-        return context.removal.plan_trim(topic)
+            return [phase_one.store_trim.plan(topic, force=force)]
+        return phase_one.removal.plan_trim(topic)
 
     _run(invocation, make, f"Trim {topic}?", dry_run=dry_run, yes=yes)
 
@@ -122,8 +123,8 @@ def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool,
     That is its partitions, their messages and subscriptions, and the schema.
     """
 
-    def make(context: PhaseOneContext) -> list[Plan]:
-        return [context.removal.plan_topic(topic, force=force)]
+    def make(phase_one: PhaseOne) -> list[Plan]:
+        return [phase_one.removal.plan_topic(topic, force=force)]
 
     _run(invocation, make, f"Delete {topic} and all its messages?", dry_run=dry_run, yes=yes)
 
@@ -141,8 +142,8 @@ def delete_subscription(
 ) -> None:
     """Delete SUBSCRIPTION of TOPIC, with its cursor's ledgers."""
 
-    def make(context: PhaseOneContext) -> list[Plan]:
-        return [context.removal.plan_subscription(topic, subscription, force=force)]
+    def make(phase_one: PhaseOne) -> list[Plan]:
+        return [phase_one.removal.plan_subscription(topic, subscription, force=force)]
 
     _run(invocation, make, f"Delete subscription {subscription} of {topic}?", dry_run=dry_run, yes=yes)
 
@@ -156,8 +157,8 @@ def delete_subscription(
 def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete all versions of TOPIC's schema."""
 
-    def make(context: PhaseOneContext) -> list[Plan]:
-        return [context.removal.plan_schema(topic)]
+    def make(phase_one: PhaseOne) -> list[Plan]:
+        return [phase_one.removal.plan_schema(topic)]
 
     _run(invocation, make, f"Delete the schema of {topic}?", dry_run=dry_run, yes=yes)
 
@@ -181,26 +182,27 @@ def mark_ledger(
     was undone it keeps no longer. Those that are gone are reported (exit code 4), and the others marked.
     """
     confirmed = _Confirmed()
-    with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
-        if not context.marker.enabled:
+    with Cluster(invocation.settings) as cluster:
+        phase_one = PhaseOne(cluster, on_report=confirmed.count)
+        if not phase_one.marker.enabled:
             raise RefusedError("nothing is marked while deletion.topic_two_phase_deletion_enabled is false")
-        marks = marks_of_ids(context.metadata.catalog, ledger_ids)
+        marks = marks_of_ids(cluster.bookkeeper.catalog, ledger_ids)
         gone = sorted(set(ledger_ids) - {mark.ledger_id for mark in marks})
         if inside_list:
             marks = waive_the_list(marks)
         else:
-            refuse_holes(marks, context.metadata.catalog, context.metadata.references)
+            refuse_holes(marks, cluster.bookkeeper.catalog, cluster.references.live)
         if dry_run:
             note = f"Dry run: {counted(len(marks), 'ledger')} would be marked. Nothing was marked."
-            invocation.write(_ledgers_document(_rows_of_named(marks, context.metadata.references) + _gone(gone), note))
+            invocation.write(_ledgers_document(_rows_of_named(marks, cluster.references.live) + _gone(gone), note))
             _end_with(gone)
             return
-        require_marking(invocation.settings, context.metadata.admin)
+        require_marking(cluster)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
         # First, or a faster sweep might keep a ledger that it was just told to delete.
-        undone = context.metadata.undone.withdraw_many([found.ledger_id for found in marks])
+        undone = cluster.bookkeeper.undone.withdraw_many([found.ledger_id for found in marks])
         with confirmed.told_at_interruption():
-            report = context.marker.mark(marks)
+            report = phase_one.marker.mark(marks)
     rows = _rows((), report.ledgers) + _gone(gone)
     note = "The sweep deletes what nobody refers to."
     if undone:
@@ -255,20 +257,21 @@ class _Confirmed:
 
 def _run(invocation: Invocation, make: MakePlans, question: str, *, dry_run: bool, yes: bool) -> None:
     confirmed = _Confirmed()
-    with PhaseOneContext(invocation.settings, on_report=confirmed.count) as context:
+    with Cluster(invocation.settings) as cluster:
+        phase_one = PhaseOne(cluster, on_report=confirmed.count)
         if dry_run:
-            invocation.write(_document([_view(plan) for plan in make(context)]))
+            invocation.write(_document([_view(plan) for plan in make(phase_one)]))
             return
-        if context.marker.enabled:
-            require_marking(invocation.settings, context.metadata.admin)
-        shown = None if yes else make(context)
+        if phase_one.marker.enabled:
+            require_marking(cluster)
+        shown = None if yes else make(phase_one)
         if shown is not None:
             planned = sum(len(plan.marks) for plan in shown)
             confirm(f"{question} {counted(planned, 'ledger')} would be marked.", yes=False)
         # Without marks the broker was asked all the same, and there is nothing to report.
-        with confirmed.told_at_interruption() if context.marker.enabled else nullcontext():
+        with confirmed.told_at_interruption() if phase_one.marker.enabled else nullcontext():
             # The answer to a question may take long.
-            plans = make(context)
+            plans = make(phase_one)
             if shown is not None:
                 require_shown(shown, plans)
             results = [plan.carry_out() for plan in plans]

@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShado
 from bookwarden.clusters.pulsar.references.shadows import ShadowDoubt, read_doubt, read_shadows
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -44,9 +44,9 @@ def list_doubts(invocation: Invocation) -> None:
 
     Reads the nodes of all topics.
     """
-    with MetadataContext(invocation.settings) as metadata:
-        doubts = [doubt for store in metadata.stores.values() for doubt in read_shadows(store, lists=False).doubts]
-        records = [record for store in metadata.stores.values() for record in NoShadowRecords(store).read().values()]
+    with Cluster(invocation.settings) as cluster:
+        doubts = [doubt for store in cluster.stores.values() for doubt in read_shadows(store, lists=False).doubts]
+        records = [record for store in cluster.stores.values() for record in NoShadowRecords(store).read().values()]
     counting = {doubt.taken for doubt in doubts}
     void = [record for record in records if record not in counting]
     left = [doubt for doubt in doubts if doubt.taken is None]
@@ -71,8 +71,8 @@ def add(invocation: Invocation, path: str, why: str, dry_run: bool, yes: bool) -
     If it is one, the ledgers that it lists are deleted when their source lets them go. Refused for a node that the
     metadata store refuses to show.
     """
-    with MetadataContext(invocation.settings) as metadata:
-        found = _doubts_at(metadata, path)
+    with Cluster(invocation.settings) as cluster:
+        found = _doubts_at(cluster, path)
         shown = _table([doubt for _, doubt, _ in found])
         if dry_run:
             invocation.write(Document(_document(found), (shown, Note("Nothing was changed."))))
@@ -87,7 +87,7 @@ def add(invocation: Invocation, path: str, why: str, dry_run: bool, yes: bool) -
                 raise RefusedError(f"{path} has changed since it was shown: nothing was done for it; look again")
             NoShadowRecords(store).write(NoShadow(doubt.path, content, operator(), int(time.time() * 1000), why))
         notes = Note(f"{path} counts as no shadow topic until it changes."), Note(_OWN_MARKS)
-        invocation.write(Document(_document(_doubts_at(metadata, path)), (shown, *notes)))
+        invocation.write(Document(_document(_doubts_at(cluster, path)), (shown, *notes)))
 
 
 @no_shadow.command("remove")
@@ -99,8 +99,8 @@ def remove(invocation: Invocation, path: str, dry_run: bool) -> None:
 
     Deletes nothing else: the sweep keeps all data ledgers again while the node cannot be read.
     """
-    with MetadataContext(invocation.settings) as metadata:
-        records = [NoShadowRecords(store) for store in metadata.stores.values()]
+    with Cluster(invocation.settings) as cluster:
+        records = [NoShadowRecords(store) for store in cluster.stores.values()]
         found = [path in one.read() if dry_run else one.remove(path) for one in records]
     if not any(found):
         raise NotFoundError(f"{path} was not taken as no shadow topic: `bookwarden no-shadow list` shows what was")
@@ -111,10 +111,10 @@ def remove(invocation: Invocation, path: str, dry_run: bool) -> None:
 _Found = tuple[MetadataStore, ShadowDoubt, NodeContent]
 
 
-def _doubts_at(metadata: MetadataContext, path: str) -> list[_Found]:
+def _doubts_at(cluster: Cluster, path: str) -> list[_Found]:
     """Find the unreadable node in each root; raise unless there is one that was read."""
     found = []
-    for store in metadata.stores.values():
+    for store in cluster.stores.values():
         doubt = read_doubt(store, path)
         if doubt is None:
             continue

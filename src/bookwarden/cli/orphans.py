@@ -19,12 +19,13 @@ from bookwarden.cli.shell.output import Document, Note
 from bookwarden.cli.shell.steps import SaidProgress
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
+from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
 from bookwarden.orphans.report import render_page
 from bookwarden.preflight import require_folder, require_marking, require_stores
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import OrphanApply
 
 if TYPE_CHECKING:
     from bookwarden.pipelines.plans.files import PlanFiles
@@ -95,8 +96,8 @@ def scan(
     if resume is not None:
         _require_scan(settings, resume)
     elif snapshot is None:
-        with MetadataContext(settings) as metadata:
-            require_stores(metadata)
+        with Cluster(settings) as cluster:
+            require_stores(cluster)
     invocation.set_up_logging()
     invocation.say(STARTING_SPARK)
     click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
@@ -206,19 +207,17 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
     """
     settings = invocation.settings
     plans = _plans(settings)
-    if execute:
-        require_marking(settings)
-    with _progress(invocation) as tell:
+    with Cluster(settings) as cluster, _progress(invocation) as tell:
+        if execute:
+            require_marking(cluster)
 
         def told(result: ApplyResult) -> None:
             tell("marking" if execute else "looking", result.candidates - result.left, result.candidates)
 
-        with (
-            _to_itself(settings, plans, plan_id, execute),
-            OrphanApplyContext(settings, plans, on_batch=told) as context,
-        ):
-            result = context.apply.run(plan_id, execute=execute, allow_emptied=allowed)
-            copies, problem = _apply_copies(context, plans, plan_id, execute, allowed)
+        with _to_itself(settings, plans, plan_id, execute):
+            operation = OrphanApply(cluster, plans, on_batch=told)
+            result = operation.ledgers.run(plan_id, execute=execute, allow_emptied=allowed)
+            copies, problem = _apply_copies(operation.copies, plans, plan_id, execute, allowed)
     invocation.write(describe_applied(result, copies, str(problem or "")))
     for one in (result, *([copies] if copies else [])):
         if execute and not one.done:
@@ -246,13 +245,13 @@ def _to_itself(settings: Settings, plans: PlanFiles, plan_id: str, execute: bool
 
 
 def _apply_copies(
-    context: OrphanApplyContext, plans: PlanFiles, plan_id: str, execute: bool, allowed: tuple[str, ...]
+    apply: ApplyCopies, plans: PlanFiles, plan_id: str, execute: bool, allowed: tuple[str, ...]
 ) -> tuple[ApplyResult | None, RefusedError | None]:
     """Apply the plan's offloaded copies, if it has any; a refusal leaves the ledgers applied."""
     if not plans.manifest(plan_id).copy_candidates:
         return None, None
     try:
-        return context.apply_copies.run(plan_id, execute=execute, allow_emptied=allowed), None
+        return apply.run(plan_id, execute=execute, allow_emptied=allowed), None
     except RefusedError as error:
         return None, error
 

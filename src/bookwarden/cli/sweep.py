@@ -22,9 +22,9 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
 from bookwarden.preflight import require_folder, require_sweeping
-from bookwarden.wiring.deletion import SweepContext
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import cluster_to_sweep, sweep_of
+from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 from bookwarden.wiring.roots import roots_proof_of
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def sweep(invocation: Invocation, once: bool, dry_run: bool) -> None:
         if not settings.sweep.dry_run:
             require_folder("sweep.checkpoint", settings.sweep.checkpoint)
             require_folder("sweep.journal", settings.sweep.journal)
-    with MetadataContext(settings) as metadata:
-        unless_away(partial(require_sweeping, settings, metadata), waits=not (once or dry_run))
-        found = _look(settings, metadata) if once and not dry_run else 0
+    with Cluster(settings) as cluster:
+        unless_away(partial(require_sweeping, cluster), waits=not (once or dry_run))
+        found = _look(cluster) if once and not dry_run else 0
     if dry_run:
         invocation.write_stream(_described(_preview(settings)))
         return
@@ -84,21 +84,21 @@ class _Waiting(NamedTuple):
     first_ms: int | None
 
 
-def _look(settings: Settings, metadata: MetadataContext) -> _Waiting | int:
+def _look(cluster: Cluster) -> _Waiting | int:
     """Return what waits, where nothing is due and so no Spark is needed; else about how many marks are in flight.
 
     Raises as the sweep where roots and BookKeeper do not belong together.
     """
-    with TopicsContext(settings, metadata.admin) as topics:
-        waiting = _what_waits(settings, topics)
-        if waiting is None:
-            return _in_flight(topics)
-    for note in roots_proof_of(settings.metadata_store, metadata).require():
+    topics = cluster.deletion_topics
+    waiting = _what_waits(cluster.settings, topics)
+    if waiting is None:
+        return _in_flight(topics)
+    for note in roots_proof_of(cluster).require():
         logger.warning("%s", note)
     return waiting
 
 
-def _in_flight(topics: TopicsContext) -> int:
+def _in_flight(topics: TwoPhaseTopics) -> int:
     """Estimate the marks in flight, for the time that is left; 0 where they cannot be seen."""
     try:
         return topics.in_flight().messages
@@ -110,14 +110,14 @@ def _in_flight(topics: TopicsContext) -> int:
 def _look_behind(settings: Settings) -> _Waiting | None:
     """Return what waits when all that was due is done; where that cannot be seen any more, the sweep has ended well."""
     try:
-        with TopicsContext(settings) as topics:
-            return _what_waits(settings, topics)
+        with Cluster(settings) as cluster:
+            return _what_waits(settings, cluster.deletion_topics)
     except BookwardenError as error:
         logger.warning("what waits for its delay cannot be seen: %s", error)
         return None
 
 
-def _what_waits(settings: Settings, topics: TopicsContext) -> _Waiting | None:
+def _what_waits(settings: Settings, topics: TwoPhaseTopics) -> _Waiting | None:
     retry_topic = TopicName.parse(settings.deletion.retry_topic).base
     behind = {partition: found.entries for partition, found in topics.entries().items() if found.entries}
     is_more = any(TopicName.parse(partition).base != retry_topic for partition in behind)
@@ -129,7 +129,7 @@ def _what_waits(settings: Settings, topics: TopicsContext) -> _Waiting | None:
     return _Waiting(len(due), min(due, default=None))
 
 
-def _has_directives(topics: TopicsContext) -> bool:
+def _has_directives(topics: TwoPhaseTopics) -> bool:
     """Return whether there are switch directives to read; the sweep itself says what is wrong with their topic."""
     try:
         return topics.directives() > 0
@@ -163,10 +163,11 @@ def _sweep(invocation: Invocation, once: bool, due: int) -> SweepEnd:
 
 def _preview(settings: Settings) -> Iterator[OutcomeRow]:
     dry = settings.model_copy(update={"sweep": settings.sweep.model_copy(update={"dry_run": True})})
-    with SweepContext(dry) as context, TopicsContext(dry, context.admin) as topics:
-        waiting = (decoded(received, context.decode) for received in topics.waiting())
+    with cluster_to_sweep(dry) as cluster:
+        sweep, topics = sweep_of(cluster), cluster.deletion_topics
+        waiting = (decoded(received, topics.decode) for received in topics.waiting())
         for chunk in _chunks(waiting):
-            for rows in context.sweep.process(chunk, "dry run"):
+            for rows in sweep.process(chunk, "dry run"):
                 yield from rows
 
 

@@ -20,7 +20,8 @@ from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import BookwardenError, NoBookieError, NotFoundError
-from bookwarden.wiring.deletion import UndoContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import UndoOperation
 from bookwarden.wiring.journal import journal_reader_of
 
 _EPILOG = """\b
@@ -90,23 +91,25 @@ def undo(
         _list(invocation, limit)
         return
     damage: dict[JournalDamage, None] = {}
-    with UndoContext(invocation.settings, discard_partial=discard_partial, damaged=damage.setdefault) as context:
-        deletions = SelectedDeletions(context.journal, selection)
+    with Cluster(invocation.settings) as cluster:
+        operation = UndoOperation(cluster, discard_partial=discard_partial, damaged=damage.setdefault)
+        undo, journal = operation.undo, operation.journal
+        deletions = SelectedDeletions(journal, selection)
         if not len(deletions):
-            raise NotFoundError(_not_found(invocation.settings.sweep, context.journal.hosts(), damage))
-        unproven = dict(_unproven(context, deletions, at_once=dry_run or _NO_BOOKIES in accepted))
+            raise NotFoundError(_not_found(invocation.settings.sweep, journal.hosts(), damage))
+        unproven = dict(_unproven(operation, deletions, at_once=dry_run or _NO_BOOKIES in accepted))
         if not dry_run:
             for name, fact in unproven.items():
                 confirm_unproven(fact, accepted=name in accepted, option=f"--accept {name}", yes=yes)
             confirm(f"Put back the metadata of {counted(len(deletions), 'ledger')}?", yes=yes)
-        made = context.undo.preview(deletions) if dry_run else context.undo.run(deletions, accept_unknown=True)
+        made = undo.preview(deletions) if dry_run else undo.run(deletions, accept_unknown=True)
         # Where nothing is settled nothing is written.
         answers = _Answers(next(made, []), made, invocation, len(deletions))
         unseen = [*_unseen(invocation.settings.sweep), *unproven.values()]
         rows: Iterable[UndoRow] = answers if invocation.output == "json" else _worth_a_look(answers)
 
         def end() -> tuple[Mapping[str, object], tuple[Part, ...]]:
-            return _describe_end(context.name, answers.counts, list(damage), unseen, dry_run=dry_run)
+            return _describe_end(operation.name, answers.counts, list(damage), unseen, dry_run=dry_run)
 
         invocation.write_stream(Stream("ledgers", rows, _CELLS, end, empty="None of them needs a look."))
     if answers.error is not None:
@@ -154,22 +157,22 @@ def _worth_a_look(rows: Iterable[UndoRow]) -> Iterator[UndoRow]:
     yield from (row for row in chain(first, source) if row.outcome not in _DONE or row.held < row.copies)
 
 
-def _unproven(context: UndoContext, deletions: SelectedDeletions, *, at_once: bool) -> Iterator[tuple[str, str]]:
+def _unproven(operation: UndoOperation, deletions: SelectedDeletions, *, at_once: bool) -> Iterator[tuple[str, str]]:
     """Yield what is not proven of the BookKeeper of the settings, each with the name to accept it by.
 
     Raises RefusedError or ConfigError where it is certainly another.
     """
-    unknown = context.undo.count_unknown(deletions)
+    unknown, bookkeeper = operation.undo.count_unknown(deletions), operation.cluster.bookkeeper
     if unknown:
-        context.require_ledgers()
+        operation.require_ledgers()
         yield (
             _UNKNOWN_BOOKKEEPER,
             f"{unknown:,} of {counted(len(deletions), 'ledger')} were journaled without the INSTANCEID of their "
             "BookKeeper, as 0.1.0 did, so it is not known whether they were deleted from the one that the settings name"
-            f", {context.bookkeeper}",
+            f", {bookkeeper.place.ledgers_root} in {bookkeeper.place.url}",
         )
     try:
-        bookies = context.running_bookies
+        bookies = bookkeeper.running_bookies
         (bookies.require if at_once else bookies.require_soon)()
     except NoBookieError as error:
         yield _NO_BOOKIES, f"{error}; undo would write into a copy, or bookies that are down cannot be asked"

@@ -18,7 +18,7 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import NotFoundError, PulsarError, RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
-from bookwarden.orphans.cluster import Cluster
+from bookwarden.orphans.cluster import PlanCluster
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.guards import GuardLimits, Refusal, check, not_to_be_emptied
 from bookwarden.orphans.plan import Candidate, PlanManifest
@@ -275,7 +275,7 @@ class Application(ABC, Generic[PlannedT]):
         store: PlanStore,
         marker: Marker,
         catalog: LedgerCatalog,
-        cluster: Cluster,
+        cluster: PlanCluster,
         limits: GuardLimits,
         *,
         doubts: Callable[[Sequence[Suspect]], Sequence[NodeDoubt | None]] = _no_doubts,

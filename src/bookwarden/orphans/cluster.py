@@ -11,7 +11,7 @@ from bookwarden.orphans.plan import ScannedCluster
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class PlanCluster:
     """The cluster that the settings name."""
 
     #: The store, or the snapshot, with BookKeeper's metadata.

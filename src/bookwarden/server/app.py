@@ -21,7 +21,8 @@ from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.cluster_migration import migration_metrics
 from bookwarden.server.metrics import metrics_text
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.switch import SwitchOperations
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,8 +73,8 @@ def status_of(error: errors.BookwardenError) -> int:
 
 
 def _metrics(settings: Settings) -> Response:
-    with SwitchContext(settings) as context:
-        found = metrics_text(read_overview(context.switch))
+    with Cluster(settings) as cluster:
+        found = metrics_text(read_overview(SwitchOperations(cluster).switch))
     return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -40,9 +40,10 @@ from bookwarden.bookie_clusters.repair import IdRaiser, RegistryImport, Upgrade,
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.bookie_clusters import RegistryContext
-from bookwarden.wiring.moving import MoveContext
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
+from bookwarden.wiring.registration import lost_clusters_of, registration_of, unregistration_of
+from bookwarden.wiring.switch import SwitchOperations
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
@@ -217,13 +218,13 @@ class _Endpoints(NamedTuple):
     settings: Settings
 
     def list(self) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            found = context.registry.read()
-            return registry_data(context.pulsar_url, None if found is None else found.registry)
+        with Cluster(self.settings) as cluster:
+            found = cluster.registry.read()
+            return registry_data(cluster.url, None if found is None else found.registry)
 
     def get(self, name: _Name) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            return cluster_data(context.registry.require_cluster(name), name)
+        with Cluster(self.settings) as cluster:
+            return cluster_data(cluster.registry.require_cluster(name), name)
 
     def register(self, name: _Name, body: RegisterRequest, dryRun: _DryRun = False) -> dict[str, Any]:
         uri = body.metadata_service_uri
@@ -240,31 +241,35 @@ class _Endpoints(NamedTuple):
                 )
             yield lambda _: None
 
-        with RegistryContext(self.settings) as context:
-            result = context.registration.register(wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order)
-            return registration_data(context.pulsar_url, result)
+        with Cluster(self.settings) as cluster:
+            result = registration_of(cluster).register(
+                wanted, wait_s=body.timeout_s, dry_run=dryRun, confirm=require_order
+            )
+            return registration_data(cluster.url, result)
 
     def export_registry(self) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            saved: dict[str, Any] = json.loads(serialize_registry(context.registry.require().registry))
+        with Cluster(self.settings) as cluster:
+            saved: dict[str, Any] = json.loads(serialize_registry(cluster.registry.require().registry))
             return saved
 
     def import_registry(self, body: ImportRequest) -> dict[str, Any]:
         saved = json.dumps(body.registry).encode()
-        with RegistryContext(self.settings) as context:
-            result = RegistryImport(context.registry).put_back(saved, dry_run=body.dry_run)
-            return import_data(context.pulsar_url, result)
+        with Cluster(self.settings) as cluster:
+            result = RegistryImport(cluster.registry).put_back(saved, dry_run=body.dry_run)
+            return import_data(cluster.url, result)
 
     def upgrade(self, body: Annotated[UpgradeRequest, Body(default_factory=UpgradeRequest)]) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            plan = Upgrade(context.registry).upgrade(body.owners, dry_run=body.dry_run)
-            return upgrade_data(context.pulsar_url, plan, dry_run=body.dry_run)
+        with Cluster(self.settings) as cluster:
+            plan = Upgrade(cluster.registry).upgrade(body.owners, dry_run=body.dry_run)
+            return upgrade_data(cluster.url, plan, dry_run=body.dry_run)
 
     def set_uri(self, name: _Name, body: SetUriRequest) -> dict[str, Any]:
         uri = body.metadata_service_uri
         wanted = ClusterSpec(name, uri, place_for_brokers(uri))
-        with RegistryContext(self.settings) as context:
-            return uri_data(UriChange(context.registration).change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run))
+        with Cluster(self.settings) as cluster:
+            return uri_data(
+                UriChange(registration_of(cluster)).change(wanted, wait_s=body.timeout_s, dry_run=body.dry_run)
+            )
 
     def unregister(
         self,
@@ -274,69 +279,71 @@ class _Endpoints(NamedTuple):
         confirm: _Confirm = "",
         timeoutSeconds: _Timeout = 60.0,
     ) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
+        with Cluster(self.settings) as cluster:
             if lost:
-                lost_plan = context.lost_clusters.unregister(name, dry_run=dryRun, confirm=lambda _: confirm)
-                return lost_data(context.pulsar_url, lost_plan, dry_run=dryRun)
-            plan = context.unregistration.unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
-            return unregistration_data(context.pulsar_url, plan, dry_run=dryRun)
+                lost_plan = lost_clusters_of(cluster).unregister(name, dry_run=dryRun, confirm=lambda _: confirm)
+                return lost_data(cluster.url, lost_plan, dry_run=dryRun)
+            plan = unregistration_of(cluster).unregister(name, wait_s=timeoutSeconds, dry_run=dryRun)
+            return unregistration_data(cluster.url, plan, dry_run=dryRun)
 
     def deprecate(self, name: _Name, body: DeprecateRequest) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            return registry_data(context.pulsar_url, context.registry.deprecate(name, body.deprecated))
+        with Cluster(self.settings) as cluster:
+            return registry_data(cluster.url, cluster.registry.deprecate(name, body.deprecated))
 
     def raise_ids(self, name: _Name, dryRun: _DryRun = False) -> dict[str, Any]:
-        with RegistryContext(self.settings) as context:
-            return raised_data(IdRaiser(context.registry).raise_ids(name, dry_run=dryRun))
+        with Cluster(self.settings) as cluster:
+            return raised_data(IdRaiser(cluster.registry).raise_ids(name, dry_run=dryRun))
 
     def precheck(self, name: _Name) -> dict[str, Any]:
-        with SwitchContext(self.settings) as context:
-            return run_precheck(context.observer, name, with_trial=False).as_json()
+        with Cluster(self.settings) as cluster:
+            return run_precheck(SwitchOperations(cluster).observer, name, with_trial=False).as_json()
 
     def precheck_with_trial(
         self, name: _Name, body: Annotated[PrecheckRequest, Body(default_factory=PrecheckRequest)]
     ) -> dict[str, Any]:
-        with SwitchContext(self.settings) as context:
-            return run_precheck(context.observer, name, with_trial=body.trial).as_json()
+        with Cluster(self.settings) as cluster:
+            return run_precheck(SwitchOperations(cluster).observer, name, with_trial=body.trial).as_json()
 
     def left(self, name: _Name) -> dict[str, Any]:
-        with MoveContext(self.settings, looks_only=True) as context:
-            return left_data(context.draining.left(name))
+        with Cluster(self.settings) as cluster:
+            return left_data(MoveOperations(cluster, looks_only=True).drainer.left(name))
 
     def switch(self, body: SwitchRequest) -> JSONResponse:
-        with SwitchContext(self.settings) as context:
-            return _carry_out(context, context.switch.plan(body.target), body)
+        with Cluster(self.settings) as cluster:
+            operations = SwitchOperations(cluster)
+            return _carry_out(operations, operations.switch.plan(body.target), body)
 
     def rollback(self, body: Annotated[OrderRequest, Body(default_factory=OrderRequest)]) -> JSONResponse:
-        with SwitchContext(self.settings) as context:
-            return _carry_out(context, context.switch.plan_back(), body)
+        with Cluster(self.settings) as cluster:
+            operations = SwitchOperations(cluster)
+            return _carry_out(operations, operations.switch.plan_back(), body)
 
     def promote(self, body: Annotated[PromoteRequest, Body(default_factory=PromoteRequest)]) -> dict[str, Any]:
-        with MoveContext(self.settings) as context:
-            stamping = context.stamping if body.stamp else None
-            return promoted_data(context.promoting.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
+        with Cluster(self.settings) as cluster:
+            operations = MoveOperations(cluster)
+            stamping = operations.stamper if body.stamp else None
+            return promoted_data(operations.promoter.promote(body.per_second, stamping=stamping, dry_run=body.dry_run))
 
     def cleanup_targets(self, srcClusterFilter: _Source = None) -> dict[str, Any]:
-        with MoveContext(self.settings, looks_only=True) as context:
-            return targets_data(context.cleanup.targets(srcClusterFilter))
+        with Cluster(self.settings) as cluster:
+            return targets_data(MoveOperations(cluster, looks_only=True).cleanup.targets(srcClusterFilter))
 
     def cleanup(self, body: Annotated[CleanupRequest, Body(default_factory=CleanupRequest)]) -> dict[str, Any]:
-        with MoveContext(self.settings) as context:
+        with Cluster(self.settings) as cluster:
+            cleanup = MoveOperations(cluster).cleanup
             return cleaned_data(
-                context.cleanup.clean_up(
-                    body.source, at_most=body.max_deletions, force=body.force, dry_run=body.dry_run
-                )
+                cleanup.clean_up(body.source, at_most=body.max_deletions, force=body.force, dry_run=body.dry_run)
             )
 
     def status(self) -> dict[str, Any]:
-        with SwitchContext(self.settings) as context:
-            return state_data(context.pulsar_url, read_overview(context.switch))
+        with Cluster(self.settings) as cluster:
+            return state_data(cluster.url, read_overview(SwitchOperations(cluster).switch))
 
 
-def _carry_out(context: SwitchContext, planned: Planned, asked: OrderRequest) -> JSONResponse:
+def _carry_out(operations: SwitchOperations, planned: Planned, asked: OrderRequest) -> JSONResponse:
     options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
-    result = context.switch.run(planned, options, context.observer)
-    data = switch_data(result, context.switch)
+    result = operations.switch.run(planned, options, operations.observer)
+    data = switch_data(result, operations.switch)
     return JSONResponse(data, 409 if result.is_refused else 200)
 
 

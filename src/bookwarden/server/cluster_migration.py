@@ -13,16 +13,16 @@ from prometheus_client.registry import Collector
 from bookwarden.cluster_migration.observing import MigrationSnapshot
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.config import Settings
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 
 def migration_metrics(settings: Settings) -> bytes:
     """Return the metrics as Prometheus reads them; none where the settings name no green."""
     if settings.cluster_migration.green.pulsar is None:
         return b""
-    with BlueGreenContext(settings) as context:
-        names = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
-        snapshot = context.observer.snapshot(names, context.record.expected(names))
+    with ClusterMigration(settings) as migration:
+        names = sorted({*migration.observer.flagged_namespaces(), *migration.record.begun()})
+        snapshot = migration.observer.snapshot(names, migration.record.expected(names))
     registry = CollectorRegistry()
     registry.register(_LookCollector(snapshot))
     return generate_latest(registry)

@@ -11,16 +11,14 @@ from bookwarden.cluster_migration.preparing.operation import PreparationJournal
 from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.cluster_migration.sides.cluster import ClusterSide
 from bookwarden.cluster_migration.sides.observing import PreflightObserver
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import ClientUrlSettings, Settings
 from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.lock import locked
 from bookwarden.redirects import RedirectUrls
 from bookwarden.resources import Resources
-from bookwarden.wiring.deletion import PhaseOneContext
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
 
 # A broker asked for the stats of a topic may have to load it first.
 _TIMEOUT_S: Final = 30.0
@@ -29,8 +27,8 @@ LEASES_PATH: Final = "/bookwarden/cluster-migration-leases"
 _SESSION_GRACE_S: Final = 5.0
 
 
-class BlueGreenContext(Resources):
-    """Both clusters of a migration, each over one admin client and one session to each store; close it.
+class ClusterMigration(Resources):
+    """Blue and green, and what observes and records the migration of clients between them; close it.
 
     Nothing is connected before its first call.
     """
@@ -39,14 +37,14 @@ class BlueGreenContext(Resources):
         super().__init__()
         self._settings = settings
         migration, deletion = settings.cluster_migration, settings.deletion
-        blue, green = settings_of_side(settings, "blue"), settings_of_side(settings, "green")
         topics = (deletion.topic, deletion.retry_topic, deletion.dlq_topic)
-        with self._closed_on_error():
-            self._blue_metadata = self._open(blue)
-            self.blue = _side_of(blue, self._blue_metadata, migration.blue.cluster)
-            self.green = _side_of(green, self._open(green), migration.green.cluster)
+        with self.closed_on_error():
+            self._blue = self._cluster_of("blue")
+            self.blue = _side_of(self._blue, migration.blue.cluster)
+            self.green = _side_of(self._cluster_of("green"), migration.green.cluster)
             #: Where clients are to be sent; ConfigError in `redirect_urls` where the settings do not say.
             self.clients = migration.green.clients
+            blue = self._blue.settings
             #: The topics of two-phase deletion, as far as they are on blue.
             self.deletion_topics = topics if blue.pulsar.admin_url == settings.pulsar.admin_url else ()
             self.record = MigrationRecord(Path(migration.journal))
@@ -72,28 +70,27 @@ class BlueGreenContext(Resources):
         Raises ConfigError where blue is another cluster than the one whose deletion topics the settings name: a sweep
         would look for references elsewhere.
         """
-        settings = self._settings
-        blue = settings_of_side(settings, "blue")
+        settings, blue = self._settings, self._blue.settings
         if (blue.pulsar, blue.metadata_store) != (settings.pulsar, settings.metadata_store):
             raise ConfigError(
                 "blue is not the cluster of the sections pulsar and metadata_store: marks are sent to, and swept from, "
                 "the cluster that holds the ledgers; run finish with settings whose sections are those of blue"
             )
-        return self._keep(PhaseOneContext(settings, metadata=self._blue_metadata)).removal
+        return PhaseOne(self._blue).removal
 
-    def _open(self, side: Settings) -> MetadataContext:
-        admin = self._keep(PulsarAdmin(connection_of(side.pulsar), _TIMEOUT_S))
-        return self._keep(MetadataContext(side, admin=admin))
+    def _cluster_of(self, which: str) -> Cluster:
+        return self.keep(Cluster(settings_of_side(self._settings, which), request_timeout_s=_TIMEOUT_S))
 
 
-def _side_of(side: Settings, metadata: MetadataContext, named: str) -> ClusterSide:
+def _side_of(cluster: Cluster, named: str) -> ClusterSide:
+    bookkeeper = cluster.bookkeeper
     return ClusterSide(
-        connection_of(side.pulsar),
-        metadata.admin,
-        metadata.store,
-        metadata.last_entries,
-        metadata.catalog.read_many,
-        metadata.disk_space,
+        cluster.connection,
+        cluster.admin,
+        cluster.store,
+        bookkeeper.last_entries,
+        bookkeeper.catalog.read_many,
+        bookkeeper.disk_space,
         named,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
@@ -37,12 +37,10 @@ from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
-from bookwarden.resources import Resources
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wiring.bookkeeper import BookKeeper
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import connection_of, decoder_of, mark_sender_of
-from bookwarden.wiring.stores import bookkeeper_place_of
 
 
 def policy_of(deletion: DeletionSettings) -> DeletionPolicy:
@@ -58,195 +56,164 @@ def policy_of(deletion: DeletionSettings) -> DeletionPolicy:
     )
 
 
-class PhaseOneContext(Resources):
-    """Everything that phase one needs; close it, or use it in a with statement.
+def marker_of(cluster: Cluster, on_report: Callable[[MarkReport], None] = lambda _: None) -> Marker:
+    """Make what marks ledgers of this cluster.
 
     ``on_report`` is called with each report of marks, as by ``MarkMetrics(registry).count`` of `pipelines.metrics`.
-    ``metadata`` is that of a caller who has it open, and closes it.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        on_report: Callable[[MarkReport], None] = lambda _: None,
-        metadata: MetadataContext | None = None,
-    ) -> None:
-        super().__init__()
-        deletion = settings.deletion
-        with self._closed_on_error():
-            self.metadata = metadata or self._keep(MetadataContext(settings))
-            sender = self._keep(mark_sender_of(settings, deletion.topic))
-            self.marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled, on_report=on_report)
-            store, topics = ManagedLedgers(self.metadata.store), Topics(self.metadata.admin)
-            migrations = self.metadata.migrations
-            self.removal = Removal(self.marker, store, topics, migrations=migrations)
-            ownership, nodes = BundleOwnership(self.metadata.store), self.metadata.node_check
-            self.store_trim = StoreTrim(self.marker, store, ownership, self.metadata.catalog, nodes)
+    enabled = cluster.settings.deletion.topic_two_phase_deletion_enabled
+    return Marker(cluster.mark_sender, enabled=enabled, on_report=on_report)
 
 
-class BrokerMarksContext(Resources):
-    """Everything about brokers that mark; close it, or use it in a with statement."""
+class PhaseOne:
+    """Everything that phase one needs; ``on_report`` is as for `marker_of`."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-        with self._closed_on_error():
-            self.metadata = self._keep(MetadataContext(settings))
-            self.brokers = MarkingBrokers(self.metadata.store)
-            self.outbox = Outbox(self.metadata.store)
-            #: Only plans to forward the outbox.
-            self.planned_drain = OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog)
+    def __init__(self, cluster: Cluster, *, on_report: Callable[[MarkReport], None] = lambda _: None) -> None:
+        self.cluster = cluster
+        self.marker = marker_of(cluster, on_report)
+        store = ManagedLedgers(cluster.store)
+        self.removal = Removal(self.marker, store, Topics(cluster.admin), migrations=cluster.migrations)
+        ownership, nodes = BundleOwnership(cluster.store), cluster.references.node_check
+        self.store_trim = StoreTrim(self.marker, store, ownership, cluster.bookkeeper.catalog, nodes)
 
-    @cached_property
+
+class BrokerMarks:
+    """Everything about brokers that mark."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.brokers = MarkingBrokers(cluster.store)
+        self.outbox = Outbox(cluster.store)
+
+    @property
+    def planned_drain(self) -> OutboxDrain:
+        """What only plans to forward the outbox."""
+        return OutboxDrain(self.brokers, self.outbox, self._cluster.bookkeeper.deletion_catalog)
+
+    @property
     def drain(self) -> OutboxDrain:
         """What forwards the outbox."""
-        deletion = self._settings.deletion
-        sender = self._keep(mark_sender_of(self._settings, deletion.topic))
-        marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
-        return OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog, marker)
+        catalog = self._cluster.bookkeeper.deletion_catalog
+        return OutboxDrain(self.brokers, self.outbox, catalog, marker_of(self._cluster))
 
 
-class UndoContext(Resources):
-    """Everything that undo needs; close it, or use it in a with statement.
-
-    ``damaged`` is called with damaged places in the journal; ``name`` is that of this undo in the journal.
-    """
+class UndoOperation:
+    """Everything that undo needs; ``damaged`` is called with damaged places in the journal."""
 
     def __init__(
         self,
-        settings: Settings,
+        cluster: Cluster,
         *,
         discard_partial: bool = False,
         damaged: Callable[[JournalDamage], object] | None = None,
     ) -> None:
-        super().__init__()
+        settings, bookkeeper = cluster.settings, cluster.bookkeeper
+        self.cluster = cluster
+        #: That of this undo in the journal.
         self.name = new_name()
-        with self._closed_on_error():
-            self.journal = self._keep(journal_reader_of(settings.sweep, damaged))
-            metadata = self._keep(MetadataContext(settings))
-            probe, journal = ReplicaProbe(metadata.bookies), self._keep(journal_of(settings.sweep))
+        self.journal = cluster.keep(journal_reader_of(settings.sweep, damaged))
+        probe, journal = ReplicaProbe(bookkeeper.bookies), cluster.keep(journal_of(settings.sweep))
 
-            def undo_of(
-                catalog: LedgerCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}
-            ) -> Undo:
-                return Undo(
-                    *(catalog, probe, metadata.migrations, journal, decode_ledger_metadata, self.name),
-                    undone=undone,
-                    discard_partial=discard_partial,
-                    elsewhere=elsewhere,
-                    proof=WholeLedgers(lambda: metadata.bookies),
-                )
-
-            self.undo = UndoInPlaces(
-                undo_of(metadata.catalog, metadata.undone),
-                metadata.bookie_clusters,
-                metadata.catalog,
-                metadata.undone,
-                undo_of,
+        def undo_of(catalog: LedgerCatalog, undone: RecordsUndone, elsewhere: ReadsElsewhere = lambda _: {}) -> Undo:
+            return Undo(
+                *(catalog, probe, cluster.migrations, journal, decode_ledger_metadata, self.name),
+                undone=undone,
+                discard_partial=discard_partial,
+                elsewhere=elsewhere,
+                proof=WholeLedgers(lambda: bookkeeper.bookies),
             )
-            #: Of the cluster that takes new ledgers.
-            self.running_bookies = metadata.running_bookies
-            place = bookkeeper_place_of(settings.metadata_store)
-            #: The BookKeeper that the settings name, for people.
-            self.bookkeeper = f"{place.ledgers_root} in {place.url}"
-            #: Raises ConfigError where that has no ledger at all, and the metadata roots name some.
-            self.require_ledgers = partial(require_some_ledger, metadata.stores, metadata.bookkeeper_store, place)
+
+        self.undo = UndoInPlaces(
+            undo_of(bookkeeper.catalog, bookkeeper.undone),
+            bookkeeper.clusters,
+            bookkeeper.catalog,
+            bookkeeper.undone,
+            undo_of,
+        )
+        #: Raises ConfigError where BookKeeper has no ledger at all, and the metadata roots name some.
+        self.require_ledgers = partial(require_some_ledger, cluster.stores, bookkeeper.store, bookkeeper.place)
 
 
-def guards_of(metadata: MetadataContext, settings: Settings) -> list[Guard]:
+def guards_of(cluster: Cluster) -> list[Guard]:
     """Return the guards in the order in which the sweep, its dry run and `ledger explain` ask them."""
+    bookkeeper, references = cluster.bookkeeper, cluster.references
     return [
-        NodeGuard(metadata.node_check, metadata.last_entries),
-        CopyOwnerGuard(lambda: metadata.offload_stores, verify_owner=settings.offload.verify_owner),
-        LeftBehindGuard(lambda: metadata.offload_stores, metadata.references),
-        _superseded_guard_of(metadata),
+        NodeGuard(references.node_check, bookkeeper.last_entries),
+        CopyOwnerGuard(lambda: cluster.offload_stores, verify_owner=cluster.settings.offload.verify_owner),
+        LeftBehindGuard(lambda: cluster.offload_stores, references.live),
+        _superseded_guard_of(bookkeeper),
         # After all proofs: these are about what would be deleted.
-        UndoneGuard(metadata.undone),
-        ReusedIdGuard(metadata.ids),
+        UndoneGuard(bookkeeper.undone),
+        ReusedIdGuard(bookkeeper.ids),
     ]
 
 
-def _superseded_guard_of(metadata: MetadataContext) -> SupersededGuard:
-    return SupersededGuard(metadata.bookie_clusters, WholeLedgers(lambda: metadata.bookies), metadata.promotions.newest)
+def _superseded_guard_of(bookkeeper: BookKeeper) -> SupersededGuard:
+    return SupersededGuard(bookkeeper.clusters, WholeLedgers(lambda: bookkeeper.bookies), bookkeeper.promotions.newest)
 
 
 def verifier_of(
-    metadata: MetadataContext,
-    settings: Settings,
-    *,
-    clock: Callable[[], float] = time.time,
-    clock_of: Callable[[str | None], float] | None = None,
+    cluster: Cluster, *, clock: Callable[[], float] = time.time, clock_of: Callable[[str | None], float] | None = None
 ) -> Verifier:
     """Return what verifies marks; clocks are as for `Verifier`."""
+    bookkeeper = cluster.bookkeeper
     return Verifier(
-        *(metadata.deletion_catalog, metadata.references, policy_of(settings.deletion)),
-        guards_of(metadata, settings),
-        clusters=metadata.bookie_clusters,
+        *(bookkeeper.deletion_catalog, cluster.references.live, policy_of(cluster.settings.deletion)),
+        guards_of(cluster),
+        clusters=bookkeeper.clusters,
         clock=clock,
         clock_of=clock_of,
     )
 
 
-class SweepContext(Resources):
-    """Everything that phase two needs in one process; its sessions and clients do not survive a fork.
+def cluster_to_sweep(settings: Settings, *, one_of_many: bool = False) -> Cluster:
+    """Make the cluster for `sweep_of`, on whose reads deletes rest; ``one_of_many`` is as for Cluster."""
+    return Cluster(settings, one_of_many=one_of_many, deletes=not settings.sweep.dry_run)
 
-    ``one_of_many`` says that other processes sweep other shares at the same time, as for `open_metadata_store`;
+
+def sweep_of(cluster: Cluster, *, driver_file: str = "", once: bool = False) -> Sweep:
+    """Make phase two over a `cluster_to_sweep`; its sessions and clients do not survive a fork.
+
     ``driver_file`` is as for `journal_of`. With ``once`` no batch waits for a doubt about very many marks to end.
     """
-
-    def __init__(
-        self, settings: Settings, *, one_of_many: bool = False, driver_file: str = "", once: bool = False
-    ) -> None:
-        super().__init__()
-        deletion = settings.deletion
-        with self._closed_on_error():
-            dry_run = settings.sweep.dry_run
-            metadata = self._keep(MetadataContext(settings, one_of_many=one_of_many, deletes=not dry_run))
-            # A library that is missing ends the sweep now, not at the first mark of a copy.
-            stores = metadata.offload_stores
-            registry = SchemaRegistry(metadata.admin)
-            self.decode = decoder_of(deletion, registry).decode
-            self.admin = metadata.admin
-            acts = clock_of = None
-            # A dry run writes nothing, and a wrong age makes it delete nothing.
-            clock: Callable[[], float] = time.time
-            if not dry_run:
-                clock = StoreClock(metadata.bookkeeper_store)
-                clock_of = StoreClocks(metadata.store, metadata.bookie_clusters.roots_by_name).now
-                policy = policy_of(deletion)
-                journal = self._keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
-                outbox = self._keep(
-                    RetrySender(
-                        connection_of(settings.pulsar),
-                        *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
-                        registry=registry,
-                        clock=clock,
-                    )
-                )
-                backlog = SubscriptionBacklog(metadata.admin)
-                on_retry_topic = partial(backlog.count, deletion.retry_topic, deletion.subscription)
-                why_letters_are_lost = Topics(metadata.admin).why_nothing_is_kept
-                acts = Acts(
-                    CopyDeleter(stores, journal, policy, clock),
-                    LedgerDeleter(
-                        *(metadata.deletion_catalog, journal, policy, clock),
-                        clusters=metadata.bookie_clusters,
-                        superseded=_superseded_guard_of(metadata),
-                        again=[UndoneGuard(metadata.undone), ReusedIdGuard(metadata.ids)],
-                    ),
-                    Sendings(
-                        outbox,
-                        self._keep(sent_records_of(settings.sweep)),
-                        policy.retry_delay,
-                        partial(why_letters_are_lost, deletion.dlq_topic, deletion.subscription),
-                    ),
-                    metadata.migrations,
-                    HeldMarks(RetryTopicRoom(settings.sweep.max_waiting_marks, on_retry_topic), once=once),
-                )
-            self.sweep = Sweep(
-                verifier_of(metadata, settings, clock=clock, clock_of=clock_of),
-                acts,
-                SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds),
-                require_bookies=metadata.running_bookies.require,
-            )
+    settings, bookkeeper = cluster.settings, cluster.bookkeeper
+    # A library that is missing ends the sweep now, not at the first mark of a copy.
+    stores = cluster.offload_stores
+    limits = SweepLimits(settings.sweep.ledgers_per_step, settings.sweep.max_unreachable_seconds)
+    if settings.sweep.dry_run:
+        # It writes nothing, and a wrong age makes it delete nothing.
+        return Sweep(verifier_of(cluster), None, limits, require_bookies=bookkeeper.running_bookies.require)
+    deletion, policy = settings.deletion, policy_of(settings.deletion)
+    clock = StoreClock(bookkeeper.store)
+    journal = cluster.keep(journal_of(settings.sweep, store_clock=clock, driver_file=driver_file))
+    outbox = cluster.keep(
+        RetrySender(
+            cluster.connection,
+            *(deletion.retry_topic, deletion.dlq_topic, deletion.subscription),
+            registry=SchemaRegistry(cluster.admin),
+            clock=clock,
+        )
+    )
+    on_retry_topic = partial(SubscriptionBacklog(cluster.admin).count, deletion.retry_topic, deletion.subscription)
+    why_dead_letters_are_lost = partial(
+        Topics(cluster.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
+    )
+    acts = Acts(
+        CopyDeleter(stores, journal, policy, clock),
+        LedgerDeleter(
+            *(bookkeeper.deletion_catalog, journal, policy, clock),
+            clusters=bookkeeper.clusters,
+            superseded=_superseded_guard_of(bookkeeper),
+            again=[UndoneGuard(bookkeeper.undone), ReusedIdGuard(bookkeeper.ids)],
+        ),
+        Sendings(outbox, cluster.keep(sent_records_of(settings.sweep)), policy.retry_delay, why_dead_letters_are_lost),
+        cluster.migrations,
+        HeldMarks(RetryTopicRoom(settings.sweep.max_waiting_marks, on_retry_topic), once=once),
+    )
+    clock_of = StoreClocks(cluster.store, bookkeeper.clusters.roots_by_name).now
+    return Sweep(
+        verifier_of(cluster, clock=clock, clock_of=clock_of),
+        acts,
+        limits,
+        require_bookies=bookkeeper.running_bookies.require,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from bookwarden.bookie_clusters.registry_node import RegistryNode, read_id_counter, read_registered
@@ -33,85 +33,79 @@ def movable_stores_of(settings: MetadataStoreSettings) -> dict[str, Callable[[],
     return {url: partial(open_single_store, hurried, url) for url in urls if scheme_of(url) == "zk"}
 
 
-class MigrationContext(Resources):
-    """Everything that prepares, begins and follows a migration; close it, or use it in a with statement.
-
-    ``source`` is the URL of the store to be moved, None for the one in the settings.
-    ``max_reads_per_second`` is for the survey of the source.
-    """
-
-    def __init__(
-        self, settings: Settings, *, source: str | None = None, max_reads_per_second: float | None = None
-    ) -> None:
-        super().__init__()
-        connection, store = connection_of(settings.pulsar), settings.metadata_store
-        with self._closed_on_error():
-            url = source or former_store(store)
-            raw = self._keep(open_single_store(store, url))
-            place, whole = bookkeeper_place_of(store), split_chroot(url)
-            others = {other for other in (*store.urls, place.url) if split_chroot(other) != whole}
-            configured = ConfiguredStores(
-                source_url=url,
-                chroot=whole[1],
-                ledgers_root=place.ledgers_root,
-                other_stores=tuple(sorted(others)),
-                session_timeout_s=store.session_timeout_seconds,
-                drain_limit_s=store.migration_drain_seconds,
-                own_locks=(settings.sweep.lock, settings.follow.lock, LEASES_PATH),
-            )
-            self.admin = MigrationAdmin(self._keep(PulsarAdmin(connection)))
-            self.control = MigrationControl(
-                configured,
-                raw,
-                throttled(raw, max_reads_per_second),
-                self.admin,
-                connection,
-                lambda target: self._keep(open_single_store(store, target)),
-                partial(read_registered, RegistryNode(raw, url)),
-                is_zookeeper=scheme_of(url) == "zk",
-                keeps_ledgers=split_chroot(place.url) == whole,
-            )
-
-
-class SourceContext(Resources):
+class MigrationStores(Resources):
     """The store that is moved, or was, and others that a command opens; close it, or use it in a with statement.
 
     ``source`` is a URL, also of a snapshot, None for the only store of the settings. Stores are those of exactly their
     URLs, during and after a migration too.
     """
 
-    def __init__(self, settings: MetadataStoreSettings, source: str | None = None) -> None:
+    def __init__(self, settings: Settings, source: str | None = None) -> None:
         super().__init__()
         self.settings = settings
-        with self._closed_on_error():
-            self.source_url = source or former_store(settings)
+        store = settings.metadata_store
+        with self.closed_on_error():
+            self.source_url = source or former_store(store)
             self.source = self.open(self.source_url)
             #: URLs of all stores that the settings, or the caller, name.
-            self.in_use = (self.source_url, *settings.urls, bookkeeper_place_of(settings).url)
+            self.in_use = (self.source_url, *store.urls, bookkeeper_place_of(store).url)
 
     def open(self, url: str) -> MetadataStore:
         """Open another store, closed with this one."""
-        return self._keep(open_single_store(self.settings, url))
+        return self.keep(open_single_store(self.settings.metadata_store, url))
+
+    @cached_property
+    def admin(self) -> MigrationAdmin:
+        """The broker's side of a migration."""
+        return MigrationAdmin(self.keep(PulsarAdmin(connection_of(self.settings.pulsar))))
 
 
-def counters_of(context: SourceContext) -> Counters:
+def control_of(stores: MigrationStores, *, max_reads_per_second: float | None = None) -> MigrationControl:
+    """Make what prepares, begins and follows a migration; ``max_reads_per_second`` is for the survey of the source."""
+    settings, url, source = stores.settings, stores.source_url, stores.source
+    store = settings.metadata_store
+    place, whole = bookkeeper_place_of(store), split_chroot(url)
+    others = {other for other in stores.in_use if split_chroot(other) != whole}
+    configured = ConfiguredStores(
+        source_url=url,
+        chroot=whole[1],
+        ledgers_root=place.ledgers_root,
+        other_stores=tuple(sorted(others)),
+        session_timeout_s=store.session_timeout_seconds,
+        drain_limit_s=store.migration_drain_seconds,
+        own_locks=(settings.sweep.lock, settings.follow.lock, LEASES_PATH),
+    )
+    return MigrationControl(
+        configured,
+        source,
+        throttled(source, max_reads_per_second),
+        stores.admin,
+        connection_of(settings.pulsar),
+        stores.open,
+        partial(read_registered, RegistryNode(source, url)),
+        is_zookeeper=scheme_of(url) == "zk",
+        keeps_ledgers=split_chroot(place.url) == whole,
+    )
+
+
+def counters_of(stores: MigrationStores) -> Counters:
     """Return the counters of a finished migration, of the former store and of the new one, which its flag names.
 
     Raises ConfigError where these are not ZooKeeper and Oxia, and RefusedError for a migration that is not COMPLETED.
     """
-    source, source_url = context.source, context.source_url
+    source, source_url = stores.source, stores.source_url
     if not isinstance(source, ZooKeeperStore):
         raise ConfigError(f"{source_url} is no ZooKeeper: name the store that was moved with --source")
     target_url = completed_target(source, source_url)
-    target = context.open(target_url)
+    target = stores.open(target_url)
     if not isinstance(target, MigrationTarget):
         raise ConfigError(f"{target_url}, to which the metadata was moved, is no Oxia")
-    place = bookkeeper_place_of(context.settings)
+    place = bookkeeper_place_of(stores.settings.metadata_store)
     # The settings may name either store by now.
     is_here = split_chroot(place.url) in (split_chroot(source_url), split_chroot(target_url))
     # The copy has the newest registry.
     ledgers = read_id_counter(
-        RegistryNode(target, target_url), place.ledgers_root, None if is_here else place.url, context.open, target
+        RegistryNode(target, target_url), place.ledgers_root, None if is_here else place.url, stores.open, target
     )
     return Counters(source, source_url, target, target_url, *ledgers)
 

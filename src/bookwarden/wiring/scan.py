@@ -8,12 +8,9 @@ from functools import cache, partial
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
 from bookwarden.clusters.offload.listing import ObjectListing
-from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
-from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.config import OrphanSettings, Settings
-from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
 from bookwarden.metastore.urls import scheme_of, split_chroot, with_chroot
@@ -21,9 +18,9 @@ from bookwarden.orphans.apply import Apply, ApplyCopies
 from bookwarden.orphans.applying import ApplyResult, PlanStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.resources import Resources
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext, mark_sender_of
-from bookwarden.wiring.roots import cluster_of, roots_proof_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import marker_of
+from bookwarden.wiring.roots import plan_cluster_of, roots_proof_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
@@ -40,54 +37,46 @@ def guard_limits_of(orphans: OrphanSettings) -> GuardLimits:
     )
 
 
-class ScanContext(Resources):
+class ScanSources(Resources):
     """The sources of an orphan scan, in one process; close it, or use it in a with statement.
 
     ``snapshot`` is the URL of a snapshot of the metadata stores, None for the live ones; ``snapshot_ms`` is then the
-    latest time in it. ``max_reads_per_second`` is as for MetadataContext.
+    latest time in it. ``max_reads_per_second`` is as for Cluster.
     """
 
     def __init__(
         self, settings: Settings, snapshot: str | None = None, *, max_reads_per_second: float | None = None
     ) -> None:
         super().__init__()
+        is_live = snapshot is None
         source = settings if snapshot is None else _settings_of_snapshot(settings, snapshot)
-        with self._closed_on_error():
-            self._settings = settings
+        with self.closed_on_error():
             # A file does not load a server, so its reads are not limited.
-            limit = max_reads_per_second if snapshot is None else None
-            self.metadata = self._keep(MetadataContext(source, max_reads_per_second=limit))
-            store = self.metadata.bookkeeper_store
-            alone = LedgerListing(store, bookkeeper_place_of(source.metadata_store).ledgers_root)
-            self.listing = PlacedListing(alone, self.metadata.bookie_clusters.roots_by_name)
-            self.references = ReferencePieces(self.metadata.stores, self.metadata.last_entries)
-            #: A snapshot's is the live one.
-            self.cluster = cluster_of(
-                settings.metadata_store,
-                store,
-                roots_proof_of(source.metadata_store, self.metadata, of_snapshot=snapshot is not None),
-                self.metadata.bookie_clusters.identity,
+            limit = max_reads_per_second if is_live else None
+            #: Its stores may be a snapshot; brokers and stores of offloaded copies are the live ones.
+            self.cluster = cluster = self.keep(Cluster(source, max_reads_per_second=limit))
+            bookkeeper = cluster.bookkeeper
+            alone = LedgerListing(bookkeeper.store, bookkeeper.place.ledgers_root)
+            self.listing = PlacedListing(alone, bookkeeper.clusters.roots_by_name)
+            #: Of the plan: a snapshot's is the live one.
+            self.plan_cluster = plan_cluster_of(
+                settings.metadata_store, cluster, roots_proof_of(cluster, of_snapshot=not is_live)
             )
-            roots = self.metadata.stores
-            self._read = (*roots.values(), store)
+            roots = cluster.stores
+            self._read = (*roots.values(), bookkeeper.store)
             #: Lists the tenants that have policies in any metadata root.
             self.tenants = partial(tenants_in, roots.values())
             #: Lists the namespaces that have policies in any metadata root.
             self.namespaces = partial(namespaces_in, roots.values())
             #: Returns those references whose places still name their ledgers; StoreError where a root does not answer.
-            self.still_named = partial(still_named_in, roots, self.metadata.last_entries)
+            self.still_named = partial(still_named_in, roots, bookkeeper.last_entries)
             #: Returns those references of shadow topics whose sources have let go of the ledger.
             self.outdated = partial(outdated_in, roots)
 
     @property
-    def offload_stores(self) -> OffloadStores:
-        """The stores of offloaded copies; MissingExtraError if a driver's library is not installed."""
-        return self.metadata.offload_stores
-
-    @property
     def objects(self) -> ObjectListing:
         """The listing of the stores of offloaded copies, live or from inventories, also of a scan of a snapshot."""
-        return ObjectListing(self.offload_stores, self._settings.orphans.inventories)
+        return ObjectListing(self.cluster.offload_stores, self.cluster.settings.orphans.inventories)
 
     @property
     def snapshot_ms(self) -> int | None:
@@ -129,47 +118,19 @@ def _settings_of_snapshot(settings: Settings, snapshot: str) -> Settings:
     return settings.model_copy(update={"metadata_store": store.model_copy(update=changed)})
 
 
-class OrphanApplyContext(Resources):
-    """Everything that applying a plan needs; close it, or use it in a with statement."""
+class OrphanApply:
+    """Everything that applies a plan to a cluster."""
 
     def __init__(
-        self, settings: Settings, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
+        self, cluster: Cluster, plans: PlanStore, *, on_batch: Callable[[ApplyResult], None] = lambda _: None
     ) -> None:
-        super().__init__()
-        deletion = settings.deletion
-        with self._closed_on_error():
-            metadata = self._keep(MetadataContext(settings))
-            # A cluster may have been added since the scan.
-            cluster = cluster_of(
-                settings.metadata_store,
-                metadata.bookkeeper_store,
-                roots_proof_of(settings.metadata_store, metadata),
-                metadata.bookie_clusters.identity,
-            )
-            sender = self._keep(mark_sender_of(settings, deletion.topic))
-            marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
-            doubts = partial(metadata.node_check.doubts_now, references=metadata.references)
-            # Once for ledgers and copies.
-            in_flight = cache(self._keep(TopicsContext(settings, metadata.admin)).requests_in_flight)
-            self.apply = Apply(
-                plans,
-                marker,
-                metadata.catalog,
-                cluster,
-                guard_limits_of(settings.orphans),
-                doubts=doubts,
-                batch=settings.orphans.ledgers_per_batch,
-                on_batch=on_batch,
-                in_flight=in_flight,
-            )
-            self.apply_copies = ApplyCopies(
-                plans,
-                marker,
-                metadata.catalog,
-                cluster,
-                guard_limits_of(settings.orphans),
-                doubts=doubts,
-                batch=settings.orphans.ledgers_per_batch,
-                on_batch=on_batch,
-                in_flight=in_flight,
-            )
+        settings, references = cluster.settings, cluster.references
+        # A cluster may have been added since the scan.
+        identity = plan_cluster_of(settings.metadata_store, cluster, roots_proof_of(cluster))
+        parts = (plans, marker_of(cluster), cluster.bookkeeper.catalog, identity, guard_limits_of(settings.orphans))
+        doubts = partial(references.node_check.doubts_now, references=references.live)
+        # Once for ledgers and copies.
+        in_flight = cache(cluster.deletion_topics.requests_in_flight)
+        batch = settings.orphans.ledgers_per_batch
+        self.ledgers = Apply(*parts, doubts=doubts, batch=batch, on_batch=on_batch, in_flight=in_flight)
+        self.copies = ApplyCopies(*parts, doubts=doubts, batch=batch, on_batch=on_batch, in_flight=in_flight)

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 from bookwarden.bookie_clusters.checks.observing import Observer
 from bookwarden.bookie_clusters.operation import Switch
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
-from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.config import Settings
 from bookwarden.leases import LeaseTimes
 from bookwarden.processes import described_here
-from bookwarden.wiring.bookie_clusters import RegistryContext
-from bookwarden.wiring.metadata import bookie_options_of
-from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.bookkeeper import bookie_options_of
+from bookwarden.wiring.cluster import Cluster
 
 # A topic with much to flush takes its time.
 _UNLOAD_TIMEOUT_S: Final = 60.0
 
 
-class SwitchContext(RegistryContext):
-    """Everything that checks, makes and follows a switch; close it, or use it in a with statement."""
+class SwitchOperations:
+    """Everything that checks, makes and follows a switch."""
 
-    def __init__(self, settings: Settings, *, times: LeaseTimes | None = None) -> None:
-        super().__init__(settings)
-        with self._closed_on_error():
-            self.connection = connection = connection_of(settings.pulsar)
-            admin = self._open_admin()
-            #: The topics of the cluster.
-            self.topics = Topics(admin, unload_timeout_s=_UNLOAD_TIMEOUT_S)
-            #: Observes what a switch, or a move, depends on.
-            self.observer = Observer(self.registry, connection, admin, bookie_options_of(settings.bookkeeper))
-            here = described_here()
-            origin = f"{here['host']} process {here['pid']}"
-            self.switch = Switch(self.registry, self._keep(SwitchEvents(connection)), origin, times=times)
+    def __init__(self, cluster: Cluster, *, times: LeaseTimes | None = None) -> None:
+        self.cluster = cluster
+        self._times = times
 
-    def _open_admin(self) -> PulsarAdmin:
-        return self._keep(PulsarAdmin(self.connection))
+    @property
+    def topics(self) -> Topics:
+        """The topics of the cluster."""
+        return Topics(self.cluster.admin, unload_timeout_s=_UNLOAD_TIMEOUT_S)
+
+    @cached_property
+    def observer(self) -> Observer:
+        """Observes what a switch, or a move, depends on."""
+        cluster = self.cluster
+        options = bookie_options_of(cluster.settings.bookkeeper)
+        return Observer(cluster.registry, cluster.connection, cluster.admin, options)
+
+    @cached_property
+    def switch(self) -> Switch:
+        """Makes the switch."""
+        here, events = described_here(), self.cluster.keep(SwitchEvents(self.cluster.connection))
+        return Switch(self.cluster.registry, events, f"{here['host']} process {here['pid']}", times=self._times)

@@ -144,12 +144,12 @@ def leak(invocation: Invocation, home: Path, pause: float) -> None:
     again. Only for a running cluster of `dev up` with its metadata in ZooKeeper.
     """
     # Imported late: `dev up` needs no clients of a cluster.
-    from bookwarden.wiring.metadata import MetadataContext
+    from bookwarden.wiring.cluster import Cluster
     from bookwarden_dev.leaks import make_leaks
 
-    cluster = DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)
-    with MetadataContext(_settings_to_leak(cluster, invocation)) as metadata:
-        leaks = make_leaks(cluster, metadata, invocation.say, lambda: _stay_healthy(pause))
+    servers = DevCluster.attach(home.expanduser().absolute(), progress=invocation.say)
+    with Cluster(_settings_to_leak(servers, invocation)) as cluster:
+        leaks = make_leaks(servers, cluster, invocation.say, lambda: _stay_healthy(pause))
     cells: Cells[Leak] = {
         Column("kind"): lambda one: one.kind,
         Column("ledgers", whole=False): lambda one: ", ".join(map(str, one.ledgers)),

@@ -22,8 +22,8 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError, ServerError
-from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration, redirect_urls
 from bookwarden_dev.demo.traffic import FAILOVER, KEY_SHARED, SHARED, Account, Flow, Traffic
 from bookwarden_dev.devcluster.blue_green import BlueAndGreen
 
@@ -100,21 +100,22 @@ class MoveStory:
         """Play all acts; raises BookwardenError where one cannot go on."""
         flows = _flows()
         self._create_topics(flows)
-        with TopicsContext(self._settings) as topics:
+        with Cluster(self._settings) as cluster:
+            topics = cluster.deletion_topics
             topics.setup(dry_run=False).run()
-        with BlueGreenContext(self._settings) as context, Traffic(self._clusters.blue.connection(), flows) as traffic:
+        with ClusterMigration(self._settings) as migration, Traffic(self._clusters.blue.connection(), flows) as traffic:
             self._say(f"{len(flows)} topics with producers and consumers on blue; one consumer leaves")
             traffic.start()
             traffic.wait_for(_MESSAGES, _PATIENCE_S)
-            self._prepare(context)
+            self._prepare(migration)
             begin = time.monotonic()
-            self._start(context)
-            self._watch(context, traffic)
+            self._start(migration)
+            self._watch(migration, traffic)
             drained_s = time.monotonic() - begin
             traffic.wait_for(_MESSAGES, _PATIENCE_S)
             self._say("the producers stop; each message is looked for")
             accounts = traffic.stop()
-            return self._finish(context, accounts, drained_s)
+            return self._finish(migration, accounts, drained_s)
 
     def _create_topics(self, flows: Iterable[Flow]) -> None:
         with closing(PulsarAdmin(self._clusters.blue.connection(), timeout_s=_PATIENCE_S)) as admin:
@@ -125,37 +126,37 @@ class MoveStory:
                 path = topic_path(flow.topic)
                 admin.put(f"{path}/partitions", 3) if is_partitioned else admin.put(path)
 
-    def _prepare(self, context: BlueGreenContext) -> None:
+    def _prepare(self, migration: ClusterMigration) -> None:
         def blocked() -> list[CheckResult]:
-            return blocking(evaluate(context.preflight.observe([NAMESPACE])), _ACCEPTED)
+            return blocking(evaluate(migration.preflight.observe([NAMESPACE])), _ACCEPTED)
 
         before = blocked()
         self._say(f"preflight: {len(before)} checks block: {', '.join(one.check for one in before)}")
-        preparation = Preparation(context.preflight, [NAMESPACE], context.journal)
+        preparation = Preparation(migration.preflight, [NAMESPACE], migration.journal)
         done = preparation.execute(preparation.plan())
         self._say(f"prepare: {len(done.done)} steps, on green what it lacks, on blue that nothing is deleted")
         left = blocked()
         if left:
             raise RefusedError(f"{left[0].check} blocks after the preparation: {left[0].seen}")
 
-    def _start(self, context: BlueGreenContext) -> None:
-        blue, urls = context.blue, redirect_urls(context.clients)
-        with closing(GreenResources(blue, context.green, context.record)) as resources:
-            starting = MigrationStarter(blue, context.observer, context.record, urls, resources, self._say)
+    def _start(self, migration: ClusterMigration) -> None:
+        blue, urls = migration.blue, redirect_urls(migration.clients)
+        with closing(GreenResources(blue, migration.green, migration.record)) as resources:
+            starting = MigrationStarter(blue, migration.observer, migration.record, urls, resources, self._say)
             starting.set_urls()
             started: StartResult = starting.start(NAMESPACE, [one.value for one in _ACCEPTED])
         if not started.ok:
             raise ServerError(f"{started.left[0] if started.left else NAMESPACE} was not marked; see blue's broker log")
         self._say(f"start: {started.marked} of {started.topics} topics and partitions are marked")
 
-    def _watch(self, context: BlueGreenContext, traffic: Traffic) -> None:
-        expected, shown = context.record.expected([NAMESPACE]), ""
+    def _watch(self, migration: ClusterMigration, traffic: Traffic) -> None:
+        expected, shown = migration.record.expected([NAMESPACE]), ""
         deadline, arrived = time.monotonic() + _PATIENCE_S, False
-        as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
-        health, stalled = BrokerHealth(context.blue), _Stalled()
+        as_it_goes = ContinuousReleaser(TopicReleaser(migration.blue, migration.observer, migration.record))
+        health, stalled = BrokerHealth(migration.blue), _Stalled()
 
         def snapshot() -> MigrationSnapshot:
-            return context.observer.snapshot([NAMESPACE], expected)
+            return migration.observer.snapshot([NAMESPACE], expected)
 
         for step in follow(snapshot, every_s=_LOOK_EVERY_S, health=health, unanswered=lambda: as_it_goes.timed_out):
             states = ", ".join(f"{state.value} {count}" for state, count in step.snapshot.states.items())
@@ -184,12 +185,12 @@ class MoveStory:
             if time.monotonic() > deadline:
                 raise ServerError(f"not drained within {_PATIENCE_S:.0f} s: {states}")
 
-    def _finish(self, context: BlueGreenContext, accounts: list[Account], drained_s: float) -> MoveFinale:
-        blue, green, observer, record = context.blue, context.green, context.observer, context.record
+    def _finish(self, migration: ClusterMigration, accounts: list[Account], drained_s: float) -> MoveFinale:
+        blue, green, observer, record = migration.blue, migration.green, migration.observer, migration.record
         verified = verify_migration(blue, green, observer, record, [NAMESPACE], [one.value for one in _ACCEPTED])
         faults = [f"{one.topic}: {fault}" for one in verified.topics for fault in one.faults]
         self._say(f"verify: {len(verified.topics)} topics and partitions, {len(faults)} not done")
-        finishing = MigrationFinisher(blue, green, observer, context.removal, record)
+        finishing = MigrationFinisher(blue, green, observer, migration.removal, record)
         plan = finishing.plan([NAMESPACE], verified)
         removed = list(finishing.carry_out(plan))
         finishing.close([NAMESPACE], plan, removed)

@@ -11,9 +11,8 @@ from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType
 from bookwarden.ledgers.received import decoded
 from bookwarden.wire.broker_marks import decode_outbox_node
-from bookwarden.wiring.deletion import BrokerMarksContext
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import BrokerMarks
 
 
 class Evidence:
@@ -42,29 +41,29 @@ class Evidence:
 
     def in_outbox(self) -> set[int]:
         """Read the ledgers that the broker has in its outbox."""
-        with BrokerMarksContext(self._settings) as context:
-            nodes = [
-                node for folder in context.outbox.folders() for some in context.outbox.read(folder) for node in some
-            ]
+        with Cluster(self._settings) as cluster:
+            outbox = BrokerMarks(cluster).outbox
+            nodes = [node for folder in outbox.folders() for some in outbox.read(folder) for node in some]
         return {mark.ledger_id for found in nodes for mark in decode_outbox_node(found.node.value, "demo")}
 
     def in_flight(self) -> int:
         """Count the messages in flight."""
-        with TopicsContext(self._settings) as topics:
-            return topics.in_flight().messages
+        with Cluster(self._settings) as cluster:
+            return cluster.deletion_topics.in_flight().messages
 
     def dead_letters(self) -> tuple[tuple[int | None, str], ...]:
         """Read the ledger, None where the letter names none, and the reason of each dead letter."""
-        with TopicsContext(self._settings) as topics:
+        with Cluster(self._settings) as cluster:
+            topics = cluster.deletion_topics
             letters = [
                 (decoded(letter.received, topics.decode).mark, letter.reason) for letter in topics.dead_letters.read()
             ]
         return tuple((mark.ledger_id if mark else None, reason) for mark, reason in letters)
 
     @staticmethod
-    def count_entries(metadata: MetadataContext, ledger_id: int) -> int:
+    def count_entries(cluster: Cluster, ledger_id: int) -> int:
         """Count the entries of a ledger by reading them from the bookies; none if it has no metadata."""
-        (reading,) = metadata.catalog.read_many([ledger_id])
+        (reading,) = cluster.bookkeeper.catalog.read_many([ledger_id])
         if not isinstance(reading, StoredLedger):
             return 0
-        return sum(1 for _ in open_ledger(reading, metadata.bookies).read())
+        return sum(1 for _ in open_ledger(reading, cluster.bookkeeper.bookies).read())

@@ -21,8 +21,9 @@ from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.broker_marks import MarksEnabled
-from bookwarden.wiring.deletion import BrokerMarksContext, PhaseOneContext, UndoContext
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import BrokerMarks, PhaseOne, UndoOperation
+from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.demo import topics
 from bookwarden_dev.demo.census import CountedLedger, Places, take_census
 from bookwarden_dev.demo.evidence import Evidence
@@ -78,10 +79,10 @@ class Story:
     def play(self) -> Finale:
         """Play all acts; raises BookwardenError where one cannot go on."""
         self._say("creating the deletion topics")
-        with closing(self._admin), PhaseOneContext(self._settings) as phase_one:
-            context = TopicsContext(self._settings, self._admin)
-            context.setup().run()
-            context.publish()
+        with closing(self._admin), Cluster(self._settings) as cluster:
+            phase_one = PhaseOne(cluster)
+            cluster.deletion_topics.setup().run()
+            cluster.deletion_topics.publish()
             self._fill_topics()
             places = self._places(phase_one)
             self._offload(phase_one)
@@ -98,9 +99,9 @@ class Story:
             self._collect_garbage(places, census)
             return self._finale(phase_one, places, census)
 
-    def _places(self, phase_one: PhaseOneContext) -> Places:
-        bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.metadata.bookies)
-        return Places(phase_one.metadata.store, bookie, lambda: self._stage.objects.keys(BUCKET))
+    def _places(self, phase_one: PhaseOne) -> Places:
+        bookie = Bookie(f"127.0.0.1:{self._cluster.ports.bookie}", phase_one.cluster.bookkeeper.bookies)
+        return Places(phase_one.cluster.store, bookie, lambda: self._stage.objects.keys(BUCKET))
 
     def _fill_topics(self) -> None:
         topics.create_namespaces(self._admin)
@@ -108,11 +109,11 @@ class Story:
             self._say(f"topic {name}: {count} messages in ledgers of {topics.ENTRIES_PER_LEDGER}, with a schema")
             topics.fill(self._connection, name, count)
 
-    def _offload(self, phase_one: PhaseOneContext) -> None:
+    def _offload(self, phase_one: PhaseOne) -> None:
         self._say(f"the broker offloads the closed ledgers of {ARCHIVE} to bucket {BUCKET}")
         topics.begin_offload(self._admin, ARCHIVE)
         self._wait("the broker to offload", lambda: topics.is_offloaded(self._admin, ARCHIVE))
-        closed = self._ledgers(ManagedLedgers(phase_one.metadata.store), ARCHIVE)[:-1]
+        closed = self._ledgers(ManagedLedgers(phase_one.cluster.store), ARCHIVE)[:-1]
         self._fates |= dict.fromkeys(closed, ARCHIVED)
 
     @property
@@ -120,7 +121,7 @@ class Story:
         """Whether the metadata store can be made to refuse deletes: Oxia has no permissions."""
         return self._cluster.store_url.startswith("zk:")
 
-    def _drop_marked(self, phase_one: PhaseOneContext) -> None:
+    def _drop_marked(self, phase_one: PhaseOne) -> None:
         """Kill the broker between its update of the metadata and its deletes: its own marks are in its outbox."""
         dropped = self._trim_and_kill(phase_one, FEED)
         missing = set(dropped) - self._evidence.in_outbox()
@@ -132,7 +133,7 @@ class Story:
         self._say("  the broker that started again has sent their marks")
         self._fates |= dict.fromkeys(dropped, MARKED_BY_BROKER)
 
-    def _drop_followed(self, phase_one: PhaseOneContext) -> None:
+    def _drop_followed(self, phase_one: PhaseOne) -> None:
         """Do the same while brokers do not mark: `follow` sees what leaves the metadata, and marks it."""
         self._say("brokers mark nothing for a while (`broker-marks off`); following what they drop (Spark)")
         self._turn_marks(enabled=False)
@@ -149,9 +150,9 @@ class Story:
         self._turn_marks(enabled=True)
         self._fates |= dict.fromkeys(dropped, FOLLOWED)
 
-    def _trim_and_kill(self, phase_one: PhaseOneContext, name: str) -> list[int]:
+    def _trim_and_kill(self, phase_one: PhaseOne, name: str) -> list[int]:
         """Have the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
-        store = ManagedLedgers(phase_one.metadata.store)
+        store = ManagedLedgers(phase_one.cluster.store)
         before = self._ledgers(store, name)
 
         def trimmed() -> bool:
@@ -170,25 +171,26 @@ class Story:
             self._cluster.broker.kill()
         dropped = sorted(set(before) - set(self._ledgers(store, name)))
         # A topic that was loaded again has closed its last ledger, too, with fewer.
-        self._remaining[name] -= sum(self._evidence.count_entries(phase_one.metadata, number) for number in dropped)
+        self._remaining[name] -= sum(self._evidence.count_entries(phase_one.cluster, number) for number in dropped)
         return dropped
 
     def _turn_marks(self, *, enabled: bool) -> None:
-        with BrokerMarksContext(self._settings) as context:
-            context.brokers.set_enabled(MarksEnabled(enabled, "demo"))
-            live = context.brokers.read
+        with Cluster(self._settings) as cluster:
+            brokers = BrokerMarks(cluster).brokers
+            brokers.set_enabled(MarksEnabled(enabled, "demo"))
+            live = brokers.read
             self._wait("the brokers to act by it", lambda: all(broker.marks == enabled for broker in live()))
 
-    def _damage_a_ledger(self, phase_one: PhaseOneContext) -> None:
+    def _damage_a_ledger(self, phase_one: PhaseOne) -> None:
         """Leave the metadata of a ledger cut off in the middle, as a restore that went wrong would."""
         value = b"BookieMetadataFormatVersion\t3\n\x7f\x08\x01"
-        phase_one.metadata.store.create(ledger_path("/ledgers", DAMAGED_LEDGER), value, make_parents=True)
+        phase_one.cluster.store.create(ledger_path("/ledgers", DAMAGED_LEDGER), value, make_parents=True)
         self._fates[DAMAGED_LEDGER] = DAMAGED
 
-    def _release_bundles(self, phase_one: PhaseOneContext) -> None:
+    def _release_bundles(self, phase_one: PhaseOne) -> None:
         """Unload topics that are trimmed in the store: only its broker may write the node of a loaded one."""
         self._say(f"unloading {', '.join(_TRIMMED_IN_STORE)}, so that no broker owns them")
-        ownership = BundleOwnership(phase_one.metadata.store)
+        ownership = BundleOwnership(phase_one.cluster.store)
 
         def released() -> bool:
             names = [topics.topic_name(name) for name in _TRIMMED_IN_STORE]
@@ -205,9 +207,9 @@ class Story:
         self._say(f"{len(census)} ledgers of the demo are in {self._stage.store_name}, on the bookie and in the bucket")
         return census
 
-    def _phase_one(self, phase_one: PhaseOneContext) -> None:
+    def _phase_one(self, phase_one: PhaseOne) -> None:
         self._say(f"phase one: trim {ORDERS} and {ARCHIVE} in the store, delete {CLICKS} through the broker")
-        store = ManagedLedgers(phase_one.metadata.store)
+        store = ManagedLedgers(phase_one.cluster.store)
         trimmed = self._trim(phase_one, ORDERS)
         # One of them is put back in the end.
         self._fates |= dict.fromkeys(trimmed, TRIMMED) | {trimmed[0]: UNDONE}
@@ -216,13 +218,13 @@ class Story:
         self._fates |= dict.fromkeys(deleted, TOPIC_DELETED)
         self._mark_in_doubt(phase_one)
 
-    def _trim(self, phase_one: PhaseOneContext, name: str, ledger_ids: Sequence[int] | None = None) -> list[int]:
+    def _trim(self, phase_one: PhaseOne, name: str, ledger_ids: Sequence[int] | None = None) -> list[int]:
         trimmed = self._carry_out(phase_one.store_trim.plan(topics.topic_name(name), ledger_ids))
         self._remaining[name] -= len(trimmed) * topics.ENTRIES_PER_LEDGER
         return trimmed
 
-    def _mark_in_doubt(self, phase_one: PhaseOneContext) -> None:
-        store = ManagedLedgers(phase_one.metadata.store)
+    def _mark_in_doubt(self, phase_one: PhaseOne) -> None:
+        store = ManagedLedgers(phase_one.cluster.store)
         audit, invoices = (self._ledgers(store, name) for name in (AUDIT, INVOICES))
         self._say(f"a forged mark: ledger {audit[0]} of {AUDIT}, claimed to be one of {ORDERS}")
         self._say(f"a mark whose metadata update comes late: ledger {invoices[0]} of {INVOICES}")
@@ -246,7 +248,7 @@ class Story:
         read = store.read(TopicName.parse(topics.topic_name(name)).managed_ledger)
         return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
 
-    def _phase_two(self, phase_one: PhaseOneContext) -> None:
+    def _phase_two(self, phase_one: PhaseOne) -> None:
         self._say("phase two: starting the sweep (Spark)")
         sweep = command_process(self._file, "sweep")
         sweep.start()
@@ -265,8 +267,8 @@ class Story:
         outcomes = self._evidence.outcomes()
         return all(RETRY in outcomes[ledger_id] for ledger_id in self._late)
 
-    def _update_late(self, phase_one: PhaseOneContext) -> None:
-        store = ManagedLedgers(phase_one.metadata.store)
+    def _update_late(self, phase_one: PhaseOne) -> None:
+        store = ManagedLedgers(phase_one.cluster.store)
         read = store.read(TopicName.parse(topics.topic_name(INVOICES)).managed_ledger)
         if read is None:
             raise ServerError(f"topic {INVOICES} has no managed ledger any more")
@@ -276,8 +278,9 @@ class Story:
     def _undo(self) -> None:
         chosen = frozenset(number for number, fate in self._fates.items() if fate.undone)
         self._say(f"undo: ledger {', '.join(map(str, chosen))} is put back by the journal")
-        with UndoContext(self._settings) as context:
-            for rows in context.undo.run(SelectedDeletions(context.journal, Selection(ledger_ids=chosen))):
+        with Cluster(self._settings) as cluster:
+            operation = UndoOperation(cluster)
+            for rows in operation.undo.run(SelectedDeletions(operation.journal, Selection(ledger_ids=chosen))):
                 self._undone |= {row.ledger_id: row.outcome.value for row in rows}
 
     def _collect_garbage(self, places: Places, census: Sequence[CountedLedger]) -> None:
@@ -290,10 +293,10 @@ class Story:
 
         self._wait("the bookie to drop the bytes", collected)
 
-    def _finale(self, phase_one: PhaseOneContext, places: Places, census: Sequence[CountedLedger]) -> Finale:
+    def _finale(self, phase_one: PhaseOne, places: Places, census: Sequence[CountedLedger]) -> Finale:
         after = places.whereabouts([ledger.ledger_id for ledger in census])
         restored = {
-            number: (self._evidence.count_entries(phase_one.metadata, number), topics.ENTRIES_PER_LEDGER)
+            number: (self._evidence.count_entries(phase_one.cluster, number), topics.ENTRIES_PER_LEDGER)
             for number in self._undone
         }
         self._say("reading every topic back")

@@ -20,9 +20,10 @@ from bookwarden.config import Settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.wiring.deletion import PhaseOneContext
-from bookwarden.wiring.pulsar import TopicsContext
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne
+from bookwarden.wiring.registration import registration_of
+from bookwarden.wiring.switch import SwitchOperations
 from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
 from bookwarden_dev.demo.story import command_process, wait_for
@@ -98,13 +99,13 @@ class SwitchStory:
         self._settings = settings
         self._file = settings_file
         self._say = say
-        self._switching = SwitchContext(settings)
-        self._context = self._switching
+        self._cluster = Cluster(settings)
+        self._operations = SwitchOperations(self._cluster)
         self._turns: list[Turn] = []
 
     def play(self) -> SwitchFinale:
         """Play all acts; raises BookwardenError where one cannot go on."""
-        with self._switching:
+        with self._cluster:
             self._pulsar.start_bookies()
             first, second = self._pulsar.clusters.values()
             self._register(first, bootstrap=True)
@@ -124,7 +125,7 @@ class SwitchStory:
                 unread = load.lost_to_a_reader(self._pulsar.connection())
                 places = self._places()
                 ends = [
-                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._context.registry.store, tally.topic))
+                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._cluster.registry.store, tally.topic))
                     for tally in tallies
                 ]
                 left = self._delete(topics[-1], sweep)
@@ -135,8 +136,8 @@ class SwitchStory:
     @contextmanager
     def _sweeping(self) -> Iterator[ServerProcess]:
         self._say("a sweep runs across all that follows (Spark)")
-        with TopicsContext(self._settings) as topics:
-            topics.setup().run()
+        with Cluster(self._settings) as cluster:
+            cluster.deletion_topics.setup().run()
         sweep = command_process(self._file, "sweep")
         sweep.start()
         try:
@@ -146,15 +147,16 @@ class SwitchStory:
 
     def _delete(self, topic: str, sweep: ServerProcess) -> int:
         """Delete a topic that has ledgers on both clusters, and wait for the sweep; return how many are left."""
-        store = self._context.registry.store
+        store = self._cluster.registry.store
         ledger_ids = sorted(ledgers_of_topic(store, topic))
-        with PhaseOneContext(self._settings) as phase_one, TopicsContext(self._settings) as topics:
-            plan = phase_one.removal.plan_topic(topic, force=True)
+        with Cluster(self._settings) as cluster:
+            topics = cluster.deletion_topics
+            plan = PhaseOne(cluster).removal.plan_topic(topic, force=True)
             if not (done := plan.carry_out()).done:
                 raise ServerError(f"delete {topic}: {done.problem}")
             self._say(f"topic {topic} is deleted, and its {len(ledger_ids)} ledgers on both clusters are marked")
             wait_for("nothing to be in flight", lambda: not topics.in_flight().messages, self._file.parent, sweep)
-            readings = phase_one.metadata.catalog.read_many(ledger_ids)
+            readings = cluster.bookkeeper.catalog.read_many(ledger_ids)
         return sum(isinstance(reading, StoredLedger) for reading in readings)
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -167,7 +169,7 @@ class SwitchStory:
         uri = bookies.metadata_service_uri
         self._say(f"bookie cluster {bookies.name} is registered: {uri}")
         wanted = ClusterSpec(bookies.name, uri, place_for_brokers(uri), bootstrap=bootstrap, shared=False)
-        self._context.registration.register(wanted, wait_s=_PATIENCE_S)
+        registration_of(self._cluster).register(wanted, wait_s=_PATIENCE_S)
 
     def _create_topics(self) -> list[str]:
         topics = [f"persistent://{_NAMESPACE}/topic-{number}" for number in range(1, TOPICS + 1)]
@@ -183,9 +185,9 @@ class SwitchStory:
 
     def _turn(self, load: Load, target: str, sweep: ServerProcess) -> None:
         """Switch as the command does, and let some messages pass, until the sweep has seen it too."""
-        switch = self._switching.switch
+        switch = self._operations.switch
         begin = time.monotonic()
-        result = switch.run(switch.plan(target), SwitchOptions(wait_s=_PATIENCE_S), self._switching.observer)
+        result = switch.run(switch.plan(target), SwitchOptions(wait_s=_PATIENCE_S), self._operations.observer)
         switched, precheck = result.switched, result.precheck
         if switched is None:
             failing = precheck.failing if precheck is not None else ()
@@ -203,9 +205,9 @@ class SwitchStory:
 
     def _wait_for_brokers(self) -> float:
         """Wait until each broker follows the registry as it is now; return when that was seen."""
-        epoch, deadline = self._context.registry.require().registry.epoch, time.monotonic() + _PATIENCE_S
+        epoch, deadline = self._cluster.registry.require().registry.epoch, time.monotonic() + _PATIENCE_S
         while True:
-            followed = [follower.epoch for follower in read_followers(self._context.registry.store)]
+            followed = [follower.epoch for follower in read_followers(self._cluster.registry.store)]
             now = time.monotonic()
             if followed == [epoch] * len(self._pulsar.brokers):
                 return now
@@ -214,7 +216,7 @@ class SwitchStory:
             time.sleep(0.002)
 
     def _places(self) -> LedgerPlaces:
-        stores = self._context.registry.stores
+        stores = self._cluster.registry.stores
         return find_places(
             {
                 name: ClusterLedgers(stores.at(bookies.store_url), bookies.ledgers_root, bookies.ids)

@@ -28,7 +28,7 @@ from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
 from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
+from bookwarden.wiring.cluster_migration import ClusterMigration, redirect_urls
 from bookwarden_dev.demo.traffic import Flow
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.blue_green.application import Application
@@ -417,7 +417,7 @@ def test_abort_and_reopen_go_on_where_they_were_killed(site: BlueGreenSite) -> N
             assert Counter(int(consumer.receive(60_000).data()) for _ in range(sent.total())) == sent, topic
 
 
-def abort_and_die(context: BlueGreenContext, namespace: str, part: str, call: str, when: str) -> None:
+def abort_and_die(context: ClusterMigration, namespace: str, part: str, call: str, when: str) -> None:
     """Abort, and be killed at a call."""
     aborting = MigrationAborter(context.blue, context.observer, context.record)
     setattr(aborting, f"_{part}", Dying(getattr(aborting, f"_{part}"), call, when))
@@ -442,7 +442,7 @@ def no_cursors(nodes: MigrationNodes, topic: str) -> bool:
     return found is not None and not found.cursors
 
 
-def starting_of(context: BlueGreenContext) -> MigrationStarter:
+def starting_of(context: ClusterMigration) -> MigrationStarter:
     resources = GreenResources(context.blue, context.green, context.record)
     return MigrationStarter(context.blue, context.observer, context.record, redirect_urls(context.clients), resources)
 

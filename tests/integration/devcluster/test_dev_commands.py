@@ -16,7 +16,7 @@ from bookwarden.cli.main import cli
 from bookwarden.config import load_settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.class_archives import QUICK_BOOKWARDEN
 from servers.population import Population
@@ -56,8 +56,8 @@ def test_a_cluster_comes_up_once_serves_all_commands_and_goes_down(home: Path) -
     config = ("--config", up["settings_file"], "--set", "deletion.unlisted_grace_seconds=0")
     run(*config, "init")
     settings = load_settings(up["settings_file"])
-    with MetadataContext(settings) as metadata:
-        Population(metadata.store).ledger(LEDGER, ManagedLedgerHolder("public/default/persistent/gone"))
+    with Cluster(settings) as opened:
+        Population(opened.store).ledger(LEDGER, ManagedLedgerHolder("public/default/persistent/gone"))
     run(*config, "mark", "ledger", str(LEDGER), "--yes")
     assert run(*config, "sweep", "--dry-run")["counts"] == {"would delete": 1}
     assert run_apart([sys.executable, "-m", "bookwarden.cli"], *config, "sweep", "--once")["drained"] is True

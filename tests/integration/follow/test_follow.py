@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.ledgers.metadata import StoredLedger
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.follow.dropping import DROPPING
@@ -39,8 +39,8 @@ def grounds(
     pulsar_cluster: DevCluster, site: DeletionSite, make_namespace: Callable[[DevCluster], str]
 ) -> Iterator[Grounds]:
     with (
-        MetadataContext(site.settings) as metadata,
-        closing(Grounds(pulsar_cluster, metadata, lambda: make_namespace(pulsar_cluster))) as made,
+        Cluster(site.settings) as opened,
+        closing(Grounds(pulsar_cluster, opened, lambda: make_namespace(pulsar_cluster))) as made,
     ):
         yield made
 
@@ -76,11 +76,11 @@ def test_what_a_killed_broker_dropped_is_marked_once_and_swept_and_nothing_else(
     def swept() -> bool:
         # To ask for the compacted ledger in use loads its topic, which writes the cursor's node: a mark is tried again.
         site.sweep_once(spark)
-        return not any(map(_is_there, grounds.metadata.catalog.read_many(sorted(dropped))))
+        return not any(map(_is_there, grounds.opened.bookkeeper.catalog.read_many(sorted(dropped))))
 
     eventually(swept, 60)
     assert {
-        found.ledger_id for found in grounds.metadata.catalog.read_many(sorted(others)) if _is_there(found)
+        found.ledger_id for found in grounds.opened.bookkeeper.catalog.read_many(sorted(others)) if _is_there(found)
     } == others
     for maker in made:
         if maker.readable and isinstance(maker, DROPPED):

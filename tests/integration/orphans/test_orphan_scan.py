@@ -26,9 +26,8 @@ from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext
-from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import OrphanApply
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
@@ -229,9 +228,9 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
     topic.send([b"%d" % number for number in range(50)], batching_enabled=False)
     settings = site.settings
     orphan = 1_300_000_000 + uuid4().int % 100_000_000
-    with MetadataContext(settings) as metadata:
-        path = Population(metadata.store).ledger(orphan, ManagedLedgerHolder(f"{namespace}/persistent/gone"))
-        made = metadata.store.get(path)
+    with Cluster(settings) as opened:
+        path = Population(opened.store).ledger(orphan, ManagedLedgerHolder(f"{namespace}/persistent/gone"))
+        made = opened.store.get(path)
     assert made is not None
     with closing(PulsarAdmin(cluster.connection())) as admin:
         # Its clock is told in whole seconds.
@@ -242,20 +241,23 @@ def test_on_a_real_pulsar_an_orphan_is_planned_and_marked_and_what_brokers_use_i
     candidates = {one.ledger_id for one in plans.all_candidates(result.plan)}
     assert orphan in candidates
     index = ReferenceIndex()
-    with MetadataContext(settings) as metadata:
-        metadata.reference_scan.read_into(index)
+    with Cluster(settings) as opened:
+        opened.references.pieces.read_into(index)
     assert [ledger_id for ledger_id in candidates if index.who_names(ledger_id)] == []
     assert result.summary.total(LedgerClass.REFERENCED)[0] >= len(topic.positions().ledgers)
     allowed = [one.name for one in result.plan.emptied]
-    with OrphanApplyContext(settings, plans) as context:
-        assert context.apply.run(result.plan.plan_id, allow_emptied=allowed).marked == len(candidates)
-        applied = context.apply.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
+    with Cluster(settings) as opened:
+        context = OrphanApply(opened, plans)
+        assert context.ledgers.run(result.plan.plan_id, allow_emptied=allowed).marked == len(candidates)
+        applied = context.ledgers.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
     assert (applied.marked, applied.done) == (len(candidates), True)
-    with TopicsContext(settings) as topics:
+    with Cluster(settings) as opened:
+        topics = opened.deletion_topics
         marks = [decoded(received, topics.decode).mark for received in topics.waiting()]
     assert {mark.ledger_id for mark in marks if mark is not None} == candidates
     # As by the next plan, while the marks of this one wait.
     plans.record(result.plan, ApplyProgress(result.plan.plan_id))
-    with OrphanApplyContext(settings, plans) as context:
-        again = context.apply.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
+    with Cluster(settings) as opened:
+        context = OrphanApply(opened, plans)
+        again = context.ledgers.run(result.plan.plan_id, execute=True, allow_emptied=allowed)
     assert (again.marked, again.held_back_total, again.not_compared) == (0, len(candidates), "")

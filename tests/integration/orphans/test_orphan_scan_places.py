@@ -19,7 +19,8 @@ from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import OrphanApply
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import register_bookie
 from servers.scanned_site import ScannedSite, broker_telling_the_time
@@ -74,13 +75,13 @@ def test_a_scan_lists_every_cluster_and_a_plan_is_of_all_of_them(spark: SparkSes
     # Two originals of one id.
     assert result.summary.total(LedgerClass.UNPARSABLE)[0] == 2
     plans = plans_of(site.settings)
-    with OrphanApplyContext(site.settings, plans) as context:
-        applied = context.apply.run(result.plan.plan_id)
+    with Cluster(site.settings) as opened:
+        applied = OrphanApply(opened, plans).ledgers.run(result.plan.plan_id)
     assert (applied.marked, applied.dropped_total) == (4, 0)
     # With another registry the plan is another cluster's, and so is a scan that was begun before.
     begun = OrphanScan(spark, site.settings).begin()
     two.register(replace(two.registry, active="a", clusters={"a": two.registry.clusters["a"]}))
-    with OrphanApplyContext(site.settings, plans) as context, pytest.raises(RefusedError):
-        context.apply.run(result.plan.plan_id)
+    with Cluster(site.settings) as opened, pytest.raises(RefusedError):
+        OrphanApply(opened, plans).ledgers.run(result.plan.plan_id)
     with pytest.raises(RefusedError, match="was begun on the cluster"):
         OrphanScan(spark, site.settings).run(begun)

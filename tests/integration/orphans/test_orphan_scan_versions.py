@@ -31,7 +31,7 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from servers.broker_claims import claimed_ledgers
 from servers.older_broker import OlderBroker
 from servers.topic_contents import compact, retain, send, send_keyed
@@ -152,8 +152,8 @@ def lose_first_ledger(side: Side, topic: str, *, noted: bool) -> int:
 
 def kinds_of_places(settings: Settings, ledger_ids: set[int]) -> set[PlaceKind]:
     index = ReferenceIndex()
-    with MetadataContext(settings) as metadata:
-        metadata.reference_scan.read_into(index)
+    with Cluster(settings) as cluster:
+        cluster.references.pieces.read_into(index)
     return {named.place.kind for ledger_id in ledger_ids for named in index.who_names(ledger_id)}
 
 

@@ -19,7 +19,7 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.orphans.plan import PlanManifest
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.each_store import is_tried_again
@@ -76,8 +76,8 @@ def orphanage(
     settings = SETTINGS | {"orphans.folder": str(tmp_path / "orphans")}
     site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path / "site", overrides=settings)
     with (
-        MetadataContext(site.settings) as metadata,
-        closing(Grounds(cluster, metadata, lambda: make_namespace(cluster))) as grounds,
+        Cluster(site.settings) as opened,
+        closing(Grounds(cluster, opened, lambda: make_namespace(cluster))) as grounds,
     ):
         yield _fill(grounds, site)
 

@@ -31,8 +31,8 @@ from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.scan.planning import ScanResult
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.scan import OrphanApplyContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import OrphanApply
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
@@ -187,19 +187,19 @@ def test_a_scan_takes_an_inventory_for_the_listing_of_its_bucket(
         scanned.scan(spark)
 
 
-def offloaded(cluster: DevCluster, namespace: str, name: str, metadata: MetadataContext) -> TopicUnderTest:
+def offloaded(cluster: DevCluster, namespace: str, name: str, opened: Cluster) -> TopicUnderTest:
     """Make a topic of several ledgers, all but the last offloaded."""
     topic = TopicUnderTest(cluster.connection(), namespace, name, partitions=0)
     topic.send(VALUES, batching_enabled=False)
-    path, last = topic_path(topic.name), ledgers(metadata, topic)[-1].ledger_id
+    path, last = topic_path(topic.name), ledgers(opened, topic)[-1].ledger_id
     topic.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
     # The broker first unpacks its offloaders.
     eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 180)
     return topic
 
 
-def ledgers(metadata: MetadataContext, topic: TopicUnderTest) -> tuple[LedgerInfo, ...]:
-    read = ManagedLedgers(metadata.store).read(TopicName.parse(topic.name).managed_ledger)
+def ledgers(opened: Cluster, topic: TopicUnderTest) -> tuple[LedgerInfo, ...]:
+    read = ManagedLedgers(opened.store).read(TopicName.parse(topic.name).managed_ledger)
     assert read is not None
     return read.info.ledgers
 
@@ -233,10 +233,10 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
     }
     site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path, overrides)
     site.create_topics()
-    with MetadataContext(site.settings) as metadata:
-        kept = offloaded(cluster, namespace, "kept", metadata)
-        doomed = offloaded(cluster, namespace, "doomed", metadata)
-        first, other = (ledgers(metadata, topic)[0] for topic in (kept, doomed))
+    with Cluster(site.settings) as opened:
+        kept = offloaded(cluster, namespace, "kept", opened)
+        doomed = offloaded(cluster, namespace, "doomed", opened)
+        first, other = (ledgers(opened, topic)[0] for topic in (kept, doomed))
     assert first.offload is not None
     assert other.offload is not None
     lost = leave_behind(server, f"{first.offload.uuid}-ledger-{first.ledger_id}")
@@ -260,10 +260,11 @@ def test_what_a_real_brokers_offloads_left_is_found_planned_marked_and_swept(
         (CopyCause.FAILED.value, 2, 0),
         (CopyCause.TOPIC_DELETED.value, 2, 0),
     ]
-    with OrphanApplyContext(site.settings, plans_of(site.settings)) as context:
-        assert context.apply_copies.run(plan.plan_id).marked == 3
+    with Cluster(site.settings) as opened:
+        context = OrphanApply(opened, plans_of(site.settings))
+        assert context.copies.run(plan.plan_id).marked == 3
         assert site.backlog() == 0
-        assert context.apply_copies.run(plan.plan_id, execute=True).done
+        assert context.copies.run(plan.plan_id, execute=True).done
 
     def swept() -> bool:
         site.sweep_once(spark)

@@ -27,7 +27,7 @@ from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.pipelines.copying.stages import copier_of
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster import ServerProcess
 from bookwarden_dev.devcluster.ports import LOOPBACK
@@ -83,8 +83,8 @@ class Faults:
 
     def copy(self, ledger_ids: Sequence[int], limit: float | None = None) -> dict[int, CopyResult]:
         """Copy these ledgers here, and return what came of each."""
-        with self._context() as context:
-            copier = copier_of(context, Route("a", "b"), limits=CopyLimits(bytes_per_second=limit))
+        with self._opened() as opened:
+            copier = copier_of(opened, Route("a", "b"), limits=CopyLimits(bytes_per_second=limit))
             return {result.ledger_id: result for result in copier.copy(ledger_ids)}
 
     def problem_of_copy(self, ledger_id: int) -> str | None:
@@ -92,20 +92,20 @@ class Faults:
         root = self.site.servers.clusters["b"].ledgers_root
         (found,) = BookKeeperCatalog(self.site.store, root).read_many([ledger_id])
         assert isinstance(found, StoredLedger)
-        with self._context() as context:
-            return WholeLedgers(lambda: context.bookies).problem_of(found)
+        with self._opened() as opened:
+            return WholeLedgers(lambda: opened.bookkeeper.bookies).problem_of(found)
 
     def has_first_entry(self, ledger_id: int) -> bool:
         """Return whether all bookies of a copy have its first entry."""
-        with self._context() as context:
-            (held,) = ReplicaProbe(context.bookies).holdings([(ledger_id, self.copies()[ledger_id], 0)])
+        with self._opened() as opened:
+            (held,) = ReplicaProbe(opened.bookkeeper.bookies).holdings([(ledger_id, self.copies()[ledger_id], 0)])
         return {one.presence for one in held.values()} == {Presence.HELD}
 
-    def _context(self) -> MetadataContext:
+    def _opened(self) -> Cluster:
         words = [word for word in self.site.options if word != "--set"]
         values: dict[str, Any] = dict(word.partition("=")[::2] for word in words)
         values["bookkeeper.request_timeout_seconds"] = str(REQUEST_SECONDS)
-        return MetadataContext(load_settings(None, values))
+        return Cluster(load_settings(None, values))
 
     @contextmanager
     def under_way(self, ledger_ids: Sequence[int]) -> Iterator[Future[dict[int, CopyResult]]]:

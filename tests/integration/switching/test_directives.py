@@ -23,7 +23,7 @@ from bookwarden.ledgers.switch_event import SwitchEvent
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable
 from bookwarden.pipelines.sweep.driver import SweepEnd, run_sweep
 from bookwarden.wire.switch_event import encode_switch_event
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from servers.deletion_site import DeletionSite
 from servers.pool import ServerPool
 from servers.population import Population
@@ -61,7 +61,8 @@ class Site(DeletionSite):
         self.sweep()
 
     def init(self) -> None:
-        with TopicsContext(self.settings) as topics:
+        with Cluster(self.settings) as opened:
+            topics = opened.deletion_topics
             topics.setup().run()
 
     def marked(self, count: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, OUTBOX_ROOT
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MARKING_SETTINGS, MarkingGround, outbox, run
@@ -104,7 +104,8 @@ def test_the_outbox_of_a_broker_that_is_gone_is_taken_over(site: SwitchingSite, 
         else:
             victim.process.pause()
         try:
-            with TopicsContext(at.site.settings) as topics:
+            with Cluster(at.site.settings) as cluster:
+                topics = cluster.deletion_topics
                 topics.publish()
             eventually(lambda: taken not in site.store.children_of(OUTBOX_ROOT), 120)
         finally:

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.blue_green import BlueAndGreen
@@ -65,8 +65,8 @@ class BlueGreenSite:
         return load_settings(self.file)
 
     @contextmanager
-    def context(self) -> Iterator[BlueGreenContext]:
-        with BlueGreenContext(self.settings) as context:
+    def context(self) -> Iterator[ClusterMigration]:
+        with ClusterMigration(self.settings) as context:
             yield context
 
     @contextmanager

@@ -32,7 +32,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, decode_marking_broker
 from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from servers.broker_marks.drops_in_log import DropsInLog, read_drops
 from servers.broker_marks.many import compare
@@ -111,14 +111,15 @@ class MarkingSite:
 
     def set_up(self) -> None:
         """Create what is missing of the deletion topics, and tell brokers of them, as `init` does."""
-        with TopicsContext(self.site.settings) as topics:
+        with Cluster(self.site.settings) as opened:
+            topics = opened.deletion_topics
             topics.setup().run()
             topics.publish()
 
     def is_swept(self) -> bool:
         """Say whether nothing is in flight; False while the topic cannot be asked."""
-        with TopicsContext(self.site.settings) as topics, suppress(PulsarError, NotFoundError):
-            return topics.in_flight().messages == 0
+        with Cluster(self.site.settings) as opened, suppress(PulsarError, NotFoundError):
+            return opened.deletion_topics.in_flight().messages == 0
         return False
 
     @contextmanager

@@ -27,7 +27,7 @@ from bookwarden.ledgers.received import FIRST_READ, RECONSUME_TIMES, ReceivedMar
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.store_clock import StoreClock
 from bookwarden.wiring import deletion
-from bookwarden.wiring.deletion import SweepContext
+from bookwarden.wiring.deletion import cluster_to_sweep, sweep_of
 from servers.damage.filling import DELETIONS, DamagedCluster
 from servers.damage.nodes import NodeKind
 from servers.damage.truth import LiveMark, Truth
@@ -85,7 +85,8 @@ class OldSweep:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         with patch.object(deletion, "StoreClock", _ClockAhead):
-            self._context = SweepContext(settings)
+            self._cluster = cluster_to_sweep(settings)
+            self._sweep = sweep_of(self._cluster)
 
     def sweep(self, marks: Sequence[tuple[PendingDeletion, int]]) -> list[Swept]:
         """Sweep marks as if they came from the retry topic for so many times; HungError if that does not end."""
@@ -101,7 +102,7 @@ class OldSweep:
         ]
         with _ending_within(_HANGS_S), patch.object(unnamed_use, "CLOCK_SKEW_MS", 0):
             # Each look is a batch of its own: a batch that is tried again sends nothing twice.
-            batches = self._context.sweep.process(received, f"damage/{OldSweep._looks}")
+            batches = self._sweep.process(received, f"damage/{OldSweep._looks}")
             rows = {row.message: row for batch in batches for row in batch}
         return [
             Swept(mark, attempts, rows[one.message_id]) for one, (mark, attempts) in zip(received, marks, strict=True)
@@ -120,7 +121,7 @@ class OldSweep:
         return [ended[number] for number in range(len(marks))]
 
     def close(self) -> None:
-        self._context.close()
+        self._cluster.close()
 
 
 class _ClockAhead(StoreClock):

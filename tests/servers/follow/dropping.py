@@ -33,7 +33,7 @@ class SchemaDeleted(SchemaMaker):
 
     def strike(self, refusals: Refusals, client: pulsar.Client) -> None:
         self.grounds.admin.delete(self.schema_path, params={"force": True})
-        eventually(lambda: self.grounds.metadata.store.get(f"/schemas/{self.schema.schema_id}") is None, 60)
+        eventually(lambda: self.grounds.opened.store.get(f"/schemas/{self.schema.schema_id}") is None, 60)
 
     def check(self, orphans: frozenset[int]) -> None:
         assert len(orphans) == 2
@@ -97,7 +97,7 @@ class SubscriptionWithBucketsDeleted(BucketMaker):
         self.grounds.admin.post(f"/namespaces/{self.namespace}/delayedDelivery", {"active": False, "tickTime": 1000})
 
         self.grounds.admin.delete(f"{self.admin_path}/subscription/{SUBSCRIPTION}", params={"force": True})
-        eventually(lambda: self.grounds.metadata.store.get(self.cursor_path) is None, 60)
+        eventually(lambda: self.grounds.opened.store.get(self.cursor_path) is None, 60)
 
     def settle(self) -> None:
         """Let a broker load and unload the topic, so that its last ledger is closed: none uses the buckets then."""
@@ -131,7 +131,7 @@ class UnloadedTopicDeleted(Maker):
             # A broker that has just come back may answer that it does not own a bundle yet.
             with suppress(PulsarError):
                 self.grounds.admin.delete(self.admin_path, params={"force": True})
-            return self.grounds.metadata.store.get(f"/managed-ledgers/{self.managed_ledger}") is None
+            return self.grounds.opened.store.get(f"/managed-ledgers/{self.managed_ledger}") is None
 
         eventually(deleted, 60)
 

@@ -11,7 +11,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.nodes.naming import unpack
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.follow.changes import counting_changes
 from servers.follow.life import living
@@ -65,8 +65,8 @@ def _lost(cluster: DevCluster, following: FollowingSite) -> list[int]:
         for _, path, naming in following.state().items()
         for ledger, place in unpack(naming).places.items()
     }
-    with MetadataContext(following.site.settings) as metadata:
-        readings = metadata.catalog.read_many(sorted(named))
+    with Cluster(following.site.settings) as opened:
+        readings = opened.bookkeeper.catalog.read_many(sorted(named))
     absent = [found.ledger_id for found in readings if isinstance(found, AbsentLedger)]
     with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
         return [ledger for ledger in absent if not _was_replaced(admin, ledger, *named[ledger])]

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.references.pieces import LOGS
+from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePieces
 from bookwarden.clusters.pulsar.references.said import said_by
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.follow.table import FollowedNodes
@@ -26,7 +26,7 @@ from bookwarden.pipelines.follow.query import outcomes_location
 from bookwarden.pipelines.follow.state import KeptState
 from bookwarden.pipelines.metadata_source.columns import now_of
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
-from bookwarden.wiring.following import RootsContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster, ServerProcess, ServerSpec
 from servers.deletion_site import DeletionSite
 from servers.in_this_process import driving
@@ -139,11 +139,12 @@ class FollowingSite:
         settings = self.site.settings
         known = {path: naming for _, path, naming in self.state().items()}
         (url,) = settings.metadata_store.urls
-        with RootsContext(settings) as roots:
-            for piece in roots.pieces.pieces():
+        with Cluster(settings) as opened:
+            pieces = ReferencePieces(opened.stores)
+            for piece in pieces.pieces():
                 if piece.kind == LOGS:
                     continue
-                for nodes, _ in roots.pieces.values(piece):
+                for nodes, _ in pieces.values(piece):
                     for node, value in nodes:
                         said = now_of(said_by(node, value, url), url)
                         if not said.problem and known.get(said.path) != said.naming:

@@ -22,7 +22,8 @@ from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.received import ORIGIN_MESSAGE_ID
 from bookwarden.metastore.interface import MetadataStore, Write
-from bookwarden.wiring.pulsar import TopicsContext, connection_of
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.pulsar import connection_of
 from servers.deletion_site import DeletionSite
 from servers.population import Population, closed_ledger, tags_of
 
@@ -191,7 +192,8 @@ class Marks:
 
     def _dead_letters(self) -> int:
         """Count the dead letters beyond one for each mark that has to have one."""
-        with TopicsContext(self.site.settings) as topics:
+        with Cluster(self.site.settings) as cluster:
+            topics = cluster.deletion_topics
             found = list(topics.dead_letters.read())
         outcomes = Counter[str]()
         for outcome, _ in {(one.outcome, one.received.properties[ORIGIN_MESSAGE_ID]) for one in found}:

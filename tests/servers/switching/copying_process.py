@@ -11,7 +11,7 @@ from bookwarden.bookie_clusters.moving.scope import Route
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
 from bookwarden.pipelines.copying.stages import copier_of
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 
 def say(line: str) -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     values: dict[str, Any] = dict(word.partition("=")[::2] for word in asked.set)
     ledger_ids = json.load(sys.stdin)
     limits = CopyLimits(bytes_per_second=asked.bytes_per_second)
-    with MetadataContext(load_settings(None, values)) as context:
+    with Cluster(load_settings(None, values)) as context:
         say("copying")
         for result in copier_of(context, Route(*asked.names), limits=limits).copy(ledger_ids):
             say(json.dumps([result.ledger_id, result.outcome.value, result.reason]))

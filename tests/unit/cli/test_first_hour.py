@@ -137,7 +137,8 @@ def test_without_a_journal_nothing_was_deleted(tmp_path: Path) -> None:
 
 def past_of(reading: LedgerReading, journal: Path, store: MemoryStore) -> _Past:
     settings = load_settings(None, {"sweep.journal": str(journal)})
-    return _past_of(reading, settings, SimpleNamespace(undone=UndoneLedgers(store)))  # type: ignore[arg-type]  # of it
+    cluster = SimpleNamespace(settings=settings, bookkeeper=SimpleNamespace(undone=UndoneLedgers(store)))
+    return _past_of(reading, cluster)  # type: ignore[arg-type]  # of it
 
 
 def test_of_a_ledger_that_is_gone_the_journal_says_which_run_deleted_it_and_how_it_comes_back(tmp_path: Path) -> None:
@@ -236,12 +237,6 @@ class Topics:
         self._new, self._directives = new, directives
         self._delays = delays
 
-    def __enter__(self) -> Topics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
     def entries(self) -> dict[str, EntriesBehind]:
         deletion = DeletionSettings()
         numbers = {deletion.topic: self._new, deletion.retry_topic: len(self._delays)}
@@ -279,10 +274,10 @@ def test_spark_is_started_where_something_is_due(
     monkeypatch: pytest.MonkeyPatch, topics: Topics, waiting: int | None
 ) -> None:
     looked: list[bool] = []
-    monkeypatch.setattr(sweep, "TopicsContext", lambda *_: topics)
     proof = SimpleNamespace(require=lambda: looked.append(True) or [])
     monkeypatch.setattr(sweep, "roots_proof_of", lambda *_: proof)
-    found = sweep._look(load_settings(), SimpleNamespace(admin=None))  # type: ignore[arg-type]  # of it
+    cluster = SimpleNamespace(settings=load_settings(), deletion_topics=topics)
+    found = sweep._look(cluster)  # type: ignore[arg-type]  # of it
     assert (found.marks if isinstance(found, sweep._Waiting) else None) == waiting
     # An end without Spark is no less careful about roots that do not belong to the BookKeeper.
     assert bool(looked) is (waiting is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -122,22 +121,12 @@ def test_a_node_that_changes_during_the_question_is_not_taken(
 class Topics:
     """The deletion topics, with what the retry topic has in flight."""
 
-    admin = None
     on_retry_topic = 0
-
-    def __init__(self, *_: Any) -> None:
-        pass
 
     def in_flight(self, _: int) -> InFlight:
         deletion, number = "persistent://pulsar/system/__ledger_deletion", self.on_retry_topic
         retry = PartitionBacklog(f"{deletion}-RETRY-partition-1", number, number, exact=True)
         return InFlight((retry, PartitionBacklog(f"{deletion}-partition-1", 9, 9, exact=True)))
-
-    def __enter__(self) -> Topics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize(("on_retry_topic", "named"), [(10_000, [PATH]), (9_999, []), (0, [])])
@@ -147,7 +136,7 @@ def test_inflight_names_the_node_once_the_retry_topic_is_full(
 ) -> None:
     monkeypatch.setattr(Topics, "on_retry_topic", on_retry_topic)
     monkeypatch.setattr(inflight, "require_topics", lambda *_: None)
-    monkeypatch.setattr(inflight, "TopicsContext", Topics)
+    monkeypatch.setattr(inflight.Cluster, "deletion_topics", Topics())
     found = run(url, "inflight")
     assert found.exit_code == 0, found.output
     assert [SimpleNamespace(**doubt).path for doubt in json.loads(found.stdout)["doubts"]] == named
@@ -157,7 +146,7 @@ def test_inflight_has_the_outbox_as_a_second_figure(
     url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inflight, "require_topics", lambda *_: None)
-    monkeypatch.setattr(inflight, "TopicsContext", Topics)
+    monkeypatch.setattr(inflight.Cluster, "deletion_topics", Topics())
     empty = {"nodes": 0, "bytes": 0, "oldest_seconds": 0.0}
     assert json.loads(run(url, "inflight").stdout)["outbox"] == empty
     for number in (7, 8):

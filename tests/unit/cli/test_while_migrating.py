@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import bookwarden.cli.inflight as command
-import bookwarden.wiring.pulsar as wiring
+import bookwarden.wiring.deletion_topics as wiring
 from bookwarden.cli.main import cli
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.inflight import InFlight
@@ -26,11 +26,11 @@ class Told(Exception):
 @pytest.mark.parametrize(
     ("where", "arguments"),
     [
-        ("bookwarden.cli.mark.PhaseOneContext", ["mark", "trim", "t", "--store"]),
-        ("bookwarden.cli.mark.PhaseOneContext", ["mark", "topic", "t"]),
-        ("bookwarden.cli.mark.PhaseOneContext", ["mark", "subscription", "t", "s"]),
-        ("bookwarden.cli.mark.PhaseOneContext", ["mark", "schema", "t"]),
-        ("bookwarden.cli.undo.UndoContext", ["undo", "--ledger", "7"]),
+        ("bookwarden.cli.mark.Cluster", ["mark", "trim", "t", "--store"]),
+        ("bookwarden.cli.mark.Cluster", ["mark", "topic", "t"]),
+        ("bookwarden.cli.mark.Cluster", ["mark", "subscription", "t", "s"]),
+        ("bookwarden.cli.mark.Cluster", ["mark", "schema", "t"]),
+        ("bookwarden.cli.undo.Cluster", ["undo", "--ledger", "7"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

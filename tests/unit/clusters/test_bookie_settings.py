@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.config import load_settings
-from bookwarden.wiring.metadata import bookie_options_of
+from bookwarden.wiring.bookkeeper import bookie_options_of
 
 
 def test_the_defaults_are_the_readers_own() -> None:

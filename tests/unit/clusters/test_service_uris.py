@@ -8,7 +8,7 @@ from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot, bookkeeper_
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.urls import split_chroot
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 
@@ -88,5 +88,5 @@ def test_the_first_metadata_root_is_a_store_and_never_a_service_uri() -> None:
     [("metadata-store:zk:a:1;b:1/x", True), ("zk:b:1,a:1/x", True), ("zk+null://a:1;b:1/x/ledgers", False)],
 )
 def test_a_store_that_is_a_metadata_root_too_is_opened_once(bookkeeper_url: str, is_shared: bool) -> None:
-    with MetadataContext(settings(urls="['zk:a:1,b:1/x']", bookkeeper_url=bookkeeper_url)) as metadata:
-        assert (metadata.bookkeeper_store is metadata.store) is is_shared
+    with Cluster(settings(urls="['zk:a:1,b:1/x']", bookkeeper_url=bookkeeper_url)) as cluster:
+        assert (cluster.bookkeeper.store is cluster.store) is is_shared

@@ -53,8 +53,8 @@ from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wiring.deletion import SweepContext, verifier_of
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import sweep_of, verifier_of
 from servers.population import OLD_MS, Population
 from servers.recorded_entries import RecordedEntries, schema_entry
 from servers.sweep_parts import sweep_with, verifier_with
@@ -76,13 +76,14 @@ def configured(tmp_path: Path) -> Settings:
 
 def test_all_three_ask_the_same_guards_in_this_order_and_a_dry_run_can_do_nothing(configured: Settings) -> None:
     dry = configured.model_copy(update={"sweep": configured.sweep.model_copy(update={"dry_run": True})})
-    with SweepContext(configured) as sweeps, SweepContext(dry) as looks, MetadataContext(configured) as metadata:
-        found = [sweeps.sweep._verifier, looks.sweep._verifier, verifier_of(metadata, configured)]
+    with Cluster(configured) as first, Cluster(dry) as second, Cluster(configured) as third:
+        sweeps, looks = sweep_of(first), sweep_of(second)
+        found = [sweeps._verifier, looks._verifier, verifier_of(third)]
         assert [[type(guard) for guard in one._guards] for one in found] == [ORDER] * 3
         assert len({type(one._catalog) for one in found}) == 1
         assert all(one._catalog._for_deletion for one in found)  # type: ignore[attr-defined]  # of MultiClusterCatalog
-        assert (sweeps.sweep._acts is None, looks.sweep._acts) == (False, None)
-        assert [type(guard) for guard in sweeps.sweep._acts.ledgers._again] == ORDER[-2:]  # type: ignore[union-attr]
+        assert (sweeps._acts is None, looks._acts) == (False, None)
+        assert [type(guard) for guard in sweeps._acts.ledgers._again] == ORDER[-2:]  # type: ignore[union-attr]
     assert [type(guard) for guard in Site(Ground()).verifier._guards] == ORDER
 
 

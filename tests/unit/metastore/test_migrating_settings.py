@@ -15,7 +15,7 @@ from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.stores import has_one_writer, open_metadata_store, open_single_store
 from servers.migration.scripted import Server, Session
 from servers.waiting import eventually
@@ -139,17 +139,17 @@ def test_one_of_many_tasks_writes_nothing_to_an_oxia_that_only_a_registered_book
 
 def test_a_driver_learns_that_its_ledgers_moved_to_where_one_task_may_write(ends: Ends) -> None:
     settings = settings_of()
-    with MetadataContext(settings) as metadata:
-        metadata.migrations.look()
-        assert metadata.ledgers_moved_to() is None
+    with Cluster(settings) as cluster:
+        cluster.migrations.look()
+        assert cluster.bookkeeper.moved_to() is None
         assert not has_one_writer(settings.metadata_store)
         ends.server.set_phase("COPYING", TARGET)
-        metadata.migrations.look()
-        assert metadata.ledgers_moved_to() is None
-        assert metadata.migrations.blocked == f"the metadata of {SOURCE} is being moved to {TARGET}: COPYING, waiting"
+        cluster.migrations.look()
+        assert cluster.bookkeeper.moved_to() is None
+        assert cluster.migrations.blocked == f"the metadata of {SOURCE} is being moved to {TARGET}: COPYING, waiting"
         ends.server.set_phase("COMPLETED", TARGET)
-        metadata.migrations.look()
-        assert metadata.ledgers_moved_to() == TARGET
+        cluster.migrations.look()
+        assert cluster.bookkeeper.moved_to() == TARGET
         assert has_one_writer(settings.metadata_store, [TARGET])
 
 

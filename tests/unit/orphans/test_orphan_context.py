@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import bookwarden.wiring.pulsar
+import bookwarden.wiring.deletion_topics
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.roots.proof import RootsProof
 from bookwarden.config import Settings, load_settings
@@ -19,14 +19,16 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.memory import MemoryStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
 from bookwarden.pipelines.plans.files import PlanFiles
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
-from bookwarden.wiring.roots import cluster_of
-from bookwarden.wiring.scan import OrphanApplyContext, guard_limits_of
-from bookwarden.wiring.stores import bookkeeper_place_of, open_metadata_store
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.roots import plan_cluster_of, roots_proof_of
+from bookwarden.wiring.scan import OrphanApply, guard_limits_of
+from bookwarden.wiring.stores import open_metadata_store
 
 HOLDER = ManagedLedgerHolder("t/n/persistent/a")
 
@@ -45,7 +47,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> MetadataStore:
+def store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> MetadataStore:
+    # This process has one of its name, which a cluster closes.
+    monkeypatch.setattr(MemoryStore, "close", lambda _: None)
     found = open_metadata_store(settings.metadata_store, settings.metadata_store.urls[0])
     found.create("/ledgers/INSTANCEID", b"0f1e-2d3c", make_parents=True)
     return found
@@ -60,13 +64,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[PendingDeletion]:
         marks.extend(given)
         return [None] * len(given)
 
-    monkeypatch.setattr(bookwarden.wiring.pulsar.PendingDeletionSender, "send_all", send_all)
+    monkeypatch.setattr(bookwarden.wiring.deletion_topics.PendingDeletionSender, "send_all", send_all)
     return marks
 
 
-def identity_of(settings: Settings, store: MetadataStore) -> ScannedCluster:
-    proof = RootsProof({}, BookKeeperCatalog(store), bookkeeper_place_of(settings.metadata_store), lambda _: store)
-    return cluster_of(settings.metadata_store, store, proof).identity()
+def identity_of(settings: Settings) -> ScannedCluster:
+    with Cluster(settings) as opened:
+        return plan_cluster_of(settings.metadata_store, opened, roots_proof_of(opened)).identity()
 
 
 def create_ledger(store: MetadataStore, ledger_id: int) -> Candidate:
@@ -96,17 +100,18 @@ def test_a_plan_is_applied_to_the_cluster_that_the_settings_name(
     settings: Settings, store: MetadataStore, sent: list[PendingDeletion]
 ) -> None:
     candidates = [create_ledger(store, ledger_id) for ledger_id in range(1, 6)]
-    plans = make_plan(settings, identity_of(settings, store), candidates)
+    plans = make_plan(settings, identity_of(settings), candidates)
     for url in settings.metadata_store.urls:
         open_metadata_store(settings.metadata_store, url).create("/managed-ledgers", b"")
     store.put(candidates[2].path, b"written since", candidates[2].version)
     batches: list[int] = []
-    with OrphanApplyContext(settings, plans, on_batch=lambda result: batches.append(result.earlier)) as context:
-        planned = context.apply.run("p")
+    with Cluster(settings) as opened:
+        operation = OrphanApply(opened, plans, on_batch=lambda result: batches.append(result.earlier))
+        planned = operation.ledgers.run("p")
         assert (planned.marked, planned.dropped_total, sent) == (4, 1, [])
-        done = context.apply.run("p", execute=True)
+        done = operation.ledgers.run("p", execute=True)
         assert (done.marked, done.dropped_total, done.done) == (4, 1, True)
-        assert context.apply.run("p", execute=True).earlier == 5
+        assert operation.ledgers.run("p", execute=True).earlier == 5
     assert batches == [0, 0, 0, 0, 0, 0, 2, 4, 5]
     assert [(mark.ledger_id, mark.holder(), mark.reason) for mark in sent] == [
         (ledger_id, HOLDER, "orphan scan p") for ledger_id in (1, 2, 4, 5)
@@ -116,22 +121,22 @@ def test_a_plan_is_applied_to_the_cluster_that_the_settings_name(
 def test_a_plan_of_a_cluster_that_was_made_anew_is_refused(
     settings: Settings, store: MetadataStore, sent: list[PendingDeletion]
 ) -> None:
-    plans = make_plan(settings, identity_of(settings, store), [create_ledger(store, 1)])
+    plans = make_plan(settings, identity_of(settings), [create_ledger(store, 1)])
     store.put("/ledgers/INSTANCEID", b"another", 0)
-    with OrphanApplyContext(settings, plans) as context, pytest.raises(RefusedError, match="'another'"):
-        context.apply.run("p", execute=True)
+    with Cluster(settings) as opened, pytest.raises(RefusedError, match="'another'"):
+        OrphanApply(opened, plans).ledgers.run("p", execute=True)
     assert sent == []
 
 
 def test_the_identity_is_what_the_settings_and_the_store_say(settings: Settings, store: MetadataStore) -> None:
     first, second = settings.metadata_store.urls
-    found = identity_of(settings, store)
+    found = identity_of(settings)
     assert found == ScannedCluster("0f1e-2d3c", first, "/ledgers", (second, first))
     store.put("/ledgers/INSTANCEID", b"\xff", 0)
     with pytest.raises(FormatError, match="INSTANCEID is no text"):
-        identity_of(settings, store)
+        identity_of(settings)
     store.delete_many([("/ledgers/INSTANCEID", 1)])
-    assert identity_of(settings, store).instance_id == ""
+    assert identity_of(settings).instance_id == ""
 
 
 def test_the_limits_are_in_milliseconds() -> None:

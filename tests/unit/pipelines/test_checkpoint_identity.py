@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import bookwarden.wiring.metadata
+import bookwarden.wiring.cluster
 from bookwarden.bookie_clusters.offline.record import MoveNode, MovePhase, MoveRecord
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry
 from bookwarden.bookie_clusters.registry_node import RegistryNode
@@ -25,7 +25,7 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     identity_of,
     require_own,
 )
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 P0, P1 = "persistent://t/n/marks-partition-0", "persistent://t/n/marks-partition-1"
 OURS = CheckpointIdentity(frozenset({"blue"}), "0a1b2c3d", frozenset({"i-1"}), {P0: 800, P1: 801})
@@ -132,9 +132,9 @@ def test_one_that_cannot_be_read_is_no_licence(tmp_path: Path, value: bytes) -> 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     made = MemoryStore()
-    # A context closes it, and a test looks at it again.
+    # The cluster closes it, and a test looks at it again.
     monkeypatch.setattr(made, "close", lambda: None)
-    monkeypatch.setattr(bookwarden.wiring.metadata, "open_metadata_store", lambda *_, **__: made)
+    monkeypatch.setattr(bookwarden.wiring.cluster, "open_metadata_store", lambda *_, **__: made)
     for path, value in (
         ("/admin/clusters/blue", b""),
         ("/admin/clusters/global", b""),
@@ -146,8 +146,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 def identity() -> CheckpointIdentity:
     settings = load_settings(overrides={"metadata_store.urls": "['memory:identity']"})
-    with MetadataContext(settings) as metadata:
-        return identity_of(settings, metadata)
+    with Cluster(settings) as cluster:
+        return identity_of(cluster)
 
 
 def cluster(name: str, instance: str, root: str, since: int, **more: Any) -> BookieCluster:

@@ -38,7 +38,7 @@ from bookwarden.pipelines.copying.stages import (
 )
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.stage import Stages
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from unit.pipelines.one_after_another import OneAfterAnother
 from unit.switching.two_bookie_clusters import ROOTS, TwoBookieClusters
 
@@ -308,17 +308,17 @@ def test_an_unreadable_ledger_is_left_to_the_copier(builder: Builder, tmp_path: 
 def test_a_process_whose_copier_is_refused_opens_its_stores_once(
     name: str, clusters: TwoBookieClusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[MetadataContext] = []
+    opened: list[Cluster] = []
 
-    def opening(*arguments: Any, **options: Any) -> MetadataContext:
-        opened.append(MetadataContext(*arguments, **options))
+    def opening(*arguments: Any, **options: Any) -> Cluster:
+        opened.append(Cluster(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(copying_stages, "MetadataContext", opening)
+    monkeypatch.setattr(copying_stages, "Cluster", opening)
     settings = load_settings(overrides={"metadata_store.urls": f'["memory:{name}"]'})
     job = CopyJob(settings, Route("x", "b"), EVERY_KIND, CopyLimits(), None)
     for _ in range(2):
         with pytest.raises(RefusedError, match="no bookie cluster 'x' is registered"):
             job.copier()
-    assert job.metadata() is opened[0]
+    assert job.cluster() is opened[0]
     assert len(opened) == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.references.nodes import managed_ledger_node
 from bookwarden.clusters.pulsar.references.pieces import TOPICS as KIND_OF_TOPICS
-from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
+from bookwarden.clusters.pulsar.references.pieces import ReferencePiece, ReferencePieces
 from bookwarden.clusters.pulsar.references.said import followed_node, kind_of, read_said, said_by
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
@@ -222,15 +222,15 @@ def test_a_root_that_does_not_answer_at_the_beginning_is_asked_again(
     settings: Settings, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following = StepByStep(settings)
-    pieces, failures = following.planner._context.pieces.pieces, iter([StoreUnavailableError("no answer")])
+    pieces, failures = ReferencePieces.pieces, iter([StoreUnavailableError("no answer")])
 
-    def failing_once() -> list[ReferencePiece]:
+    def failing_once(self: ReferencePieces) -> list[ReferencePiece]:
         error = next(failures, None)
         if error is not None:
             raise error
-        return pieces()
+        return pieces(self)
 
-    monkeypatch.setattr(following.planner._context.pieces, "pieces", failing_once)
+    monkeypatch.setattr(ReferencePieces, "pieces", failing_once)
     assert following.batch() is None
     assert following.paths() == ALL
 

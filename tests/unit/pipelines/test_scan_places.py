@@ -23,7 +23,7 @@ from bookwarden.pipelines.columns.tables import CHANGES
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.places import read_listed
 from bookwarden.pipelines.scan.reading import CHANGES_STAGE, LEDGERS_STAGE, CompareListings, ReadLedgers, as_json
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
 
 OURS = {OWNER_KEY: OWNER.encode()}
@@ -36,21 +36,21 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def context(settings: Settings) -> Iterator[ScanContext]:
-    with ScanContext(settings) as made:
+def context(settings: Settings) -> Iterator[ScanSources]:
+    with ScanSources(settings) as made:
         yield made
 
 
 @pytest.fixture
-def site(context: ScanContext) -> TwoBookieClusters:
-    made = TwoBookieClusters(context.metadata.store)
+def site(context: ScanSources) -> TwoBookieClusters:
+    made = TwoBookieClusters(context.cluster.store)
     made.register()
     return made
 
 
-def rows_of(context: ScanContext) -> dict[tuple[str, int], dict[str, Any]]:
+def rows_of(context: ScanSources) -> dict[tuple[str, int], dict[str, Any]]:
     """Read all pieces; return the rows by cluster and id."""
-    context.metadata.bookie_clusters.look_again()
+    context.cluster.bookkeeper.clusters.look_again()
     return {
         (piece.cluster, row["ledger_id"]): row
         for piece in context.listing.pieces()
@@ -58,7 +58,7 @@ def rows_of(context: ScanContext) -> dict[tuple[str, int], dict[str, Any]]:
     }
 
 
-def test_each_ledger_is_listed_once_where_its_original_is(context: ScanContext, site: TwoBookieClusters) -> None:
+def test_each_ledger_is_listed_once_where_its_original_is(context: ScanSources, site: TwoBookieClusters) -> None:
     site.ledger("a", 1)
     site.ledger("b", 2, **OURS)
     site.ledger("a", 3)
@@ -78,7 +78,7 @@ def test_each_ledger_is_listed_once_where_its_original_is(context: ScanContext, 
     assert rows["b", 2]["path"].startswith("/bookies-b/")
 
 
-def test_what_is_not_ours_is_kept_or_not_there(context: ScanContext, site: TwoBookieClusters) -> None:
+def test_what_is_not_ours_is_kept_or_not_there(context: ScanSources, site: TwoBookieClusters) -> None:
     site.ledger("a", 1, **{OWNER_KEY: b"00000000"})
     site.ledger("b", 2, **{OWNER_KEY: b"00000000"})
     site.ledger("b", 3)
@@ -101,7 +101,7 @@ def test_what_is_not_ours_is_kept_or_not_there(context: ScanContext, site: TwoBo
 
 
 def test_two_originals_of_an_id_are_both_listed_so_that_neither_is_a_candidate(
-    context: ScanContext, site: TwoBookieClusters
+    context: ScanSources, site: TwoBookieClusters
 ) -> None:
     site.ledger("a", 1)
     site.ledger("b", 1, **OURS)
@@ -110,8 +110,8 @@ def test_two_originals_of_an_id_are_both_listed_so_that_neither_is_a_candidate(
     assert sorted(rows_of(context)) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
 
 
-def test_without_a_registry_there_is_one_listing(context: ScanContext) -> None:
-    site = TwoBookieClusters(context.metadata.store)
+def test_without_a_registry_there_is_one_listing(context: ScanSources) -> None:
+    site = TwoBookieClusters(context.cluster.store)
     site.ledger("a", 1, **COPY)
     site.ledger("b", 2)
     assert sorted(rows_of(context)) == [("", 1)]
@@ -122,7 +122,7 @@ def test_without_a_registry_there_is_one_listing(context: ScanContext) -> None:
         read_listed(context, replace(piece, cluster="c"))
 
 
-def scanned(context: ScanContext, folder: ScanFolder) -> list[Any]:
+def scanned(context: ScanSources, folder: ScanFolder) -> list[Any]:
     """Read the first listing of all pieces; return these."""
     pieces = [as_json(piece) for piece in context.listing.pieces()]
     for number, piece in enumerate(pieces):
@@ -130,11 +130,11 @@ def scanned(context: ScanContext, folder: ScanFolder) -> list[Any]:
     return pieces
 
 
-def source_of(context: ScanContext) -> Any:
+def source_of(context: ScanSources) -> Any:
     return SimpleNamespace(shared=lambda: context)
 
 
-def changes(context: ScanContext, folder: ScanFolder, pieces: list[Any], begun_ms: int) -> list[tuple[int, bool]]:
+def changes(context: ScanSources, folder: ScanFolder, pieces: list[Any], begun_ms: int) -> list[tuple[int, bool]]:
     """List all pieces again; return what changed, by id."""
     found: list[tuple[int, bool]] = []
     for number, piece in enumerate(pieces):
@@ -146,7 +146,7 @@ def changes(context: ScanContext, folder: ScanFolder, pieces: list[Any], begun_m
 
 
 def test_the_second_listing_takes_no_copy_for_a_ledger_that_the_first_lacks(
-    context: ScanContext, site: TwoBookieClusters, tmp_path: Path
+    context: ScanSources, site: TwoBookieClusters, tmp_path: Path
 ) -> None:
     for ledger_id in (1, 2, 3):
         site.ledger("a", ledger_id)
@@ -167,11 +167,11 @@ def test_the_second_listing_takes_no_copy_for_a_ledger_that_the_first_lacks(
         changes(context, folder, pieces, far)
 
 
-def test_a_plan_is_of_the_clusters_that_are_registered(context: ScanContext, site: TwoBookieClusters) -> None:
-    both = context.cluster.identity()
+def test_a_plan_is_of_the_clusters_that_are_registered(context: ScanSources, site: TwoBookieClusters) -> None:
+    both = context.plan_cluster.identity()
     assert both.instance_id == "instance-a of a instance-a, b instance-b"
     site.register(replace(site.registry, active="a", clusters={"a": site.registry.clusters["a"]}))
-    assert context.cluster.identity().instance_id == "instance-a"
+    assert context.plan_cluster.identity().instance_id == "instance-a"
 
 
 def test_a_planned_ledger_is_compared_in_the_place_where_it_was_listed() -> None:

@@ -13,7 +13,7 @@ from bookwarden.bookie_clusters.registry import serialize_registry
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, RefusedError
 from bookwarden.pipelines.scan.operation import OrphanScan
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 from unit.switching.two_bookie_clusters import REGISTRY
 
 LATEST_MS = 1_700_000_001_000
@@ -38,20 +38,20 @@ def settings(tmp_path: Path) -> Settings:
 def test_a_snapshot_is_read_below_the_chroot_with_its_own_time_and_without_a_limit(
     settings: Settings, url: str
 ) -> None:
-    with ScanContext(settings, url, max_reads_per_second=0.001) as context:
+    with ScanSources(settings, url, max_reads_per_second=0.001) as context:
         assert context.snapshot_ms == LATEST_MS
         assert context.listing.pieces() == []
-        assert {piece.kind for piece in context.references.pieces()} == {"logs"}
-        assert context.cluster.identity().instance_id == "the-cluster"
+        assert {piece.kind for piece in context.cluster.references.pieces.pieces()} == {"logs"}
+        assert context.plan_cluster.identity().instance_id == "the-cluster"
 
 
 def test_a_snapshot_without_its_logs_is_known_not_to_be_of_one_moment(
     settings: Settings, url: str, tmp_path: Path
 ) -> None:
-    with ScanContext(settings, url) as context:
+    with ScanSources(settings, url) as context:
         assert context.fuzzy is None
     renamed = (tmp_path / "zk/snapshot.10").rename(tmp_path / "copied")
-    with ScanContext(settings, f"zk-snapshot:{renamed}?fuzzy=yes") as context:
+    with ScanSources(settings, f"zk-snapshot:{renamed}?fuzzy=yes") as context:
         assert context.fuzzy is not None
         assert context.fuzzy.startswith(f"{renamed}: its name is not that which the server gave it")
 
@@ -74,10 +74,10 @@ def test_a_snapshot_is_refused_where_several_bookie_clusters_are_registered(sett
     nodes += [node(f"/pulsar{path}", value, created_ms=LATEST_MS) for path, value in values.items()]
     write_snapshot(tmp_path / "zk/snapshot.10", nodes, last_zxid=0x10)
     url = f"zk-snapshot:{tmp_path / 'zk/snapshot.10'}?work={tmp_path / 'work'}"
-    with ScanContext(settings, url) as context:
-        assert context.metadata.bookie_clusters.names() == {"a", "b"}
+    with ScanSources(settings, url) as context:
+        assert context.cluster.bookkeeper.clusters.names() == {"a", "b"}
         with pytest.raises(RefusedError, match="bookie clusters a, b are registered"):
-            context.cluster.prove_roots()
+            context.plan_cluster.prove_roots()
 
 
 def test_a_snapshot_of_a_zookeeper_is_refused_where_the_metadata_is_in_oxia(url: str) -> None:
@@ -85,4 +85,4 @@ def test_a_snapshot_of_a_zookeeper_is_refused_where_the_metadata_is_in_oxia(url:
     with pytest.raises(
         ConfigError, match=r"is a snapshot of a ZooKeeper, and the metadata is in oxia://.*scan it live"
     ):
-        ScanContext(settings, url)
+        ScanSources(settings, url)

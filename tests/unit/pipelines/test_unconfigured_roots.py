@@ -36,10 +36,10 @@ from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
 from bookwarden.pipelines.streams.supervisor import Patience
-from bookwarden.wiring.deletion import SweepContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import sweep_of
 from bookwarden.wiring.roots import roots_proof_of
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 from servers.population import Population, closed_ledger, tags_of
 from unit.deletion.test_sweeping import mark
 
@@ -96,14 +96,14 @@ class Ensembles:
 def ensembles(monkeypatch: pytest.MonkeyPatch) -> Ensembles:
     made = Ensembles()
     monkeypatch.setattr("bookwarden.wiring.roots.open_single_store", made.open)
-    monkeypatch.setattr("bookwarden.wiring.metadata.open_metadata_store", made.open)
+    monkeypatch.setattr("bookwarden.wiring.cluster.open_metadata_store", made.open)
     return made
 
 
 def look(*urls: str, **others: str) -> list[str]:
     settings = load_settings(overrides={"metadata_store.urls": str(list(urls)), **others})
-    with MetadataContext(settings) as metadata:
-        return roots_proof_of(settings.metadata_store, metadata).require_all_roots()
+    with Cluster(settings) as opened:
+        return roots_proof_of(opened).require_all_roots()
 
 
 def shared(ensembles: Ensembles, ours: str = "zk:a:1/blue", theirs: str = "zk:a:1/green", books: str = "") -> None:
@@ -197,12 +197,12 @@ def test_the_chroots_of_a_snapshot_are_looked_at_in_the_file(ensembles: Ensemble
     shared(ensembles, f"{file}#/blue", f"{file}#/green")
     for separate, refused in (("[]", True), ("['zk:a:1/green']", False)):
         overrides = {"metadata_store.urls": "['zk:a:1/blue']", "metadata_store.separate_roots": separate}
-        with ScanContext(load_settings(overrides=overrides), file) as context:
+        with ScanSources(load_settings(overrides=overrides), file) as context:
             if refused:
                 with pytest.raises(RefusedError, match=f"{file}#/green is the metadata root"):
-                    context.cluster.prove_roots()
+                    context.plan_cluster.prove_roots()
             else:
-                assert len(context.cluster.prove_roots()) == 1
+                assert len(context.plan_cluster.prove_roots()) == 1
 
 
 def test_no_scan_begins_while_a_root_is_not_configured(ensembles: Ensembles, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def prove(*urls: str, waits: Sequence[bool] = (), **others: str) -> list[float]:
         waited.append(seconds)
         return next(answers)
 
-    with MetadataContext(settings) as metadata:
+    with Cluster(settings) as opened:
         patience = Patience(max_failures=3, backoff=1.0)
-        prove_roots(settings, metadata, partial(once_answered, patience=patience, wait=wait))
+        prove_roots(opened, partial(once_answered, patience=patience, wait=wait))
     return waited
 
 
@@ -243,9 +243,8 @@ def test_a_sweep_proves_that_its_roots_belong_to_its_bookkeeper(ensembles: Ensem
         prove("zk:a:1/blue", **elsewhere)
     books.ledger(50, TOPIC)
     ensembles.population("zk:a:1/blue").names(TOPIC, [5, 50], closed=True)
-    with MetadataContext(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as metadata:
-        settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
-        roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
+    with Cluster(load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']", **elsewhere})) as opened:
+        roots_proof_of(opened).require_roots_of_bookkeeper()
 
 
 def topics(ensembles: Ensembles, url: str, count: int) -> list[tuple[ManagedLedgerHolder, int, int]]:
@@ -340,17 +339,17 @@ def test_a_bookkeeper_without_a_bookie_is_not_in_service(
     assert (explained.exit_code, missing in explained.stderr) == (7, True)
     sweeping = {"sweep.max_unreachable_seconds": "0.001", "sweep.journal": str(tmp_path)}
     with (
-        SweepContext(load_settings(overrides={**overrides, **sweeping})) as context,
+        Cluster(load_settings(overrides={**overrides, **sweeping})) as opened,
         pytest.raises(NoBookieError, match=missing),
     ):
-        list(context.sweep.process([mark(5)], "run/0"))
+        list(sweep_of(opened).process([mark(5)], "run/0"))
     # The bookies of a snapshot need not run any more.
     file = f"zk-snapshot:{tmp_path}/snapshot.1"
     ensembles.population(f"{file}#/blue").names(TOPIC, [5], closed=True)
     ensembles.population(f"{file}#/blue").ledger(5, TOPIC)
     ensembles.remove(f"{file}#/blue", "/ledgers/available/127.0.0.1:3181")
-    with ScanContext(load_settings(overrides=overrides), file) as context:
-        assert context.cluster.prove_roots() == []
+    with ScanSources(load_settings(overrides=overrides), file) as context:
+        assert context.plan_cluster.prove_roots() == []
 
 
 def test_a_new_cluster_without_ledgers_may_be_swept(ensembles: Ensembles) -> None:
@@ -397,7 +396,7 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
     settings = load_settings(overrides={"metadata_store.urls": "['zk:a:1/blue']"})
     stopped, looks = threading.Event(), 0
 
-    with MetadataContext(settings) as metadata:
+    with Cluster(settings) as opened:
 
         def look() -> None:
             nonlocal looks
@@ -406,7 +405,7 @@ def test_another_pulsar_that_comes_later_stops_the_sweep(ensembles: Ensembles) -
                 raise StoreUnavailableError("away")
             if looks == 3:
                 shared(ensembles)
-            roots_proof_of(settings.metadata_store, metadata).require_all_roots()
+            roots_proof_of(opened).require_all_roots()
 
         with pytest.raises(RefusedError, match="zk:a:1/green"), looked_at_again([look], stopped.set, 0.001):
             assert stopped.wait(60)

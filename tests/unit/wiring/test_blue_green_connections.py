@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from click.testing import CliRunner
 
-import bookwarden.wiring.metadata
-import bookwarden.wiring.pulsar
+import bookwarden.wiring.cluster
+import bookwarden.wiring.deletion_topics
 from bookwarden.cli.main import cli
 from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.cluster_migration.states import ExpectedTopic
@@ -48,7 +48,7 @@ class Connections:
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
     found = Connections()
-    metadata, pulsar = bookwarden.wiring.metadata, bookwarden.wiring.pulsar
+    metadata, pulsar = bookwarden.wiring.cluster, bookwarden.wiring.deletion_topics
     opening, sending, make = metadata.open_metadata_store, pulsar.PendingDeletionSender, PulsarAdmin.__init__
 
     def admin(self: PulsarAdmin, *arguments: Any, **options: Any) -> None:
@@ -111,5 +111,5 @@ def test_finish_opens_each_connection_once_and_closes_it(tmp_path: Path, connect
     ended = CliRunner().invoke(cli, command, catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     assert [(one["topic"], one["marks"]) for one in json.loads(ended.stdout)["topics"]] == [(TOPIC, 2)]
-    assert connections.opened == ["admin client", "blue", "admin client", "green", "sender of marks"]
+    assert connections.opened == ["blue", "admin client", "green", "admin client", "sender of marks"]
     assert connections.open == []

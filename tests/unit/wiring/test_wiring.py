@@ -12,9 +12,9 @@ WIRING = Path(__file__).parents[3] / "src" / "bookwarden" / "wiring"
 
 # Of its own base, of settings and texts, how a store or a client is opened, and how it is entered where all migrations
 # are known.
-CONSTRUCTING = {"_keep", "_closed_on_error", "_open", "_open_admin", "open", "__init__", "follow"}
-# A context may be another one with more.
-BASES = {"Resources", "RegistryContext", "SwitchContext"}
+CONSTRUCTING = {"keep", "closed_on_error", "_open", "_cluster_of", "open", "at", "__init__", "follow"}
+# What opens something closes it; else it has what others opened. Who moves ledgers may switch too.
+BASES = {"Resources", "SwitchOperations"}
 OF_VALUES = {"values", "items", "fromkeys", "join", "rstrip", "startswith"}
 OF_SETTINGS = {"model_copy", "model_dump", "get_secret_value"}
 
@@ -52,13 +52,13 @@ def deeds_in(module: ast.Module) -> Iterator[str]:
 
 
 def deeds_of(context: ast.ClassDef) -> Iterator[str]:
-    if len(context.bases) != 1 or ast.unparse(context.bases[0]) not in BASES:
+    if any(ast.unparse(base) not in BASES for base in context.bases):
         yield f"{context.name} is no Resources"
     for method in context.body:
         if not isinstance(method, Function):
             continue
         kinds = {ast.unparse(decorator) for decorator in method.decorator_list}
-        opens = method.name in ("__init__", "_open", "_open_admin", "open")
+        opens = method.name in ("__init__", "_open", "_cluster_of", "open")
         if not opens and not kinds & {"property", "cached_property"}:
             yield f"{context.name}.{method.name} does something"
 
@@ -69,7 +69,7 @@ def deed_of(node: ast.AST) -> str:
         return "" if node.func.attr in allowed else f"calls {ast.unparse(node.func)}"
     if isinstance(node, ast.With):
         opened = [ast.unparse(item.context_expr) for item in node.items]
-        return "" if opened == ["self._closed_on_error()"] else f"opens {opened}"
+        return "" if opened == ["self.closed_on_error()"] else f"opens {opened}"
     if isinstance(node, ast.ExceptHandler):
         caught = ast.unparse(node.type) if node.type else "everything"
         return "" if caught == "ImportError" else f"catches {caught}"

@@ -29,7 +29,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
 
 _EPILOG = """\b
 Examples:
@@ -107,10 +107,10 @@ def build(
     invocation.say(STARTING_SPARK)
     request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
     with (
-        RegistryContext(invocation.settings) as context,
+        Cluster(invocation.settings) as cluster,
         show_build(invocation, "reading back" if verify else "copying") as (listed, updated),
     ):
-        report = run_build(context, request, progress=listed, on_update=updated, say=invocation.say, local=True)
+        report = run_build(cluster, request, progress=listed, on_update=updated, say=invocation.say, local=True)
     invocation.write(describe_report(report))
     click.get_current_context().exit(report.exit_code)
 

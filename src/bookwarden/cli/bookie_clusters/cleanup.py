@@ -14,7 +14,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.wiring.moving import MoveContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""
@@ -31,8 +32,9 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
-    with MoveContext(invocation.settings, looks_only=True) as context:
-        found = context.cleanup.targets(src_cluster)
+    with Cluster(invocation.settings) as cluster:
+        operations = MoveOperations(cluster, looks_only=True)
+        found = operations.cleanup.targets(src_cluster)
         invocation.write(Document(targets_data(found), (*_tables(found), *_window(found))))
 
 
@@ -54,14 +56,15 @@ def cleanup(
     deletes what the former cluster has. A former cluster's ledger without a whole copy stays. Without
     --execute nothing is marked.
     """
-    with MoveContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
+        operations = MoveOperations(cluster)
 
         def ask(total: int) -> AbstractContextManager[Callable[[int], object]]:
             ledgers = counted(total, "ledger")
             question = f"Mark {ledgers} of former bookie clusters for deletion?"
             return confirmed(invocation, question, f"marking {ledgers}", "marked", "ledgers", yes=yes)
 
-        result = context.cleanup.clean_up(
+        result = operations.cleanup.clean_up(
             src_cluster, at_most=max_deletions, force=force, dry_run=not execute, confirm=ask
         )
         found, total, done, _ = result

@@ -21,7 +21,9 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
-from bookwarden.wiring.moving import MoveContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
+from bookwarden.wiring.registration import unregistration_of
 
 # For brokers, and until a switch is long enough ago.
 _WAIT_S = 60.0
@@ -61,13 +63,14 @@ def drain(
     brokers read elsewhere; what the sweep has not deleted yet, or must wait, the next run goes on with. Once nothing
     is left the cluster is unregistered.
     """
-    with MoveContext(invocation.settings, looks_only=dry_run) as context:
-        left = context.draining.left(source)
+    with Cluster(invocation.settings) as cluster:
+        operations = MoveOperations(cluster, looks_only=dry_run)
+        left = operations.drainer.left(source)
         if dry_run:
             invocation.write(Document(left_data(left), (*_parts(left), Note(_verdict(left)))))
             return
         if not left.total:
-            _leave(invocation, context, source, yes=yes)
+            _leave(invocation, cluster, source, yes=yes)
             return
         require_spark()
         from bookwarden.pipelines.copying.driver import BuildRequest, run_build
@@ -79,32 +82,32 @@ def drain(
         def build() -> Build:
             with show_build(invocation) as (listed, updated):
                 return run_build(
-                    context, request, progress=listed, on_update=updated, say=invocation.say, local=True
+                    cluster, request, progress=listed, on_update=updated, say=invocation.say, local=True
                 ).build
 
-        done = context.draining.carry_out(source, build, per_second=per_second, force=force, say=invocation.say)
+        done = operations.drainer.carry_out(source, build, per_second=per_second, force=force, say=invocation.say)
         notes = [*_notes(done), _verdict(done.left)]
         data = {**left_data(done.left), "marked": 0 if done.marked is None else done.marked.sent, "failed": done.failed}
         invocation.write(Document(data, (*_parts(done.left), *map(Note, notes))))
         click.get_current_context().exit(SOME_FAILED if done.failed else MORE_LATER)
 
 
-def _leave(invocation: Invocation, context: MoveContext, name: str, *, yes: bool) -> None:
+def _leave(invocation: Invocation, cluster: Cluster, name: str, *, yes: bool) -> None:
     """Unregister a cluster in which nothing of ours is left, as is proven once more."""
 
     def ask(plan: UnregistrationPlan) -> None:
         others = f" {of_others(plan)}" if plan.foreign else ""
         confirm(f"Nothing of ours is left in {name}.{others} Unregister it?", yes=yes)
 
-    plan = context.unregistration.unregister(name, wait_s=_WAIT_S, confirm=ask, say=invocation.say)
+    plan = unregistration_of(cluster).unregister(name, wait_s=_WAIT_S, confirm=ask, say=invocation.say)
     done = of_others(plan) if plan.foreign else "Its bookies can be stopped."
     notes = [
         f"Nothing of ours is left in {name}, and it is unregistered. {done}",
         "See that metadata_store.bookkeeper_url and ledgers_root name a registered cluster: commands and the sweep "
         "do nothing otherwise.",
-        *note_of_ids(plan, context),
+        *note_of_ids(plan, cluster),
     ]
-    invocation.write(describe_registry(context, plan.after, *notes))
+    invocation.write(describe_registry(cluster, plan.after, *notes))
 
 
 def _question(left: Remaining) -> str:

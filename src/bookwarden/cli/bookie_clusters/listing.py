@@ -10,8 +10,10 @@ from bookwarden.bookie_clusters.broker_jar import PACKAGED, SUPERSEDED, broker_l
 from bookwarden.cli.bookie_clusters.output import describe_cluster, describe_registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part
+from bookwarden.clusters.bookkeeper.service_uris import authority_of
 from bookwarden.errors import FileError
-from bookwarden.wiring.bookie_clusters import RegistryContext, bookkeeper_authority
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.stores import bookkeeper_place_of
 
 
 @click.command("list")
@@ -21,9 +23,9 @@ def list_clusters(invocation: Invocation) -> None:
 
     Shows which of them is ACTIVE, and the newest order to switch. Changes nothing.
     """
-    with RegistryContext(invocation.settings) as context:
-        found = context.registry.read()
-        invocation.write(describe_registry(context, None if found is None else found.registry))
+    with Cluster(invocation.settings) as cluster:
+        found = cluster.registry.read()
+        invocation.write(describe_registry(cluster, None if found is None else found.registry))
 
 
 @click.command("get")
@@ -34,8 +36,8 @@ def get_cluster(invocation: Invocation, name: str) -> None:
 
     Ends with 4 if none is registered by this name. Changes nothing.
     """
-    with RegistryContext(invocation.settings) as context:
-        invocation.write(describe_cluster(context.registry.require_cluster(name), name))
+    with Cluster(invocation.settings) as cluster:
+        invocation.write(describe_cluster(cluster.registry.require_cluster(name), name))
 
 
 _EPILOG = """\b
@@ -59,7 +61,7 @@ def jar(invocation: Invocation, target: Path) -> None:
     settings. Ends with 4 where this installation has no jar.
     """
     store = invocation.settings.metadata_store
-    lines = broker_lines(store.urls[0], bookkeeper_authority(store))
+    lines = broker_lines(store.urls[0], authority_of(bookkeeper_place_of(store)))
     try:
         size = write_jar(target, PACKAGED)
     except OSError as error:

@@ -16,9 +16,9 @@ from bookwarden.bookie_clusters.documents import (
 )
 from bookwarden.bookie_clusters.offline.checking import TargetUri
 from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
-from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult
+from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult, OfflineMove
 from bookwarden.bookie_clusters.offline.record import MovePhase, MoveRecord
-from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences
+from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences, NodeRestorer
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.shell.findings import findings_table
@@ -26,7 +26,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.errors import NotFoundError
-from bookwarden.wiring.moving import MoveContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 Examples:
@@ -99,34 +100,35 @@ def move(
         raise click.UsageError("--target-uri and --folder go together")
     if execute and saved is None:
         raise click.UsageError("--execute is for --restore-nodes: without --dry-run a move is carried out")
-    with MoveContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
+        operations = MoveOperations(cluster)
         if saved is not None:
-            _restore(invocation, context, saved, restores=execute and not dry_run, yes=yes)
+            _restore(invocation, operations.restorer, saved, restores=execute and not dry_run, yes=yes)
         elif status:
-            found = context.offline.node.read()
+            found = operations.offline.node.read()
             if found is None:
                 raise NotFoundError("nothing was moved yet")
             invocation.write(Document(record_data(found.record), tuple(_record_parts(found.record))))
         elif abandon:
-            _abandon(invocation, context, dry_run=dry_run, yes=yes)
+            _abandon(invocation, operations.offline, dry_run=dry_run, yes=yes)
         elif target_uri is not None and folder is not None:
-            plan = context.offline.plan(TargetUri.parse(target_uri), folder.absolute(), may_miss=may_miss)
-            _carry_out(invocation, context, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
+            plan = operations.offline.plan(TargetUri.parse(target_uri), folder.absolute(), may_miss=may_miss)
+            _carry_out(invocation, operations, plan, ahead=ahead, wait_s=wait_s, dry_run=dry_run, yes=yes)
 
 
-def _abandon(invocation: Invocation, context: MoveContext, *, dry_run: bool, yes: bool) -> None:
+def _abandon(invocation: Invocation, move: OfflineMove, *, dry_run: bool, yes: bool) -> None:
     if dry_run:
-        record = context.offline.under_way()
+        record = move.under_way()
         invocation.write(Document(record_data(record), (*_record_parts(record), Note("Would be abandoned."))))
         return
     confirm("Abandon the move? What was copied stays on the target.", yes=yes)
-    record = context.offline.abandon()
+    record = move.abandon()
     invocation.write(Document(record_data(record), (Note("Abandoned. Brokers go on with the source."),)))
 
 
 def _carry_out(
     invocation: Invocation,
-    context: MoveContext,
+    operations: MoveOperations,
     plan: MovePlan,
     *,
     ahead: bool,
@@ -143,7 +145,7 @@ def _carry_out(
     asked = "Copy ahead what is closed" if ahead else "Copy, wait until all brokers are stopped, and copy the rest"
     confirm(f"{asked}, to {plan.record.uri}?", yes=yes)
     with node_progress(invocation, f"copying to {plan.record.uri}", "copied", "ledgers") as tell:
-        moved = context.offline.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
+        moved = operations.offline.carry_out(plan, ahead_only=ahead, wait_s=wait_s, say=invocation.say, progress=tell)
     invocation.write(_describe_moved(moved))
 
 
@@ -222,16 +224,16 @@ def _missing(ledger_ids: tuple[int, ...]) -> tuple[Note, ...]:
     return (Note(f"Ledgers that are named and that neither cluster has, such as {shown}: it stays so."),)
 
 
-def _restore(invocation: Invocation, context: MoveContext, file: Path, *, restores: bool, yes: bool) -> None:
-    found = context.restoring.plan(file)
+def _restore(invocation: Invocation, restorer: NodeRestorer, file: Path, *, restores: bool, yes: bool) -> None:
+    found = restorer.plan(file)
     if not restores:
         invocation.write(_describe_restoration(found, None, "--execute puts them back, while no broker lives."))
         return
-    context.restoring.require_no_broker()
+    restorer.require_no_broker()
     confirm(
         f"Put {counted(found.total, 'node')} back? What brokers have written since is lost from their lists.", yes=yes
     )
-    done = context.restoring.carry_out(file)
+    done = restorer.carry_out(file)
     note = f"What was there before is in {done.before}. Start all brokers on the cluster that the nodes are of."
     invocation.write(_describe_restoration(found, done.written, note))
 

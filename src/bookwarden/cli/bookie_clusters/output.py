@@ -13,7 +13,7 @@ from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.cli.shell.questions import confirm
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
 
 #: Of commands that wait for brokers.
 wait_option: Final = click.option(
@@ -49,11 +49,11 @@ def confirmed(
         yield progress
 
 
-def describe_registry(context: RegistryContext, registry: Registry | None, *notes: str) -> Document:
+def describe_registry(cluster: Cluster, registry: Registry | None, *notes: str) -> Document:
     """Describe all bookie clusters, and the newest order to switch."""
-    data = registry_data(context.pulsar_url, registry)
+    data = registry_data(cluster.url, registry)
     if registry is None:
-        return Document(data, (NONE_REGISTERED, *notes_of(context, notes)))
+        return Document(data, (NONE_REGISTERED, *notes_of(cluster, notes)))
     clusters = data["clusters"]
     rows = tuple(
         (
@@ -66,12 +66,12 @@ def describe_registry(context: RegistryContext, registry: Registry | None, *note
         for one in clusters
     )
     pairs = [
-        ("registry", f"{context.pulsar_url}, epoch {registry.epoch}"),
+        ("registry", f"{cluster.url}, epoch {registry.epoch}"),
         ("ledger ids from", registry.id_root),
         ("owner", registry.owner),
     ]
     pairs += directive_facts(registry)
-    parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *notes_of(context, notes)]
+    parts: list[Part] = [Facts(tuple(pairs)), Table(_COLUMNS, rows), *notes_of(cluster, notes)]
     return Document(data, tuple(parts))
 
 
@@ -97,11 +97,11 @@ def describe_cluster(registry: Registry, name: str) -> Document:
     return Document(data, (Facts(pairs),))
 
 
-def notes_of(context: RegistryContext, notes: Sequence[str]) -> list[Note]:
+def notes_of(cluster: Cluster, notes: Sequence[str]) -> list[Note]:
     """Return these notes, and what there is to say of further metadata roots in the settings."""
-    others = context.settings.metadata_store.urls[1:]
+    others = cluster.settings.metadata_store.urls[1:]
     more = (
-        f"The registry is that of {context.pulsar_url}; {', '.join(others)} in metadata_store.urls belong to other "
+        f"The registry is that of {cluster.url}; {', '.join(others)} in metadata_store.urls belong to other "
         "Pulsar clusters, which do not follow it. Where bookie clusters are registered, sweep, scan and undo refuse "
         "settings with more than one root."
     )

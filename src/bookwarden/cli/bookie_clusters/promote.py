@@ -12,7 +12,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.wiring.moving import MoveContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
@@ -31,15 +32,16 @@ def promote(invocation: Invocation, per_second: float, stamp: bool, dry_run: boo
     have a ledger that the active cluster has, whole, and another one too: their clients reconnect. Cleanup takes what
     is promoted. Interrupted, it has promoted nothing; run it again.
     """
-    with MoveContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
+        operations = MoveOperations(cluster)
 
         def ask(plan: PromotionPlan) -> None:
             if plan.topics or stamp:
                 confirm(_question(plan, stamp=stamp), yes=yes)
 
-        result = context.promoting.promote(
+        result = operations.promoter.promote(
             per_second,
-            stamping=context.stamping if stamp else None,
+            stamping=operations.stamper if stamp else None,
             dry_run=dry_run,
             confirm=ask,
             tell=lambda one: _tell(invocation, one),

@@ -15,7 +15,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.registration import registration_of
 
 _EPILOG = """\b
 Examples:
@@ -74,7 +75,7 @@ def register(
     """
     if status is not None and status != (Status.ACTIVE if bootstrap else Status.STANDBY).value:
         raise click.UsageError("the first cluster (--bootstrap) is ACTIVE, all others are STANDBY until a switch")
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
         wanted = ClusterSpec(name, uri, place_for_brokers(uri), bootstrap, shared, owners, unmarked_below)
 
         def ask(plan: RegistrationPlan) -> AbstractContextManager[Callable[[int], object]]:
@@ -82,20 +83,21 @@ def register(
             what = f"raising the next ledger id below {plan.after.id_root} by {plan.behind:,}"
             return confirmed(invocation, question, what, "passed", "ids", yes=yes)
 
-        result = context.registration.register(wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
-        invocation.write(_describe(context, result))
+        registration = registration_of(cluster)
+        result = registration.register(wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
+        invocation.write(_describe(cluster, result))
 
 
-def _describe(context: RegistryContext, result: RegistrationResult) -> Document:
+def _describe(cluster: Cluster, result: RegistrationResult) -> Document:
     plan, raised, dry_run = result
-    cluster, after = plan.cluster, plan.after
-    data = registration_data(context.pulsar_url, result)
-    store = f"Pulsar's own store {context.pulsar_url}" if cluster.store_url is None else cluster.store_url
+    registered, after = plan.cluster, plan.after
+    data = registration_data(cluster.url, result)
+    store = f"Pulsar's own store {cluster.url}" if registered.store_url is None else registered.store_url
     pairs = (
-        ("would be registered" if dry_run else "registered", cluster.name),
-        ("status", after.status_of(cluster.name).value),
-        ("metadata", f"{cluster.ledgers_root} in {store}"),
-        ("instance", cluster.instance),
+        ("would be registered" if dry_run else "registered", registered.name),
+        ("status", after.status_of(registered.name).value),
+        ("metadata", f"{registered.ledgers_root} in {store}"),
+        ("instance", registered.instance),
         ("bookies", ", ".join(sorted(plan.bookies)) or "none"),
         ("epoch", str(after.epoch)),
         ("next ledger id", f"{plan.next_id} below {after.id_root}; it has none from {plan.free_id} on"),
@@ -112,4 +114,4 @@ def _describe(context: RegistryContext, result: RegistrationResult) -> Document:
         )
     if not plan.bookies:
         notes.append("It has no bookie yet: start some before it is switched to.")
-    return Document(data, (Facts(pairs), *notes_of(context, notes)))
+    return Document(data, (Facts(pairs), *notes_of(cluster, notes)))

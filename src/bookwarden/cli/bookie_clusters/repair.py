@@ -32,7 +32,8 @@ from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.errors import FileError
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.registration import registration_of
 
 _RAISE_EPILOG = """\b
 When this is needed: docs/howto/repair-bookie-clusters.md and
@@ -50,14 +51,14 @@ def raise_ids(invocation: Invocation, name: str | None, dry_run: bool, yes: bool
     Without --name it is the one of all clusters, which brokers with the jar use; brokers may run. With --name it is
     the cluster's own, which brokers without the jar will use: refused while a broker lives. May be repeated.
     """
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
 
         def ask(plan: RaisePlan) -> AbstractContextManager[Callable[[int], object]]:
             question = f"Raise the next ledger id of {_whose(plan)} from {plan.next_id} to {plan.free_id}?"
             what = f"raising the next ledger id below {plan.place.ledgers_root} by {plan.behind:,}"
             return confirmed(invocation, question, what, "passed", "ids", yes=yes)
 
-        invocation.write(_describe_raise(IdRaiser(context.registry).raise_ids(name, dry_run=dry_run, confirm=ask)))
+        invocation.write(_describe_raise(IdRaiser(cluster.registry).raise_ids(name, dry_run=dry_run, confirm=ask)))
 
 
 def _whose(plan: RaisePlan) -> str:
@@ -104,14 +105,14 @@ def set_uri(invocation: Invocation, name: str, uri: str, dry_run: bool, wait_s: 
     jar does not follow such a change. Then all live brokers are waited for; ends with 27 if one does not reach the
     cluster there in time. May be repeated.
     """
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
         wanted = ClusterSpec(name, uri, place_for_brokers(uri))
 
         def ask(plan: UriPlan) -> None:
             before = plan.before.registry.cluster(name).metadata_service_uri
             confirm(f"Change the address of {name} from {before} to {uri}?", yes=yes)
 
-        result = UriChange(context.registration).change(
+        result = UriChange(registration_of(cluster)).change(
             wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say
         )
         invocation.write(_describe_uri(result))
@@ -161,17 +162,17 @@ def upgrade(invocation: Invocation, owners: tuple[str, ...], dry_run: bool, yes:
     Ends, in each cluster that does not count ids, the range in which ledgers without an owner mark are ours, and adds
     owner marks of earlier registries. Refused while a broker lives with an older jar, or without one. May be repeated.
     """
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
 
         def ask(plan: UpgradePlan) -> None:
             for line in _upgrade_notes(plan, dry_run=True):
                 invocation.say(line)
             confirm("Write this into the registry?", yes=yes)
 
-        plan = Upgrade(context.registry).upgrade(owners, dry_run=dry_run, confirm=ask)
+        plan = Upgrade(cluster.registry).upgrade(owners, dry_run=dry_run, confirm=ask)
         registry = plan.before.registry if dry_run else plan.after
-        shown = describe_registry(context, registry, *_upgrade_notes(plan, dry_run=dry_run))
-        invocation.write(Document(upgrade_data(context.pulsar_url, plan, dry_run=dry_run), shown.parts))
+        shown = describe_registry(cluster, registry, *_upgrade_notes(plan, dry_run=dry_run))
+        invocation.write(Document(upgrade_data(cluster.url, plan, dry_run=dry_run), shown.parts))
 
 
 def _upgrade_notes(plan: UpgradePlan, *, dry_run: bool) -> list[str]:
@@ -200,8 +201,8 @@ def registry() -> None:
 @pass_invocation
 def export_registry(invocation: Invocation, file: Path) -> None:
     """Save the registry into a file, which is replaced. Changes nothing else."""
-    with RegistryContext(invocation.settings) as context:
-        found = context.registry.require().registry
+    with Cluster(invocation.settings) as cluster:
+        found = cluster.registry.require().registry
         written = file.with_name(f"{file.name}.tmp")
         try:
             written.write_bytes(serialize_registry(found))
@@ -211,7 +212,7 @@ def export_registry(invocation: Invocation, file: Path) -> None:
             with suppress(OSError):
                 written.unlink()
             raise FileError(f"{file} cannot be written: {error.strerror}") from error
-        invocation.write(describe_registry(context, found, f"Saved in {file}."))
+        invocation.write(describe_registry(cluster, found, f"Saved in {file}."))
 
 
 @registry.command("import")
@@ -227,7 +228,7 @@ def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool
     is then above every one that brokers followed. Without --execute the file is only compared with what is there.
     """
     saved = file.read_bytes()
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
 
         @contextmanager
         def confirm_import(plan: ImportPlan) -> Iterator[Callable[[int], object]]:
@@ -239,15 +240,15 @@ def import_registry(invocation: Invocation, file: Path, execute: bool, yes: bool
             ):
                 yield progress
 
-        result = RegistryImport(context.registry).put_back(saved, dry_run=not execute, confirm=confirm_import)
+        result = RegistryImport(cluster.registry).put_back(saved, dry_run=not execute, confirm=confirm_import)
         plan, raised = result.plan, _raised(result.before)
         done = "Put back" if execute else "Would be put back"
         note = f"{done}: epoch {plan.saved_epoch} of {file} as {plan.registry.epoch}."
         if raised:
             note += f" {'Raised' if execute else 'Would be raised'}: {raised}."
         more = "See that brokers follow: `bookie-clusters status`." if execute else "With --execute, after a question."
-        shown = describe_registry(context, plan.registry, note, more)
-        invocation.write(Document(import_data(context.pulsar_url, result), shown.parts))
+        shown = describe_registry(cluster, plan.registry, note, more)
+        invocation.write(Document(import_data(cluster.url, result), shown.parts))
 
 
 def _raised(plan: ImportPlan) -> str:

@@ -27,7 +27,8 @@ from bookwarden.cli.bookie_clusters.unload import (
 )
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.switch import SwitchOperations
 
 _UNDER_WAY: Final = 25
 _LOOK_EVERY_S: Final = 0.5
@@ -61,28 +62,29 @@ def status(
     """
     if ((roll or holders) and not ledgers) or (watch and ledgers):
         raise click.UsageError("--holders goes with --ledgers, and --watch without")
-    with SwitchContext(invocation.settings) as context:
-        overview = read_overview(context.switch)
+    with Cluster(invocation.settings) as cluster:
+        operations = SwitchOperations(cluster)
+        overview = read_overview(operations.switch)
         state = overview.state
         if ledgers and state.registry is not None:
-            found = take_inventory(state.registry, store_of=context.registry.store_of, by_holder=holders)
-            document = _describe(context.pulsar_url, overview)
-            data = {**state_data(context.pulsar_url, overview), **inventory_data(found, holders=holders)}
+            found = take_inventory(state.registry, store_of=cluster.registry.store_of, by_holder=holders)
+            document = _describe(cluster.url, overview)
+            data = {**state_data(cluster.url, overview), **inventory_data(found, holders=holders)}
             parts = (*document.parts, *inventory_parts(found, state.registry, holders=holders))
             if not roll or invocation.output != "json":
                 invocation.write(Document(data, parts))
             if roll:
-                unloaded = unload_elsewhere(invocation, context, found, per_second, yes=yes, look="--ledgers")
+                unloaded = unload_elsewhere(invocation, operations, found, per_second, yes=yes, look="--ledgers")
                 if invocation.output == "json":
                     invocation.write(Document({**data, "unloaded": unloaded_data(unloaded)}, parts))
             click.get_current_context().exit(_CODES.get(state.phase, 0))
-        shown = _describe(context.pulsar_url, overview)
+        shown = _describe(cluster.url, overview)
         invocation.write(shown)
         while watch and _CODES.get(state.phase) == _UNDER_WAY:
             time.sleep(_LOOK_EVERY_S)
-            overview = read_overview(context.switch)
+            overview = read_overview(operations.switch)
             state = overview.state
-            now = _describe(context.pulsar_url, overview)
+            now = _describe(cluster.url, overview)
             if now.data != shown.data:
                 invocation.write(now)
                 shown = now

@@ -17,7 +17,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.switch import SwitchOperations
 
 #: The exit code of every command that is refused by the precheck.
 NOT_READY: Final = 23
@@ -46,8 +47,8 @@ def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
     and what namespaces ask of bookies. If no check blocks it, it writes a trial ledger to all bookies of the
     target, reads it and deletes it; else it changes nothing.
     """
-    with SwitchContext(invocation.settings) as context:
-        result = run_precheck(context.observer, target, with_trial=not no_trial)
+    with Cluster(invocation.settings) as cluster:
+        result = run_precheck(SwitchOperations(cluster).observer, target, with_trial=not no_trial)
         invocation.write(describe_precheck(result))
     click.get_current_context().exit(NOT_READY if result.failing else 0)
 
@@ -114,9 +115,10 @@ def switch(
     if (target is None) != resume:
         raise click.UsageError("name the cluster with --target, or carry on with --resume")
     options = SwitchOptions(dry_run, skip_precheck, with_trial=not no_trial, wait_s=wait_s)
-    with SwitchContext(invocation.settings) as context:
-        planned = context.switch.plan_rest() if target is None else context.switch.plan(target)
-        code = _carry_out(invocation, context, planned, options, yes=yes)
+    with Cluster(invocation.settings) as cluster:
+        operations = SwitchOperations(cluster)
+        planned = operations.switch.plan_rest() if target is None else operations.switch.plan(target)
+        code = _carry_out(invocation, operations, planned, options, yes=yes)
     click.get_current_context().exit(code)
 
 
@@ -131,16 +133,17 @@ def rollback(
     is read there. Given again it finds the rollback done; it never switches forward.
     """
     options = SwitchOptions(dry_run, skip_precheck, with_trial=not no_trial, wait_s=wait_s)
-    with SwitchContext(invocation.settings) as context:
-        code = _carry_out(invocation, context, context.switch.plan_back(), options, yes=yes)
+    with Cluster(invocation.settings) as cluster:
+        operations = SwitchOperations(cluster)
+        code = _carry_out(invocation, operations, operations.switch.plan_back(), options, yes=yes)
     click.get_current_context().exit(code)
 
 
 def _carry_out(
-    invocation: Invocation, context: SwitchContext, planned: Planned, options: SwitchOptions, *, yes: bool
+    invocation: Invocation, operations: SwitchOperations, planned: Planned, options: SwitchOptions, *, yes: bool
 ) -> int:
     """Do what is planned; return the exit code."""
-    order, is_made = planned.plan.order, context.switch.is_made(planned)
+    order, is_made = planned.plan.order, operations.switch.is_made(planned)
     if is_made:
         left = "what is left is to see that all brokers follow" if options.dry_run else "seeing that all brokers follow"
         invocation.say(f"{order.target} is active already; {left}")
@@ -157,8 +160,8 @@ def _carry_out(
     def tell(one: SwitchedBroker) -> None:
         invocation.say(f"{one.broker} follows, after {one.seconds:.3f} s")
 
-    result = context.switch.run(planned, options, context.observer, confirm=ask, say=invocation.say, tell=tell)
-    data = switch_data(result, context.switch)
+    result = operations.switch.run(planned, options, operations.observer, confirm=ask, say=invocation.say, tell=tell)
+    data = switch_data(result, operations.switch)
     if result.switched is not None:
         invocation.write(Document(data, _parts(result.switched)))
         return DONE_WITH_FAILURES if result.switched.behind else 0

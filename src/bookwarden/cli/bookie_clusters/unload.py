@@ -13,7 +13,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError
-from bookwarden.wiring.switch import SwitchContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.switch import SwitchOperations
 
 _SHOWN: Final = 20
 
@@ -103,15 +104,16 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
     Reads the metadata of all ledgers first. May be stopped at any time and run again. Ends with 1 where a topic was not
     unloaded.
     """
-    with SwitchContext(invocation.settings) as context:
-        registry = context.registry.require().registry
-        found = take_inventory(registry, store_of=context.registry.store_of)
+    with Cluster(invocation.settings) as cluster:
+        operations = SwitchOperations(cluster)
+        registry = cluster.registry.require().registry
+        found = take_inventory(registry, store_of=cluster.registry.store_of)
         data = {"dryRun": dry_run, **inventory_data(found)}
         if dry_run or invocation.output != "json":
             invocation.write(Document(data, tuple(inventory_parts(found, registry))))
         if dry_run:
             return
-        unloaded = unload_elsewhere(invocation, context, found, per_second, yes=yes, look="--dry-run")
+        unloaded = unload_elsewhere(invocation, operations, found, per_second, yes=yes, look="--dry-run")
     failed = [one for one in unloaded if one.failed]
     number = counted(sum(not one.error for one in unloaded), "topic")
     if invocation.output == "json":
@@ -124,14 +126,14 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
 
 
 def unload_elsewhere(
-    invocation: Invocation, context: SwitchContext, found: Inventory, per_second: float, *, yes: bool, look: str
+    invocation: Invocation, operations: SwitchOperations, found: Inventory, per_second: float, *, yes: bool, look: str
 ) -> Sequence[UnloadResult]:
     """Ask, unload the topics, and report each; ``look`` is how to see them only."""
     if found.topics:
         confirm(f"Unload {counted(len(found.topics), 'topic')}? Clients reconnect.", yes=yes, look=look)
     return roll(
         found.topics,
-        context.topics.unload,
+        operations.topics.unload,
         per_second,
         lambda one: invocation.say(f"{one.topic}: {one.error or 'unloaded'}"),
     )

@@ -13,7 +13,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.registration import lost_clusters_of, unregistration_of
 
 _EPILOG = """\b
 Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""
@@ -38,12 +39,12 @@ def unregister(
     """
     if confirmed is not None and not lost:
         raise click.UsageError("--confirm is for --lost")
-    with RegistryContext(invocation.settings) as context:
+    with Cluster(invocation.settings) as cluster:
         if lost:
-            lost_plan = context.lost_clusters.unregister(
+            lost_plan = lost_clusters_of(cluster).unregister(
                 name, dry_run=dry_run, confirm=lambda plan: confirmed or _typed(plan)
             )
-            invocation.write(_describe_lost(context.pulsar_url, lost_plan, dry_run=dry_run))
+            invocation.write(_describe_lost(cluster.url, lost_plan, dry_run=dry_run))
             return
 
         def ask(plan: UnregistrationPlan) -> None:
@@ -51,13 +52,14 @@ def unregister(
                 invocation.say(of_others(plan))
             confirm(f"Unregister bookie cluster {name}?", yes=yes)
 
-        plan = context.unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
+        unregistration = unregistration_of(cluster)
+        plan = unregistration.unregister(name, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say)
         notes = [f"{name} {'can be' if dry_run else 'is'} unregistered: no ledger of this Pulsar cluster is there."]
         if plan.foreign:
             notes.append(of_others(plan))
-        notes += note_of_ids(plan, context)
-        shown = describe_registry(context, plan.before.registry if dry_run else plan.after, *notes)
-        data = unregistration_data(context.pulsar_url, plan, dry_run=dry_run)
+        notes += note_of_ids(plan, cluster)
+        shown = describe_registry(cluster, plan.before.registry if dry_run else plan.after, *notes)
+        data = unregistration_data(cluster.url, plan, dry_run=dry_run)
         invocation.write(Document(data, shown.parts))
 
 
@@ -110,7 +112,7 @@ def _describe_lost(url: str, plan: LostPlan, *, dry_run: bool) -> Document:
     return Document(lost_data(url, plan, dry_run=dry_run), (table, *map(Note, notes)))
 
 
-def note_of_ids(plan: UnregistrationPlan, context: RegistryContext) -> list[str]:
+def note_of_ids(plan: UnregistrationPlan, cluster: Cluster) -> list[str]:
     """Return what to know of a cluster that leaves: its counter of ledger ids stays, if all clusters share it."""
     notes = []
     if plan.cluster.deprecated:
@@ -120,7 +122,7 @@ def note_of_ids(plan: UnregistrationPlan, context: RegistryContext) -> list[str]
     return [
         *notes,
         f"Ledger ids are still counted below {plan.after.id_root}: never delete its idgen and idgen-long in "
-        f"{context.pulsar_url}, or ids begin again at 0.",
+        f"{cluster.url}, or ids begin again at 0.",
     ]
 
 
@@ -134,6 +136,6 @@ def deprecate(invocation: Invocation, name: str, undo: bool, dry_run: bool) -> N
 
     Its status is DEPRECATED then; its ledgers are read as before. Refused while it is ACTIVE.
     """
-    with RegistryContext(invocation.settings) as context:
-        registry = context.registry.deprecate(name, not undo, dry_run=dry_run)
-        invocation.write(describe_registry(context, registry, *(["Nothing was changed."] if dry_run else [])))
+    with Cluster(invocation.settings) as cluster:
+        registry = cluster.registry.deprecate(name, not undo, dry_run=dry_run)
+        invocation.write(describe_registry(cluster, registry, *(["Nothing was changed."] if dry_run else [])))

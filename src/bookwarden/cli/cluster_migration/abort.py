@@ -14,7 +14,7 @@ from bookwarden.cluster_migration.aborting import AbortResult, MigrationAborter,
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.cluster_migration.states import TopicState, TopicStatus
 from bookwarden.errors import BookwardenError
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EPILOG = """\b
 Exit codes: 0 no flag is set any more; 1 the same, and a topic that may be fenced was not unloaded, or a drained
@@ -35,18 +35,18 @@ def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: in
     no side is unloaded, since its broker may hold it fenced and keep its consumers out. Subscriptions that blue
     deleted once they were drained are made again, at their end: applications that are restarted read nothing twice.
     """
-    with BlueGreenContext(invocation.settings) as context:
-        names = named_or_begun(context, namespaces)
+    with ClusterMigration(invocation.settings) as migration:
+        names = named_or_begun(migration, namespaces)
         if dry_run:
-            nodes = context.blue.nodes
+            nodes = migration.blue.nodes
             flagged = [name for name in names if nodes.is_flagged(name)]
-            whole = nodes.is_cluster_flagged(context.observer.cluster)
+            whole = nodes.is_cluster_flagged(migration.observer.cluster)
             taken = ", ".join(flagged) or "no namespace, none is flagged"
             text = f"The flag would be taken off: {taken}{', and that of the whole cluster' if whole else ''}."
             invocation.write(Document({"would_take_off": flagged, "cluster": whole}, (Note(text),)))
             return
-        with context.alone(names):
-            done = MigrationAborter(context.blue, context.observer, context.record).abort(names)
+        with migration.alone(names):
+            done = MigrationAborter(migration.blue, migration.observer, migration.record).abort(names)
     invocation.write(_describe(done, show))
     click.get_current_context().exit(1 if done.errors else 0)
 
@@ -129,8 +129,8 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
     failed: list[BookwardenError] = []
     acts = execute or (undo and not dry_run)
     changed = {namespace_of(topic) for topic in topics} if acts else set()
-    with BlueGreenContext(invocation.settings) as context, context.alone(changed):
-        reopening = TopicReopener(context.blue, context.record)
+    with ClusterMigration(invocation.settings) as migration, migration.alone(changed):
+        reopening = TopicReopener(migration.blue, migration.record)
         if undo:
             act = reopening.plan_back if dry_run else reopening.put_back
         else:

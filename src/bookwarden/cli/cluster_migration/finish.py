@@ -31,7 +31,7 @@ from bookwarden.cluster_migration.readiness.findings import Override
 from bookwarden.cluster_migration.scope import refuse_deletion_topics
 from bookwarden.cluster_migration.watching import BrokerHealth
 from bookwarden.errors import RefusedError
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EPILOG = """\b
 Exit codes: 0 all of it is planned, or removed; 22 some topics are not proven to be done, and are kept;
@@ -65,27 +65,27 @@ def finish(
     topics: blue sends no client to green any more. It is refused while clients were connected to blue at a snapshot
     that `watch` recorded within the last hour. The flags stay; what else is left is listed.
     """
-    with BlueGreenContext(invocation.settings) as context:
-        names = named_or_begun(context, namespaces)
-        refuse_deletion_topics(context.deletion_topics, names)
-        BrokerHealth(context.blue).require()
+    with ClusterMigration(invocation.settings) as migration:
+        names = named_or_begun(migration, namespaces)
+        refuse_deletion_topics(migration.deletion_topics, names)
+        BrokerHealth(migration.blue).require()
         cases = {one.value for one in accepted}
-        verified = verify_migration(context.blue, context.green, context.observer, context.record, names, cases)
+        verified = verify_migration(migration.blue, migration.green, migration.observer, migration.record, names, cases)
         finishing = MigrationFinisher(
-            context.blue, context.green, context.observer, context.removal, context.record, invocation.say
+            migration.blue, migration.green, migration.observer, migration.removal, migration.record, invocation.say
         )
         plan = finishing.plan(names, verified, cases)
         if execute and Override.LATE_CLIENTS.value not in cases:
-            _refuse_connected(context, names)
-        results = _act(invocation, context, finishing, names, plan, execute=execute, yes=yes)
+            _refuse_connected(migration, names)
+        results = _act(invocation, migration, finishing, names, plan, execute=execute, yes=yes)
     invocation.write(_describe(plan, results, show, executed=execute))
     failed = any(one.problem for one in results)
     click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
 
 
-def _refuse_connected(context: BlueGreenContext, names: list[str]) -> None:
+def _refuse_connected(migration: ClusterMigration, names: list[str]) -> None:
     """Raise RefusedError while clients were connected to blue within the last hour."""
-    topics = context.record.connected(names, int((time.time() - _QUIET_S) * 1000))
+    topics = migration.record.connected(names, int((time.time() - _QUIET_S) * 1000))
     if topics:
         raise RefusedError(
             f"`watch` saw clients connected to {counted(len(topics), 'topic')} of blue within the last hour, such as "
@@ -96,7 +96,7 @@ def _refuse_connected(context: BlueGreenContext, names: list[str]) -> None:
 
 def _act(
     invocation: Invocation,
-    context: BlueGreenContext,
+    migration: ClusterMigration,
     finishing: MigrationFinisher,
     names: list[str],
     plan: FinishPlan,
@@ -114,7 +114,7 @@ def _act(
         yes=yes,
         look="leave out --execute",
     )
-    with context.alone(names):
+    with migration.alone(names):
         results = list(finishing.carry_out(plan))
         finishing.close(names, plan, results)
     return results
@@ -180,10 +180,10 @@ def verify(invocation: Invocation, namespaces: list[str], accepted: frozenset[Ov
     when it began, is on green. A doubt is not done; what `start`
     accepted by name is none. Changes nothing, and may be run at any time.
     """
-    with BlueGreenContext(invocation.settings) as context:
-        names, record = named_or_begun(context, namespaces), context.record
+    with ClusterMigration(invocation.settings) as migration:
+        names, record = named_or_begun(migration, namespaces), migration.record
         cases = {one.value for one in accepted} | record.accepted(names)
-        found = verify_migration(context.blue, context.green, context.observer, record, names, cases)
+        found = verify_migration(migration.blue, migration.green, migration.observer, record, names, cases)
     invocation.write(_describe_verified(found, show))
     click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
 

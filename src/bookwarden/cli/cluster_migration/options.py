@@ -11,7 +11,7 @@ from bookwarden.cluster_migration.green_resources import LatePolicy
 from bookwarden.cluster_migration.readiness.findings import Override
 from bookwarden.cluster_migration.scope import checked_namespace
 from bookwarden.errors import DeadlockedBrokerError, NotFoundError
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 # Above the exit codes of errors.
 NOT_DONE: Final = 22  #: `verify`: something is not as it has to be.
@@ -65,11 +65,11 @@ late_option: Callable[[Any], Any] = click.option(
 )
 
 
-def named_or_begun(context: BlueGreenContext, namespaces: Sequence[str]) -> list[str]:
+def named_or_begun(migration: ClusterMigration, namespaces: Sequence[str]) -> list[str]:
     """Return the namespaces given, or all that are flagged or recorded as begun; NotFoundError if there are none."""
     if namespaces:
         return list(namespaces)
-    found = sorted({*context.observer.flagged_namespaces(), *context.record.begun()})
+    found = sorted({*migration.observer.flagged_namespaces(), *migration.record.begun()})
     if not found:
         raise NotFoundError("no namespace of blue is being migrated: `cluster-migration start` begins one")
     return found

@@ -22,7 +22,7 @@ from bookwarden.cluster_migration.sides.policies import AUTO_CREATION
 from bookwarden.cluster_migration.sides.values import NamespaceInfo, Observations
 from bookwarden.errors import RefusedError
 from bookwarden.findings import Verdict
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 #: The exit code where something is missing that was to be there.
 MISSING: Final = 22
@@ -88,18 +88,18 @@ def prepare(
         raise click.UsageError("--execute, --verify and --take-back exclude each other")
     if dry_run and not take_back:
         raise click.UsageError("--dry-run is for --take-back: without --execute nothing is changed")
-    with BlueGreenContext(invocation.settings) as context:
+    with ClusterMigration(invocation.settings) as migration:
         if take_back:
-            code = _take_back(invocation, context, namespaces, dry_run=dry_run, yes=yes, show=show)
+            code = _take_back(invocation, migration, namespaces, dry_run=dry_run, yes=yes, show=show)
         else:
-            scope = namespaces or context.preflight.namespaces()
-            code = _prepare(invocation, context, scope, execute=execute, verify=verify, yes=yes, show=show)
+            scope = namespaces or migration.preflight.namespaces()
+            code = _prepare(invocation, migration, scope, execute=execute, verify=verify, yes=yes, show=show)
     click.get_current_context().exit(code)
 
 
 def _prepare(
     invocation: Invocation,
-    context: BlueGreenContext,
+    migration: ClusterMigration,
     scope: Sequence[str],
     *,
     execute: bool,
@@ -107,8 +107,8 @@ def _prepare(
     yes: bool,
     show: int,
 ) -> int:
-    seen = context.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
-    preparation = Preparation(context.preflight, scope, context.journal)
+    seen = migration.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    preparation = Preparation(migration.preflight, scope, migration.journal)
     wanted = preparation.plan_from(seen)
     by_hand = [one for one in evaluate(seen) if one.check in BY_HAND and one.blocks]
     if not execute:
@@ -116,17 +116,17 @@ def _prepare(
         return MISSING if verify and (wanted.steps or wanted.told) else 0
     if wanted.steps:
         confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
-    with context.alone(scope):
+    with migration.alone(scope):
         done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
     invocation.write(_describe_done(done, by_hand, show))
     return 0 if done.is_complete else _PART_LEFT
 
 
 def _take_back(
-    invocation: Invocation, context: BlueGreenContext, scope: Sequence[str], *, dry_run: bool, yes: bool, show: int
+    invocation: Invocation, migration: ClusterMigration, scope: Sequence[str], *, dry_run: bool, yes: bool, show: int
 ) -> int:
-    preparation = Preparation(context.preflight, scope, context.journal)
-    steps, kept = _part_held(context, preparation.held(scope))
+    preparation = Preparation(migration.preflight, scope, migration.journal)
+    steps, kept = _part_held(migration, preparation.held(scope))
     if dry_run:
         data = {"would_take_back": [one.as_json() for one in steps], "kept": [one.as_json() for one in kept]}
         table = _steps_table(steps, "would be given their values from before", "nothing was changed", show)
@@ -136,8 +136,8 @@ def _take_back(
         return 0
     if steps:
         confirm(f"Give {counted(len(steps), 'policy', 'policies')} their values from before?", yes=yes)
-    with context.alone({step.namespace for step in steps}):
-        if _part_held(context, [*steps, *kept]) != (steps, kept):
+    with migration.alone({step.namespace for step in steps}):
+        if _part_held(migration, [*steps, *kept]) != (steps, kept):
             raise RefusedError("a namespace was flagged, or its flag taken off, since the question: run this again")
         done = preparation.take_back(steps, lambda step: invocation.say(f"back: {step}"))
     done = replace(done, failed=(*done.failed, *((step, _KEPT) for step in kept)))
@@ -148,14 +148,14 @@ def _take_back(
 
 
 def _part_held(
-    context: BlueGreenContext, held: Sequence[PreparationStep]
+    migration: ClusterMigration, held: Sequence[PreparationStep]
 ) -> tuple[list[PreparationStep], list[PreparationStep]]:
     """Part steps by whether they may be taken back now; RefusedError while a namespace of them moves.
 
     With topic creation on blue a late client of a partitioned topic would be sent on without its partitions, and make
     another topic on green.
     """
-    blue = context.blue
+    blue = migration.blue
     flagged = {name for name in {step.namespace for step in held} if blue.nodes.is_flagged(name)}
     kept = [step for step in held if step.side is Side.BLUE and step.key == AUTO_CREATION and step.namespace in flagged]
     steps = [step for step in held if step not in kept]
@@ -247,9 +247,9 @@ def preflight(invocation: Invocation, namespaces: list[str], accepted: frozenset
     NAMESPACE (default: all of blue's) its policies, topics, schemas, subscriptions and clients on either side. Changes
     nothing; each topic of the namespaces is loaded.
     """
-    with BlueGreenContext(invocation.settings) as context:
-        scope = namespaces or context.preflight.namespaces()
-        seen = context.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
+    with ClusterMigration(invocation.settings) as migration:
+        scope = namespaces or migration.preflight.namespaces()
+        seen = migration.preflight.observe(scope, lambda name: invocation.say(f"reading {name}"))
     findings = evaluate(seen)
     invocation.write(describe_preflight(seen, findings, accepted, show))
     click.get_current_context().exit(WOULD_FAIL if blocking(findings, accepted) else 0)

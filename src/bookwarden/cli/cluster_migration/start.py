@@ -27,7 +27,7 @@ from bookwarden.cluster_migration.readiness.findings import ACCEPTED, Override, 
 from bookwarden.cluster_migration.scope import refuse_deletion_topics
 from bookwarden.cluster_migration.starting import MigrationStarter, StartResult, without_moved
 from bookwarden.cluster_migration.watching import BrokerHealth
-from bookwarden.wiring.cluster_migration import BlueGreenContext, redirect_urls
+from bookwarden.wiring.cluster_migration import ClusterMigration, redirect_urls
 
 _EPILOG: Final = """\b
 Exit codes: 0 each topic is marked, and with --watch drained; 23 a check blocks it, and nothing was begun;
@@ -64,15 +64,19 @@ def start(
     """
     names = namespaces
     with (
-        BlueGreenContext(invocation.settings) as context,
-        closing(GreenResources(context.blue, context.green, context.record, late_policy, invocation.say)) as resources,
+        ClusterMigration(invocation.settings) as migration,
+        closing(
+            GreenResources(migration.blue, migration.green, migration.record, late_policy, invocation.say)
+        ) as resources,
     ):
-        refuse_deletion_topics(context.deletion_topics, names)
-        urls, health = redirect_urls(context.clients), BrokerHealth(context.blue)
-        starting = MigrationStarter(context.blue, context.observer, context.record, urls, resources, invocation.say)
+        refuse_deletion_topics(migration.deletion_topics, names)
+        urls, health = redirect_urls(migration.clients), BrokerHealth(migration.blue)
+        starting = MigrationStarter(
+            migration.blue, migration.observer, migration.record, urls, resources, invocation.say
+        )
         starting.round_seconds()
         health.require()
-        if not _is_ready(invocation, context, names, accepted):
+        if not _is_ready(invocation, migration, names, accepted):
             click.get_current_context().exit(WOULD_FAIL)
         if dry_run:
             text = f"Nothing blocks: all clients of {', '.join(names)} would be sent to green."
@@ -83,40 +87,40 @@ def start(
         starting.set_urls()
 
         def is_ready(name: str) -> bool:
-            return _is_ready(invocation, context, [name], accepted, is_repeated=True)
+            return _is_ready(invocation, migration, [name], accepted, is_repeated=True)
 
         results: list[StartResult] = []
         for name in names:
-            with context.alone([name]):
+            with migration.alone([name]):
                 results.append(starting.start(name, sorted(one.value for one in accepted), is_ready))
             if not results[-1].ok:
                 break
-        late = context.record.late(names)
+        late = migration.record.late(names)
         code = (LATE if late else 0) if results[-1].ok else WOULD_FAIL if results[-1].refused else LEFT
         goes_on = (watches or releases) and results[-1].ok
         if not goes_on or invocation.output != "json":
             invocation.write(_describe(results, names, late))
         if goes_on:
-            code = watch_to_the_end(invocation, context, names, resources, releases=releases)
+            code = watch_to_the_end(invocation, migration, names, resources, releases=releases)
     click.get_current_context().exit(code)
 
 
 def _is_ready(
     invocation: Invocation,
-    context: BlueGreenContext,
+    migration: ClusterMigration,
     names: list[str],
     accepted: frozenset[Override],
     *,
     is_repeated: bool = False,
 ) -> bool:
     """Return whether nothing blocks; what does is written. A namespace that is flagged already was ready."""
-    left = [name for name in names if not context.blue.nodes.is_flagged(name)]
+    left = [name for name in names if not migration.blue.nodes.is_flagged(name)]
     if not left:
         return True
-    seen = context.preflight.observe(left, lambda name: invocation.say(f"reading {name}"))
+    seen = migration.preflight.observe(left, lambda name: invocation.say(f"reading {name}"))
     topics = (topic for ours, _ in seen.pairs() for topic in ours.topics.values())
     readers = {topic.name for topic in topics if any(not one.durable for one in topic.subscriptions)}
-    findings = without_moved(evaluate(seen), context.record.expected(left), readers)
+    findings = without_moved(evaluate(seen), migration.record.expected(left), readers)
     if blocking(findings, accepted):
         invocation.write(describe_preflight(seen, findings, accepted))
         return False

@@ -36,7 +36,7 @@ from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.cluster_migration.states import DONE, TopicStatus
 from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, DrainStep, deadlock_advice, follow
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
-from bookwarden.wiring.cluster_migration import BlueGreenContext
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EVERY_S: Final = 2.0
 _SAID_EVERY_S: Final = 10.0
@@ -111,13 +111,15 @@ def watch(
     if dry_run and (releases or late_policy is LatePolicy.RESET):
         raise click.UsageError("--dry-run only watches: leave out --release, and --late-subscriptions reset")
     with (
-        BlueGreenContext(invocation.settings) as context,
-        closing(GreenResources(context.blue, context.green, context.record, late_policy, invocation.say)) as resources,
+        ClusterMigration(invocation.settings) as migration,
+        closing(
+            GreenResources(migration.blue, migration.green, migration.record, late_policy, invocation.say)
+        ) as resources,
     ):
         code = watch_to_the_end(
             invocation,
-            context,
-            named_or_begun(context, namespaces),
+            migration,
+            named_or_begun(migration, namespaces),
             None if dry_run else resources,
             every=every,
             timeout=timeout,
@@ -128,7 +130,7 @@ def watch(
 
 def watch_to_the_end(
     invocation: Invocation,
-    context: BlueGreenContext,
+    migration: ClusterMigration,
     namespaces: Sequence[str],
     resources: GreenResources | None,
     *,
@@ -141,13 +143,13 @@ def watch_to_the_end(
     ``resources`` make on green what blue has got since; without them nothing is made.
     With ``releases`` topics that are drained are unloaded, those of which green lacks clients a little later.
     """
-    as_it_goes = ContinuousReleaser(TopicReleaser(context.blue, context.observer, context.record))
-    health = BrokerHealth(context.blue)
+    as_it_goes = ContinuousReleaser(TopicReleaser(migration.blue, migration.observer, migration.record))
+    health = BrokerHealth(migration.blue)
     deadline = None if timeout is None else time.monotonic() + timeout
     with telling(invocation.output, _SAID_EVERY_S, _json_of, _lines_of, _live, _end_of) as tell:
         if resources is not None:
             resources.follow(namespaces)
-        snapshots = _Snapshots(context, namespaces, resources)
+        snapshots = _Snapshots(migration, namespaces, resources)
         for step in follow(snapshots, every_s=every, health=health, unanswered=lambda: as_it_goes.timed_out):
             tell(step)
             if releases:
@@ -165,18 +167,20 @@ def watch_to_the_end(
 class _Snapshots:
     """Looks at a migration; while the store does not answer the last snapshot is repeated, with the reason."""
 
-    def __init__(self, context: BlueGreenContext, namespaces: Sequence[str], resources: GreenResources | None) -> None:
+    def __init__(
+        self, migration: ClusterMigration, namespaces: Sequence[str], resources: GreenResources | None
+    ) -> None:
         self._resources = resources
-        self._context = context
+        self._migration = migration
         self._namespaces = namespaces
-        self._expected = context.record.expected(namespaces)
+        self._expected = migration.record.expected(namespaces)
         self._last: MigrationSnapshot | None = None
         self._arrived: frozenset[tuple[str, str]] = frozenset()
         self._noted_at = -_NOTED_EVERY_S
 
     def __call__(self) -> MigrationSnapshot:
         try:
-            self._last = self._completed(self._context.observer.snapshot(self._namespaces, self._expected))
+            self._last = self._completed(self._migration.observer.snapshot(self._namespaces, self._expected))
         except StoreError as error:
             if self._last is None:
                 raise
@@ -193,11 +197,11 @@ class _Snapshots:
                 snapshot, errors=(*snapshot.errors, f"green was not given what blue has got since: {error}")
             )
         self._note_clients(snapshot)
-        return replace(snapshot, late=self._context.record.late(self._namespaces))
+        return replace(snapshot, late=self._migration.record.late(self._namespaces))
 
     def _note_clients(self, snapshot: MigrationSnapshot) -> None:
         """Record, for `finish`, which clients have come to green, and which topics of blue have some connected."""
-        record, found = self._context.record, self._context.observer.found_on_green
+        record, found = self._migration.record, self._migration.observer.found_on_green
         record.arrived(found - self._arrived)
         self._arrived = found
         topics = defaultdict(list)
@@ -287,12 +291,12 @@ def release(invocation: Invocation, namespaces: list[str], execute: bool) -> Non
     all of it again. A topic that still has something to read is named, and has to drain first: no client could read it
     otherwise.
     """
-    with BlueGreenContext(invocation.settings) as context:
-        names = named_or_begun(context, namespaces)
-        releasing = TopicReleaser(context.blue, context.observer, context.record)
-        held = releasing.plan(names, context.record.expected(names))
+    with ClusterMigration(invocation.settings) as migration:
+        names = named_or_begun(migration, namespaces)
+        releasing = TopicReleaser(migration.blue, migration.observer, migration.record)
+        held = releasing.plan(names, migration.record.expected(names))
         result = releasing.release_all((*held.free, *held.drained)) if execute else ReleaseResult()
-        deadlocked = context.blue.deadlocked_brokers() if result.timed_out else ()
+        deadlocked = migration.blue.deadlocked_brokers() if result.timed_out else ()
     invocation.write(_describe_release(held, result, deadlocked, executed=execute))
     left = held.draining or result.refused or result.timed_out
     click.get_current_context().exit(DEADLOCKED if deadlocked else UNDER_WAY if left else 0)

@@ -13,7 +13,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.errors import StoreError
 from bookwarden.metadata_migration.counters import Counter, Counters
-from bookwarden.wiring.metadata_migration import SourceContext, counters_of
+from bookwarden.wiring.metadata_migration import MigrationStores, counters_of
 
 _EPILOG = """\b
 Exit codes: 0 the target counts on from where the source was; 26 it does not yet.
@@ -38,8 +38,8 @@ def counters(invocation: Invocation, source: str | None, execute: bool, count_up
     """
     if count_up and not execute:
         raise click.UsageError("--count-up is for --execute")
-    with SourceContext(invocation.settings.metadata_store, source) as context:
-        stores = counters_of(context)
+    with MigrationStores(invocation.settings, source) as opened:
+        stores = counters_of(opened)
         before = after = stores.examine()
         if execute:
             with node_progress(invocation, f"raising the counters of {stores.target_url}", "passed", "numbers") as tell:

@@ -22,7 +22,7 @@ from bookwarden.metadata_migration.watching import PARTICIPANTS_LIMIT_SECONDS, P
 from bookwarden.metastore.following.flag import read_flag
 from bookwarden.metastore.interface import ScratchStore
 from bookwarden.metastore.wrappers import TimedStore, throttled
-from bookwarden.wiring.metadata_migration import SourceContext
+from bookwarden.wiring.metadata_migration import MigrationStores
 
 _MEGABYTE: Final = 1_000_000
 
@@ -58,12 +58,12 @@ def rehearse(
     Tells how long a migration will take, which nodes would make it fail, and whether the copy is right. The store in
     use is only read. Ends with 0 where a migration would end well, and with 22 where it would not.
     """
-    with SourceContext(invocation.settings.metadata_store, source) as context:
-        require_scratch(target, context.in_use)
+    with MigrationStores(invocation.settings, source) as stores:
+        require_scratch(target, stores.in_use)
         # It needs a library, and says so before the source is asked.
-        scratch = context.open(target)
-        timed, times = TimedStore(context.source), LeaseTimes()
-        require_idle(read_flag(timed), context.source_url, target)
+        scratch = stores.open(target)
+        timed, times = TimedStore(stores.source), LeaseTimes()
+        require_idle(read_flag(timed), stores.source_url, target)
         if not isinstance(scratch, ScratchStore):
             raise ConfigError(f"{type(scratch).__name__} takes no copy")
         left = clean_up(scratch, times, invocation.say) if clean or only_clean else 0
@@ -72,7 +72,7 @@ def rehearse(
             invocation.write(Document(data, (Note(f"{counted(left, 'node')} removed from {target}."),)))
             return
         with claim(scratch, times) as hold:
-            with node_progress(invocation, f"copying {context.source_url} to {target}", "read") as tell:
+            with node_progress(invocation, f"copying {stores.source_url} to {target}", "read") as tell:
                 report = Rehearsal(
                     *(throttled(timed, limit), scratch, throttled(scratch, limit), hold),
                     reading_s=lambda: timed.reading_s,
@@ -81,7 +81,7 @@ def rehearse(
                     progress=tell,
                 ).run()
             removed = clean_own(scratch, hold, times) if clean else None
-    invocation.write(_describe(context.source_url, target, report, removed, show))
+    invocation.write(_describe(stores.source_url, target, report, removed, show))
     click.get_current_context().exit(0 if report.is_good else DIFFERENCES_FOUND)
 
 

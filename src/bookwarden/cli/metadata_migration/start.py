@@ -18,7 +18,7 @@ from bookwarden.errors import PulsarError, RefusedError
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metadata_migration.control import MigrationControl, Survey
 from bookwarden.metadata_migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate
-from bookwarden.wiring.metadata_migration import MigrationContext
+from bookwarden.wiring.metadata_migration import MigrationStores, control_of
 
 target_option = click.option(
     "--target", required=True, metavar="URL", help="Where the metadata is to go: oxia://host:port/namespace."
@@ -55,8 +55,8 @@ def preflight(
     Looks at the flag, the brokers, the bookies, every process that keeps nodes in the source, the whole source, and
     the target. Changes nothing; into an empty target one key is written and deleted, to see how it sorts them.
     """
-    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
-        control = context.control
+    with MigrationStores(invocation.settings, source) as stores:
+        control = control_of(stores, max_reads_per_second=limit)
         findings, found = _examine(invocation, control, target, read_only=read_only)
         invocation.write(_describe(control.source_url, target, findings, found))
     click.get_current_context().exit(WOULD_FAIL if failing(findings) else 0)
@@ -128,8 +128,8 @@ def start(
 
     Runs the pre-flight, asks, has the broker of pulsar.admin_url begin, and watches until it is over.
     """
-    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
-        control = context.control
+    with MigrationStores(invocation.settings, source) as stores:
+        control = control_of(stores, max_reads_per_second=limit)
         findings, found = _examine(invocation, control, target, read_only=read_only)
         bad = failing(findings)
         if bad or dry_run or invocation.output != "json":

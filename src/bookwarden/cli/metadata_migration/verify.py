@@ -33,7 +33,7 @@ from bookwarden.metadata_migration.comparison import (
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.wrappers import throttled
-from bookwarden.wiring.metadata_migration import SourceContext
+from bookwarden.wiring.metadata_migration import MigrationStores
 
 _EPILOG = """\b
 Examples:
@@ -81,15 +81,15 @@ def verify(
     """
     with (
         difference_file(file) as sink,
-        SourceContext(invocation.settings.metadata_store, source) as context,
+        MigrationStores(invocation.settings, source) as stores,
     ):
-        read = throttled(context.source, limit)
+        read = throttled(stores.source, limit)
         flag = read_flag(read)
         switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
-        target_url = copy_of(flag, context.source_url, target)
-        copied = throttled(context.open(target_url), limit)
+        target_url = copy_of(flag, stores.source_url, target)
+        copied = throttled(stores.open(target_url), limit)
         passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
-        with node_progress(invocation, f"comparing {context.source_url} with {target_url}", "compared") as tell:
+        with node_progress(invocation, f"comparing {stores.source_url} with {target_url}", "compared") as tell:
             begin = time.monotonic()
             report = Comparison(
                 *(read, copied),
@@ -102,7 +102,7 @@ def verify(
             ).run()
             seconds = time.monotonic() - begin
     data = {
-        "source": context.source_url,
+        "source": stores.source_url,
         "target": target_url,
         "phase": None if flag is None else flag.phase,
         "switched_ms": switched_ms,

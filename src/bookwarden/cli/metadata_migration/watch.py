@@ -28,7 +28,7 @@ from bookwarden.metadata_migration.watching import (
     ending_of,
     follow,
 )
-from bookwarden.wiring.metadata_migration import MigrationContext
+from bookwarden.wiring.metadata_migration import MigrationStores, control_of
 
 _SAID_EVERY_S: Final = 5.0
 _LOOK_EVERY_S: Final = 0.5
@@ -64,8 +64,8 @@ def watch(
     Shows the phase, the seconds since writes were stopped, the participants that have not left, and how many of the
     source's nodes are in the target. With -o json one line for each change. Stopping it stops nothing.
     """
-    with MigrationContext(invocation.settings, source=source, max_reads_per_second=limit) as context:
-        control = context.control
+    with MigrationStores(invocation.settings, source) as stores:
+        control = control_of(stores, max_reads_per_second=limit)
         if control.snapshot().phase is None:
             raise NotFoundError(
                 f"{control.source_url} has no migration to watch: `metadata-migration start` begins one"
@@ -204,10 +204,10 @@ def status(invocation: Invocation, source: str | None) -> None:
     The flag and the participants are read from the source itself, so it works without a broker; what the broker
     answers is shown next to it. The flag counts.
     """
-    with MigrationContext(invocation.settings, source=source) as context:
-        snapshot = context.control.snapshot()
-        broker, trouble = _ask(context.admin)
-        invocation.write(_describe_status(context.control.source_url, snapshot, broker, trouble))
+    with MigrationStores(invocation.settings, source) as stores:
+        snapshot = control_of(stores).snapshot()
+        broker, trouble = _ask(stores.admin)
+        invocation.write(_describe_status(stores.source_url, snapshot, broker, trouble))
     click.get_current_context().exit(exit_code_of(snapshot))
 
 

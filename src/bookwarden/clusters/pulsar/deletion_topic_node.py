@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 
 from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, Provision
 from bookwarden.clusters.pulsar.rest.topics import Topics
@@ -13,9 +12,9 @@ from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, encode_deletion_to
 
 
 def publish_deletion_topic(
-    open_store: Callable[[], MetadataStore], topics: Topics, wanted: DeletionTopics, *, dry_run: bool = False
+    store_of: Callable[[], MetadataStore], topics: Topics, wanted: DeletionTopics, *, dry_run: bool = False
 ) -> Provision:
-    """Write the node if it is missing or has another value; ``open_store`` opens Pulsar's own metadata store.
+    """Write the node if it is missing or has another value; ``store_of`` returns Pulsar's own metadata store.
 
     Raises StoreError, also where another init comes first. Brokers read the node at each send: what is in their
     outboxes goes where it then names.
@@ -32,8 +31,7 @@ def publish_deletion_topic(
         retry_topic=wanted.retry_topic,
         dlq_topic=wanted.dlq_topic,
     )
-    with closing(open_store()) as store:
-        return Provision("node", DELETION_TOPIC_NODE, provide_deletion_topic_node(store, value, dry_run=dry_run))
+    return Provision("node", DELETION_TOPIC_NODE, provide_deletion_topic_node(store_of(), value, dry_run=dry_run))
 
 
 def provide_deletion_topic_node(store: MetadataStore, value: bytes, *, dry_run: bool = False) -> str:

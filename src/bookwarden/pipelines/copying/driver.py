@@ -37,7 +37,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import QUICK_JVM, running_session
-from bookwarden.wiring.bookie_clusters import RegistryContext
+from bookwarden.wiring.cluster import Cluster
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
 _RESULT: Final = "result.json"
@@ -76,7 +76,7 @@ class _Header:
 
 
 def run_build(
-    context: RegistryContext,
+    cluster: Cluster,
     request: BuildRequest,
     *,
     progress: Progress = lambda *_: None,
@@ -91,18 +91,18 @@ def run_build(
     go on with, StoreError and SparkError.
     """
     begin = time.monotonic()
-    with _folder_for(request, context.registry.store) as location:
-        registry = context.registry.require().registry
+    with _folder_for(request, cluster.store) as location:
+        registry = cluster.registry.require().registry
         folder = ScanFolder(location)
         try:
             header = _resumed(folder, request, registry) if request.resume else _begun(folder, request, registry)
-            cluster = registry.cluster(header.source)
+            source = registry.cluster(header.source)
             run = _Run(
-                context.settings,
+                cluster.settings,
                 request,
                 folder,
                 Build(header.source, header.target, Scope.of_json(header.scope), _name(folder), header.started_ms),
-                LedgerListing(context.registry.store_of(cluster), cluster.ledgers_root),
+                LedgerListing(cluster.registry.store_of(source), source.ledgers_root),
                 progress,
                 on_update,
                 say,
@@ -112,7 +112,7 @@ def run_build(
                 with alone(folder.folder):
                     folder.begin(asdict(header))
                     return run.verify(begin) if request.verify else run.look(begin)
-            with BuildLease(context.registry.store) as lease:
+            with BuildLease(cluster.store) as lease:
                 run.take(lease)
                 with alone(folder.folder):
                     if not request.resume:

@@ -37,7 +37,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 
 #: Rows about ledgers; the outcome is null for one that is to be copied.
 _ROW_SCHEMA: Final = pa.schema(
@@ -130,24 +130,24 @@ _MOST_LEDGERS: Final = 2_000
 _MOST_BYTES: Final = 4 << 30
 _PIECES_PER_TASK: Final = 8
 
-_sources: PerProcess[MetadataContext] = PerProcess()
+_clusters: PerProcess[Cluster] = PerProcess()
 _copiers: PerProcess[LedgerCopier] = PerProcess()
 
 
 def copier_of(
-    metadata: MetadataContext, route: Route, scope: Scope = EVERYTHING, limits: CopyLimits = NO_LIMITS
+    cluster: Cluster, route: Route, scope: Scope = EVERYTHING, limits: CopyLimits = NO_LIMITS
 ) -> LedgerCopier:
-    """Make the copier over these metadata stores; raises as `copier_between`."""
+    """Make the copier over a cluster's metadata; raises as `copier_between`."""
     return copier_between(
-        *(metadata.bookie_clusters, route, scope, limits, metadata.bookies, metadata.references),
-        *(metadata.named_holders.holder_of, metadata.store),
+        *(cluster.bookkeeper.clusters, route, scope, limits, cluster.bookkeeper.bookies, cluster.references.live),
+        *(cluster.references.named_holders.holder_of, cluster.store),
     )
 
 
-def _opened(settings: Settings, max_reads_per_second: float | None) -> MetadataContext:
-    """Return the metadata stores of this worker process with this limit; they stay open where a copier is refused."""
+def _opened(settings: Settings, max_reads_per_second: float | None) -> Cluster:
+    """Return this worker process's cluster with this limit; it stays open where a copier is refused."""
     key = (max_reads_per_second, settings.model_dump_json())
-    return _sources.get(key, lambda: MetadataContext(settings, max_reads_per_second=max_reads_per_second))
+    return _clusters.get(key, lambda: Cluster(settings, max_reads_per_second=max_reads_per_second))
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class CopyJob:
     limits: CopyLimits  #: For one of the tasks that run at once.
     max_reads_per_second: float | None  #: Of the listing, likewise, for each store.
 
-    def metadata(self) -> MetadataContext:
-        """Return the metadata stores of this worker process, with the limit of the listing."""
+    def cluster(self) -> Cluster:
+        """Return this worker process's cluster, with the limit of the listing."""
         return _opened(self.settings, self.max_reads_per_second)
 
     def copier(self) -> LedgerCopier:
@@ -189,15 +189,15 @@ class VerifyJob(CopyJob):
 
     def settle(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
         """Read the copies of these from all bookies that should have them; yield COMPLETE, GONE or FAILED for each."""
-        context, proof = self.metadata(), self.proof()
-        context.bookie_clusters.look_again()
-        for reading in context.catalog.read_many(list(ledger_ids)):
+        cluster, proof = self.cluster(), self.proof()
+        cluster.bookkeeper.clusters.look_again()
+        for reading in cluster.bookkeeper.catalog.read_many(list(ledger_ids)):
             yield _proven(reading, self.route, proof)
 
     def proof(self) -> WholeLedgers:
         """Return the proof of cleanup."""
-        context = self.metadata()
-        return WholeLedgers(lambda: context.bookies)
+        cluster = self.cluster()
+        return WholeLedgers(lambda: cluster.bookkeeper.bookies)
 
 
 def _proven(reading: LedgerReading, route: Route, proof: WholeLedgers) -> CopyResult:
@@ -223,12 +223,12 @@ class ListLedgers:
     copied: CopyJob
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        context = self.copied.metadata()
-        found = _listing_of(context, self.copied.route.source).read(from_json(ListingPiece, piece))
+        cluster = self.copied.cluster()
+        found = _listing_of(cluster, self.copied.route.source).read(from_json(ListingPiece, piece))
         rest, complete, counts, planned = [], [], CopyCounts(), CopyCounts()
         nodes = zip(found.ids, found.nodes, strict=True)
         for candidate in map(
-            self.copied.asked_of, self._sorted(context, ((ledger_id, node.value) for ledger_id, node in nodes))
+            self.copied.asked_of, self._sorted(cluster, ((ledger_id, node.value) for ledger_id, node in nodes))
         ):
             if candidate.outcome in _SETTLED:
                 counts.add(candidate.outcome, candidate.kind, candidate.size)
@@ -251,9 +251,9 @@ class ListLedgers:
             },
         )
 
-    def _sorted(self, context: MetadataContext, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
-        context.bookie_clusters.look_again()
-        placed = context.bookie_clusters.registered()
+    def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
+        cluster.bookkeeper.clusters.look_again()
+        placed = cluster.bookkeeper.clusters.registered()
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")
         registry, route = placed.registry, self.copied.route
@@ -263,12 +263,12 @@ class ListLedgers:
                 candidate_of(
                     *(ledger_id, _decoded(value), registry, route.source),
                     wanted=self.copied.scope.wanted,
-                    holder_of=context.named_holders.holder_of,
+                    holder_of=cluster.references.named_holders.holder_of,
                 )
                 for ledger_id, value in part
             ]
             closed = [one.ledger_id for one in found if one is not None and one.outcome is None]
-            read = dict(zip(closed, context.catalog.read_many(closed), strict=True)) if closed else {}
+            read = dict(zip(closed, cluster.bookkeeper.catalog.read_many(closed), strict=True)) if closed else {}
             for one in found:
                 if one is not None:
                     reading = read.get(one.ledger_id)
@@ -401,8 +401,8 @@ def _figures(ledgers: int, size: int) -> dict[str, int]:
     return {LEDGERS: ledgers, BYTES: size}
 
 
-def _listing_of(context: MetadataContext, name: str) -> LedgerListing:
-    place = context.bookie_clusters.roots_by_name().get(name)
+def _listing_of(cluster: Cluster, name: str) -> LedgerListing:
+    place = cluster.bookkeeper.clusters.roots_by_name().get(name)
     if place is None:
         raise RefusedError(f"nothing is copied: no bookie cluster {name!r} is registered any more")
     return LedgerListing(*place)

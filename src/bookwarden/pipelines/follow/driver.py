@@ -29,8 +29,8 @@ from bookwarden.pipelines.streams.running import holding, patience_of, stopped_b
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.preflight import require_marking
-from bookwarden.wiring.following import FollowContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.following import dropped_ledgers_of
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
@@ -90,13 +90,14 @@ def run_follow(spark: SparkSession | None, settings: Settings, *, once: bool = F
         raise ConfigError(
             "deletion.topic_two_phase_deletion_enabled is false, so nothing may be marked: set it, or use --dry-run"
         )
-    with MetadataContext(settings) as metadata:
-        return _run(spark, settings, metadata, once=once)
+    with Cluster(settings) as cluster:
+        return _run(spark, cluster, once=once)
 
 
-def _run(spark: SparkSession | None, settings: Settings, metadata: MetadataContext, *, once: bool) -> FollowEnd:
+def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowEnd:
+    settings = cluster.settings
     follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
-    metrics.show_migrations(metadata.migrations.standings)
+    metrics.show_migrations(cluster.migrations.standings)
     state = KeptState(follow.checkpoint)
     patience = patience_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
     if spark is not None:
@@ -106,47 +107,46 @@ def _run(spark: SparkSession | None, settings: Settings, metadata: MetadataConte
         query: ReferenceChanges
         nodes = FollowedNodes(int(follow.grace_seconds * 1000))
         record = FollowRecord(settings, nodes, None if follow.dry_run else state, pulse.beat)
-        with FollowContext(
-            *(settings, metadata, nodes, partial(read_now, metadata.stores), record.keep),
-            on_report=metrics.count_marks,
-        ) as context:
-            if spark is None:
-                supervisor = _Comparison(lambda ended: query.compare(ended))
-            else:
-                supervisor = Supervisor(
-                    lambda: query.start(once=once),
-                    pulse,
-                    patience,
-                    once=once,
-                    on_failures=metrics.count_failures,
-                    migrations=metadata.migrations,
-                    progress=figures_of(spark),
-                )
-            with (
-                _alone(settings, metadata.store, supervisor.stop),
-                stopped_by_signals(supervisor.stop),
-                _published(settings, metrics),
-            ):
-                query = ReferenceChanges(spark, settings, pulse, metrics, context.dropped)
-                if not follow.dry_run:
-                    answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
-                    answered(partial(require_marking, settings, metadata.admin))
-                    prove_roots(settings, metadata, answered)
-                    file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
-                    answered(lambda: require_own(file, identity_of(settings, metadata), "follow.checkpoint"))
-                    state.take_over()
-                once_answered(
-                    partial(load_state, state, nodes, metadata.stores, follow.checkpoint),
-                    patience,
-                    supervisor.wait,
-                    once=once,
-                )
-                context.dropped.resume()
-                looks = (roots_proof_of(settings.metadata_store, metadata).require_all_roots,)
-                with looked_at_again(looks, supervisor.stop):
-                    supervisor.run()
-                if once and supervisor.through:
-                    query.finish_due()
+        dropped = dropped_ledgers_of(
+            *(cluster, nodes, partial(read_now, cluster.stores), record.keep), on_report=metrics.count_marks
+        )
+        if spark is None:
+            supervisor = _Comparison(lambda ended: query.compare(ended))
+        else:
+            supervisor = Supervisor(
+                lambda: query.start(once=once),
+                pulse,
+                patience,
+                once=once,
+                on_failures=metrics.count_failures,
+                migrations=cluster.migrations,
+                progress=figures_of(spark),
+            )
+        with (
+            _alone(settings, cluster.store, supervisor.stop),
+            stopped_by_signals(supervisor.stop),
+            _published(settings, metrics),
+        ):
+            query = ReferenceChanges(spark, settings, pulse, metrics, dropped)
+            if not follow.dry_run:
+                answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
+                answered(partial(require_marking, cluster))
+                prove_roots(cluster, answered)
+                file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
+                answered(lambda: require_own(file, identity_of(cluster), "follow.checkpoint"))
+                state.take_over()
+            once_answered(
+                partial(load_state, state, nodes, cluster.stores, follow.checkpoint),
+                patience,
+                supervisor.wait,
+                once=once,
+            )
+            dropped.resume()
+            looks = (roots_proof_of(cluster).require_all_roots,)
+            with looked_at_again(looks, supervisor.stop):
+                supervisor.run()
+            if once and supervisor.through:
+                query.finish_due()
     finally:
         if spark is not None:
             unless_gone(partial(spark.streams.removeListener, pulse))

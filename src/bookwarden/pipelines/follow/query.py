@@ -116,7 +116,7 @@ class ReferenceChanges:
                     ended.wait(_AGAIN_S)
                     continue
                 started, shares = time.monotonic(), planner.partitions(at, end)
-                rows = [batch for share in shares for batch in rows_of(share, lambda: planner.roots)]
+                rows = [batch for share in shares for batch in rows_of(share, lambda: planner.cluster)]
                 self._take(pa.Table.from_batches(rows, ARROW), started)
                 at = end
         return False

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece
+from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece, ReferencePieces
 from bookwarden.clusters.pulsar.references.said import FOLLOWED
 from bookwarden.config import Settings
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.pipelines.metadata_source.reading import ListingEnd, PathShare, PieceShare
-from bookwarden.wiring.following import RootsContext
+from bookwarden.wiring.cluster import Cluster
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,13 +72,13 @@ class Planner:
     """Plans the batches of one run of a query, one after another; one thread at a time."""
 
     def __init__(self, settings: Settings, limits: PlanLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._context = RootsContext(settings)
+        self._cluster = Cluster(settings)
         self._limits = limits
         self._clock = clock
         self._run = uuid.uuid4().hex
         self._at = 0
         self._plans: dict[int, list[InputPartition]] = {}
-        self._roots = {url: _Root() for url in self._context.stores}
+        self._roots = {url: _Root() for url in self._cluster.stores}
         self._pieces: deque[ReferencePiece] | None = None
         self._listing = 0
         self._wanted = True
@@ -92,9 +92,9 @@ class Planner:
         self._once = False
 
     @property
-    def roots(self) -> RootsContext:
-        """The roots that it lists, for a process that reads what it plans as well."""
-        return self._context
+    def cluster(self) -> Cluster:
+        """The cluster whose roots it lists, for a process that reads what it plans as well."""
+        return self._cluster
 
     @property
     def is_silent(self) -> bool:
@@ -103,7 +103,7 @@ class Planner:
 
     def close(self) -> None:
         """End the sessions of the roots."""
-        self._context.close()
+        self._cluster.close()
 
     def initial(self) -> Offset:
         """Return where the query begins."""
@@ -162,7 +162,7 @@ class Planner:
     def _collect(self) -> None:
         for url, root in self._roots.items():
             if root.feed is None:
-                root.feed = self._context.stores[url].follow_below(FOLLOWED)
+                root.feed = self._cluster.stores[url].follow_below(FOLLOWED)
             changes = root.feed.take()
             root.changed |= changes.paths
             if changes.unwatched:
@@ -198,7 +198,7 @@ class Planner:
     def _begin_listing(self) -> None:
         self._listing = max(self._listing + 1, int(time.time() * 1000))
         self._began_at = self._clock()
-        pieces = self._context.pieces.pieces()
+        pieces = ReferencePieces(self._cluster.stores).pieces()
         # Only now: a root that does not answer is asked again.
         self._wanted = False
         self._pieces = deque(piece for piece in pieces if piece.kind != LOGS)

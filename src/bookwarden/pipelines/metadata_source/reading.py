@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bookwarden.clusters.pulsar.references.pieces import ReferencePiece
+from bookwarden.clusters.pulsar.references.pieces import ReferencePiece, ReferencePieces
 from bookwarden.clusters.pulsar.references.said import Said, read_said, said_by
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreAccessError
@@ -17,11 +17,11 @@ from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, said_batch
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.per_process import PerProcess
-from bookwarden.wiring.following import RootsContext
+from bookwarden.wiring.cluster import Cluster
 
 _AT_ONCE = 5_000
 
-_contexts: PerProcess[RootsContext] = PerProcess()
+_clusters: PerProcess[Cluster] = PerProcess()
 
 
 @dataclass
@@ -51,30 +51,30 @@ def read_share(share: InputPartition, settings: Settings) -> Iterator[pa.RecordB
     """Read what a task of a worker has to; StoreError where a root does not answer."""
     collect_seldom()
     end_with_daemon()
-    return rows_of(share, lambda: _contexts.get(settings.model_dump_json(), lambda: RootsContext(settings)))
+    return rows_of(share, lambda: _clusters.get(settings.model_dump_json(), lambda: Cluster(settings)))
 
 
-def rows_of(share: InputPartition, roots: Callable[[], RootsContext]) -> Iterator[pa.RecordBatch]:
+def rows_of(share: InputPartition, opened: Callable[[], Cluster]) -> Iterator[pa.RecordBatch]:
     """Read what a task has to; StoreError where a root does not answer."""
     if isinstance(share, ListingEnd):
         yield end_batch(share.listing)
         return
-    context = roots()
+    cluster = opened()
     if isinstance(share, PathShare):
         for at in range(0, len(share.paths), _AT_ONCE):
-            said = read_said(context.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
+            said = read_said(cluster.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
             if said:
                 yield said_batch(said, share.root, None)
     elif isinstance(share, PieceShare):
         for piece in share.pieces:
-            yield from _read_piece(context, piece, share.listing)
+            yield from _read_piece(cluster, piece, share.listing)
 
 
-def _read_piece(context: RootsContext, piece: ReferencePiece, listing: int) -> Iterator[pa.RecordBatch]:
+def _read_piece(cluster: Cluster, piece: ReferencePiece, listing: int) -> Iterator[pa.RecordBatch]:
     problem = piece.problem
     if not problem:
         try:
-            for nodes, refused in context.pieces.values(piece):
+            for nodes, refused in ReferencePieces(cluster.stores).values(piece):
                 yield from node_batches(nodes, piece.root, listing)
                 if refused:
                     yield said_batch([said_by(node, error, piece.root) for node, error in refused], piece.root, listing)

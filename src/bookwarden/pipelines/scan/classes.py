@@ -74,8 +74,8 @@ class CheckNodes:
     source: ScanInput
 
     def __call__(self, ledgers: Sequence[ListedLedger]) -> list[NodeDoubt | None]:
-        metadata = self.source.shared().metadata
-        readings = metadata.catalog.read_many([one.ledger_id for one in ledgers])
+        cluster = self.source.shared().cluster
+        readings = cluster.bookkeeper.catalog.read_many([one.ledger_id for one in ledgers])
         # That a topic would be left without a ledger is a matter of the plan's guards.
         waives = frozenset({Waiver.EMPTIED})
         owners = [owner_of(one.kind or "", one.holder or "") for one in ledgers]
@@ -84,7 +84,7 @@ class CheckNodes:
             for at, (owner, reading) in enumerate(zip(owners, readings, strict=True))
             if owner is not None and isinstance(reading, StoredLedger)
         }
-        doubts = metadata.node_check.doubts_now(list(suspects.values()), metadata.references)
+        doubts = cluster.references.node_check.doubts_now(list(suspects.values()), cluster.references.live)
         of_suspects = dict(zip(suspects, doubts, strict=True))
         return [of_suspects.get(at) for at in range(len(ledgers))]
 

@@ -39,21 +39,21 @@ class LookUpMissing:
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         stage, number_there = piece
         # Where a ledger may be has to be known as it is now.
-        self.source.shared().metadata.bookie_clusters.look_again()
+        self.source.shared().cluster.bookkeeper.clusters.look_again()
         references = absent_references(folder, stage, number_there)
         found = [row for some in _whole_nodes(references) for row in self._missing(some)]
         folder.write(MISSING_STAGE, number, MISSING.table(found), names=references.num_rows, digest="")
 
     def _missing(self, references: Sequence[ListedReference]) -> list[tuple[int, str, bool]]:
-        context = self.source.shared()
+        sources = self.source.shared()
         ids = sorted({reference.ledger_id for reference in references if reference.ledger_id is not None})
         absent: set[int] = set()
         for at in range(0, len(ids), _LOOKED_UP_AT_ONCE):
-            readings = context.metadata.catalog.read_many(ids[at : at + _LOOKED_UP_AT_ONCE])
+            readings = sources.cluster.bookkeeper.catalog.read_many(ids[at : at + _LOOKED_UP_AT_ONCE])
             absent.update(reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger))
         # A deletion removes the ledger's name first; that may have happened since it was read.
-        named = context.still_named([reference for reference in references if reference.ledger_id in absent])
-        outdated = context.outdated(named)
+        named = sources.still_named([reference for reference in references if reference.ledger_id in absent])
+        outdated = sources.outdated(named)
         return [
             (one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}", one in outdated)
             for one in named

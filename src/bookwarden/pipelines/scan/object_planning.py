@@ -34,7 +34,7 @@ from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
 from bookwarden.pipelines.scan.reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE, TOPIC_PLACES
 from bookwarden.pipelines.scan.rows import read_table, read_tables
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 
 NOT_SCANNED = "not scanned"
 _SETTING = "offload.stores"
@@ -56,11 +56,11 @@ class PlannedCopies:
 class ObjectPlanning:
     """Puts all listed objects of the stores into classes; the unnamed ones stay in memory here."""
 
-    def __init__(self, spark: SparkSession, folder: ScanFolder, context: ScanContext) -> None:
+    def __init__(self, spark: SparkSession, folder: ScanFolder, sources: ScanSources) -> None:
         self._spark = spark
         self._folder = folder
-        self._context = context
-        self._locations = context.objects.locations()
+        self._sources = sources
+        self._locations = sources.objects.locations()
 
     def make(self, knowledge: Knowledge) -> PlannedCopies:
         """Classify, and look at unnamed copies that are old enough; an unread store has no candidates."""
@@ -97,22 +97,24 @@ class ObjectPlanning:
         """Keep the orphans that a damaged node may have named, checked as by the sweep; return its doubts too."""
         orphans = [at for at, (_, found) in enumerate(classified) if found.copy_class is CopyClass.ORPHAN]
         after, doubts = list(classified), dict[str, Doubt]()
-        metadata = self._context.metadata
+        cluster = self._sources.cluster
         for start in range(0, len(orphans), _LOOKED_AT_ONCE):
             some = orphans[start : start + _LOOKED_AT_ONCE]
-            readings = metadata.catalog.read_many([classified[at][0].ledger_id or 0 for at in some])
+            readings = cluster.bookkeeper.catalog.read_many([classified[at][0].ledger_id or 0 for at in some])
             suspects = [
                 Suspect(ManagedLedgerHolder(classified[at][1].owner or ""), reading, is_copy=True)
                 for at, reading in zip(some, readings, strict=True)
             ]
-            for at, doubt in zip(some, metadata.node_check.doubts_now(suspects, metadata.references), strict=True):
+            for at, doubt in zip(
+                some, cluster.references.node_check.doubts_now(suspects, cluster.references.live), strict=True
+            ):
                 if doubt is not None:
                     after[at] = after[at][0], ClassifiedCopy(CopyClass.UNKNOWN_REFERENCES, detail=str(doubt))
                     doubts.setdefault(doubt.path, doubt.as_listed())
         return after, list(doubts.values())
 
     def _unread(self) -> dict[str, str]:
-        unread = self._context.objects.not_listed()
+        unread = self._sources.objects.not_listed()
         for rows in self._folder.read_all(UNREAD_TABLE, UNREAD.arrow.names):
             unread.update(zip(rows.column("store").to_pylist(), rows.column("reason").to_pylist(), strict=True))
         return unread
@@ -169,7 +171,7 @@ class ObjectPlanning:
         rest = iter(copies)
         while batch := list(itertools.islice(rest, _LOOKED_AT_ONCE)):
             asked = [self._as_copy(copy, self._locations[copy.store]) for copy in batch]
-            yield from zip(batch, self._context.offload_stores.read_many(asked), strict=True)
+            yield from zip(batch, self._sources.cluster.offload_stores.read_many(asked), strict=True)
 
     @staticmethod
     def _as_copy(copy: FoundCopy, location: StoreLocation) -> OffloadedCopy:

@@ -49,7 +49,7 @@ from bookwarden.pipelines.scan.reading import (
     from_json,
 )
 from bookwarden.pipelines.scan.stage import Progress, Stages
-from bookwarden.wiring.scan import ScanContext, guard_limits_of
+from bookwarden.wiring.scan import ScanSources, guard_limits_of
 
 
 class OrphanScan:
@@ -68,8 +68,8 @@ class OrphanScan:
         Raises RefusedError where clocks differ, or a metadata root that the settings do not name shares the BookKeeper,
         and ConfigError where roots and BookKeeper do not belong together.
         """
-        with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as context:
-            notes = context.cluster.prove_roots()
+        with folder_errors(self._settings), ScanInput(self._settings, snapshot, 1).open() as sources:
+            notes = sources.plan_cluster.prove_roots()
             begun_ms = int(time.time() * 1000)
             header = ScanHeader(
                 tables=TABLES,
@@ -77,10 +77,10 @@ class OrphanScan:
                 begun_ms=begun_ms,
                 tool_version=version("bookwarden"),
                 snapshot=snapshot,
-                snapshot_ms=context.snapshot_ms,
+                snapshot_ms=sources.snapshot_ms,
                 # A scan of a snapshot asks no server.
-                clocks={} if snapshot else {"the broker": broker_clock(context.metadata.admin)},
-                cluster=asdict(context.cluster.identity()),
+                clocks={} if snapshot else {"the broker": broker_clock(sources.cluster.admin)},
+                cluster=asdict(sources.plan_cluster.identity()),
                 settings=self._settings.orphans.model_dump(mode="json"),
                 notes=notes,
             )
@@ -98,23 +98,23 @@ class OrphanScan:
         folder = scan_folder(self._settings, check_id(scan_id))
         with folder_errors(self._settings):
             header = header_of(folder)
-            with alone(folder.folder), ScanInput(self._settings, header.snapshot, 1).open() as context:
-                self._check_resumed(header, context)
-                return self._run(header, folder, context)
+            with alone(folder.folder), ScanInput(self._settings, header.snapshot, 1).open() as sources:
+                self._check_resumed(header, sources)
+                return self._run(header, folder, sources)
 
-    def _run(self, header: ScanHeader, folder: ScanFolder, context: ScanContext) -> ScanResult:
+    def _run(self, header: ScanHeader, folder: ScanFolder, sources: ScanSources) -> ScanResult:
         source = ScanInput(self._settings, header.snapshot, self._tasks)
         stages = Stages(self._spark, folder, self._progress)
         # A second reading of a file, whose every byte was checked, would be the same.
         is_file = header.snapshot is not None
-        seals = read_first_pass(stages, source, context, side_by_side=is_file)
+        seals = read_first_pass(stages, source, sources, side_by_side=is_file)
         # With a clock behind ours new ledgers look older than they are.
         begun_ms = header.begun_ms - self._limits.max_clock_skew_ms
-        seals |= read_second_pass(stages, source, context, begun_ms, is_file=is_file)
+        seals |= read_second_pass(stages, source, sources, begun_ms, is_file=is_file)
         # A ledger in a cluster that was registered meanwhile would seem to be missing.
-        self._check_resumed(header, context)
+        self._check_resumed(header, sources)
         return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
-            context, source, self._cutoff(header, seals[LEDGERS_STAGE])
+            sources, source, self._cutoff(header, seals[LEDGERS_STAGE])
         )
 
     def _cutoff(self, header: ScanHeader, ledgers: Sequence[Seal] = ()) -> int:
@@ -127,30 +127,30 @@ class OrphanScan:
             newest_ms=header.begun_ms + max(ahead) if ahead else None,
         )
 
-    def _check_resumed(self, header: ScanHeader, context: ScanContext) -> None:
-        found = context.cluster.identity()
+    def _check_resumed(self, header: ScanHeader, sources: ScanSources) -> None:
+        found = sources.plan_cluster.identity()
         if found != header.identity:
             raise RefusedError(
                 f"scan {header.scan_id} was begun on the cluster {header.identity}, and the settings name {found}: "
                 "go on with the settings of that cluster"
             )
-        if context.snapshot_ms != header.snapshot_ms:
+        if sources.snapshot_ms != header.snapshot_ms:
             raise RefusedError(
                 f"scan {header.scan_id} was begun on {header.snapshot} when the latest change in it was of "
-                f"{header.snapshot_ms} ms, and it is {context.snapshot_ms} ms now: these are other files; "
+                f"{header.snapshot_ms} ms, and it is {sources.snapshot_ms} ms now: these are other files; "
                 "begin a new scan"
             )
 
 
 def read_first_pass(
-    stages: Stages, source: ScanInput, context: ScanContext, *, side_by_side: bool
+    stages: Stages, source: ScanInput, sources: ScanSources, *, side_by_side: bool
 ) -> dict[str, list[Seal]]:
     """Read ledgers, objects and references in this order; a file, where the order does not matter, side by side."""
 
     def read_references() -> list[Seal]:
         return stages.run(
             REFERENCES_STAGE,
-            lambda: [as_json(piece) for piece in context.references.pieces()],
+            lambda: [as_json(piece) for piece in sources.cluster.references.pieces.pieces()],
             ReadReferences(source),
             [COPY_TABLES[0], DOUBT_TABLES[0], HOLDER_TABLES[0]],
         )
@@ -159,14 +159,14 @@ def read_first_pass(
         in_background = pool.submit(read_references) if side_by_side else None
         ledgers = stages.run(
             LEDGERS_STAGE,
-            lambda: [as_json(piece) for piece in context.listing.pieces()],
+            lambda: [as_json(piece) for piece in sources.listing.pieces()],
             ReadLedgers(source),
             [ODD_NAMES_TABLE],
         )
         # Before the references, as the ledgers are: a copy is named before its first byte is written.
         objects = stages.run(
             OBJECTS_STAGE,
-            lambda: [as_json(piece) for piece in context.objects.pieces()],
+            lambda: [as_json(piece) for piece in sources.objects.pieces()],
             ReadObjects(source),
             [UNREAD_TABLE],
         )
@@ -175,7 +175,7 @@ def read_first_pass(
 
 
 def read_second_pass(
-    stages: Stages, source: ScanInput, context: ScanContext, begun_ms: int, *, is_file: bool
+    stages: Stages, source: ScanInput, sources: ScanSources, begun_ms: int, *, is_file: bool
 ) -> dict[str, list[Seal]]:
     """List references and ledgers again, by names only and side by side; a file is not listed again."""
     folder = stages.folder
@@ -183,7 +183,11 @@ def read_second_pass(
     def read_references() -> list[Seal]:
         return stages.run(
             LATE_STAGE,
-            lambda: [] if is_file else _again(folder, REFERENCES_STAGE, ReferencePiece, context.references.pieces),
+            lambda: (
+                []
+                if is_file
+                else _again(folder, REFERENCES_STAGE, ReferencePiece, sources.cluster.references.pieces.pieces)
+            ),
             ReadLateReferences(source, begun_ms),
             [COPY_TABLES[1], DOUBT_TABLES[1], HOLDER_TABLES[1]],
         )
@@ -192,7 +196,7 @@ def read_second_pass(
         references = pool.submit(read_references)
         changes = stages.run(
             CHANGES_STAGE,
-            lambda: [] if is_file else _again(folder, LEDGERS_STAGE, ListingPiece, context.listing.pieces),
+            lambda: [] if is_file else _again(folder, LEDGERS_STAGE, ListingPiece, sources.listing.pieces),
             CompareListings(source, begun_ms),
         )
         return {LATE_STAGE: references.result(), CHANGES_STAGE: changes}

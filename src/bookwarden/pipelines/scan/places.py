@@ -24,7 +24,7 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 from bookwarden.pipelines.columns.ledgers import ListedTable, ledger_table
 from bookwarden.pipelines.columns.snapshots import read_ledgers
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 
 _LOOKED_UP_AT_ONCE: Final = 1_000
 # As an entry of the custom metadata is encoded, up to its value.
@@ -32,13 +32,13 @@ _OWNER_ENTRY: Final = bytes([0x0A, len(OWNER_KEY)]) + OWNER_KEY.encode() + bytes
 _OF_OURS: Final = b"bookwarden."
 
 
-def read_listed(context: ScanContext, piece: ListingPiece) -> ListedTable:
+def read_listed(sources: ScanSources, piece: ListingPiece) -> ListedTable:
     """Read a piece of the listing; StoreError where its cluster is not registered any more."""
-    listing = context.listing.of(piece.cluster)
+    listing = sources.listing.of(piece.cluster)
     if not piece.cluster:
-        return read_ledgers(context.metadata.bookkeeper_store, listing, piece)
+        return read_ledgers(sources.cluster.bookkeeper.store, listing, piece)
     found = listing.read(piece)
-    judged = _Judged(context, piece.cluster, found)
+    judged = _Judged(sources, piece.cluster, found)
     table = ledger_table(judged.kept)
     strange = pa.array(judged.strange, pa.string())
     is_strange = strange.is_valid()
@@ -49,11 +49,11 @@ def read_listed(context: ScanContext, piece: ListingPiece) -> ListedTable:
     return ListedTable(table, found.names, found.digest, found.unparsable)
 
 
-def created_lately(context: ScanContext, cluster: str, ledger_ids: Sequence[int]) -> dict[int, int]:
+def created_lately(sources: ScanSources, cluster: str, ledger_ids: Sequence[int]) -> dict[int, int]:
     """Read when the ledgers were created that are listed in this cluster, in ms since the epoch, by id."""
     return {
         ledger.ledger_id: ledger.created_ms
-        for reading in _looked_up(context, ledger_ids)
+        for reading in _looked_up(sources, ledger_ids)
         if (ledger := _representative(reading)) is not None and ledger.bookie_cluster == cluster
     }
 
@@ -61,8 +61,8 @@ def created_lately(context: ScanContext, cluster: str, ledger_ids: Sequence[int]
 class _Judged:
     """The ledgers of a piece that are listed there; ``strange`` says of each why it is not ours, None if it may be."""
 
-    def __init__(self, context: ScanContext, cluster: str, found: PieceOfLedgers) -> None:
-        self._placed = _placed(context)
+    def __init__(self, sources: ScanSources, cluster: str, found: PieceOfLedgers) -> None:
+        self._placed = _placed(sources)
         place = self._placed.named(cluster)
         if place is None:
             raise StoreError(f"the bookie cluster {cluster!r} is not registered any more: begin a new scan")
@@ -76,7 +76,7 @@ class _Judged:
             strange.append(reason)
         elsewhere = {
             reading.ledger_id
-            for reading in _looked_up(context, copies)
+            for reading in _looked_up(sources, copies)
             if not _is_listed_in(place, _representative(reading), reading)
         }
         keep = [there and ledger_id not in elsewhere for there, ledger_id in zip(keep, found.ids, strict=True)]
@@ -116,15 +116,15 @@ class _Judged:
         return True, f"it has {mark} in bookie cluster {cluster.name}, and ours is {registry.owner}"
 
 
-def _placed(context: ScanContext) -> ClusterSet:
-    placed = context.metadata.bookie_clusters.registered()
+def _placed(sources: ScanSources) -> ClusterSet:
+    placed = sources.cluster.bookkeeper.clusters.registered()
     if placed is None:
         raise StoreError("no bookie cluster is registered any more: begin a new scan")
     return placed
 
 
-def _looked_up(context: ScanContext, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-    catalog = context.metadata.catalog
+def _looked_up(sources: ScanSources, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+    catalog = sources.cluster.bookkeeper.catalog
     starts = range(0, len(ledger_ids), _LOOKED_UP_AT_ONCE)
     return [each for at in starts for each in catalog.read_many(ledger_ids[at : at + _LOOKED_UP_AT_ONCE])]
 

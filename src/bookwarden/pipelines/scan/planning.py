@@ -58,7 +58,7 @@ from bookwarden.pipelines.scan.reading import (
 )
 from bookwarden.pipelines.scan.rows import read_table, read_tables
 from bookwarden.pipelines.scan.stage import Progress, Stages, reported, spark_errors
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 
 logger = logging.getLogger(__name__)
 
@@ -126,34 +126,34 @@ class Planning:
         self._seals = seals
         self._progress = progress
 
-    def make(self, context: ScanContext, source: ScanInput, cutoff_ms: int) -> ScanResult:
+    def make(self, sources: ScanSources, source: ScanInput, cutoff_ms: int) -> ScanResult:
         """Join, classify, and write the plan."""
         stages = Stages(self._spark, self._folder, self._progress)
         with spark_errors("joining ledgers and references"):
             ids = compare_ids(self._folder, self._seals)
             join = LedgerJoin(stages, self._folder, ids, now_ms=self._header.begun_ms, cutoff_ms=cutoff_ms)
-            known = self._knowledge(context, join, cutoff_ms)
+            known = self._knowledge(sources, join, cutoff_ms)
             task = ClassifyPiece(self._spark.sparkContext.broadcast(known), self._header.begun_ms, CheckNodes(source))
             found = Classification(self._spark, stages, self._folder, join.left_over, task)
             missing = self._missing(stages, ids, source)
             try:
-                copies = ObjectPlanning(self._spark, self._folder, context).make(known)
+                copies = ObjectPlanning(self._spark, self._folder, sources).make(known)
                 doubts = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing.where("not outdated"))
                 outdated = () if missing is None else _Missing(missing.where("outdated"))
                 findings = Findings(
-                    lost, found.foreign(), doubts, copies.objects, context.fuzzy, found.inside_lists(), outdated
+                    lost, found.foreign(), doubts, copies.objects, sources.fuzzy, found.inside_lists(), outdated
                 )
-                return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, context))
+                return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, sources))
             finally:
                 if missing is not None:
                     missing.unpersist()
 
-    def _knowledge(self, context: ScanContext, join: LedgerJoin, cutoff_ms: int) -> Knowledge:
+    def _knowledge(self, sources: ScanSources, join: LedgerJoin, cutoff_ms: int) -> Knowledge:
         known = Knowledge(
             cutoff_ms=cutoff_ms,
-            tenants=context.tenants(),
-            namespaces=context.namespaces() | self._namespaces_read(lambda seal: seal.rows),
+            tenants=sources.tenants(),
+            namespaces=sources.namespaces() | self._namespaces_read(lambda seal: seal.rows),
             existing=join.existing(),
             doubts=tuple(self._doubts()),
             first_listed=join.first_listed(),
@@ -214,9 +214,9 @@ class Planning:
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
         return ScanResult(plan, summary, tuple(header.notes))
 
-    def _emptied(self, found: Classification, ids: ScanIds, context: ScanContext) -> tuple[Emptied, ...]:
+    def _emptied(self, found: Classification, ids: ScanIds, sources: ScanSources) -> tuple[Emptied, ...]:
         """List what exists and would be left without a ledger."""
-        without = context.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
+        without = sources.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
         # A topic keeps the ledgers that it names, unless there are none or they are gone.
         topics = found.emptied_topics() if len(ids.absent) or self._noted(BARE_TOPICS) else []
         return (*topics, *found.orphans_of(without))

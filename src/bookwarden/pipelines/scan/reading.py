@@ -33,7 +33,7 @@ from bookwarden.pipelines.columns.topics import TopicRows
 from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.places import created_lately, read_listed
-from bookwarden.wiring.scan import ScanContext
+from bookwarden.wiring.scan import ScanSources
 
 LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"
@@ -54,7 +54,7 @@ TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 
 PieceT = TypeVar("PieceT")
 
-_contexts: PerProcess[ScanContext] = PerProcess()
+_sources: PerProcess[ScanSources] = PerProcess()
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ class ScanInput:
     snapshot: str | None  #: URL of a snapshot; None for the live stores.
     tasks: int  #: That run at once: the limit of reads per second is divided among them.
 
-    def open(self) -> ScanContext:
+    def open(self) -> ScanSources:
         """Open the stores, for this process alone; the caller closes them."""
         limit = self.settings.orphans.max_reads_per_second
-        return ScanContext(
+        return ScanSources(
             self.settings, self.snapshot, max_reads_per_second=None if limit is None else limit / self.tasks
         )
 
-    def shared(self) -> ScanContext:
+    def shared(self) -> ScanSources:
         """Return the open stores of this worker process."""
-        return _contexts.get((self.snapshot, self.tasks, self.settings.model_dump_json()), self.open)
+        return _sources.get((self.snapshot, self.tasks, self.settings.model_dump_json()), self.open)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class ReadLedgers:
     source: ScanInput
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        context = self.source.shared()
-        found = read_listed(context, from_json(ListingPiece, piece))
+        sources = self.source.shared()
+        found = read_listed(sources, from_json(ListingPiece, piece))
         newest = pc.max(found.table.column("created_ms")).as_py() or 0
         folder.write(
             LEDGERS_STAGE,
@@ -108,7 +108,7 @@ class ReadReferences:
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         asked = from_json(ReferencePiece, piece)
         topics = TopicRows(asked.root)
-        found = self.source.shared().references.read(asked, topics)
+        found = self.source.shared().cluster.references.pieces.read(asked, topics)
         _write_references(folder, REFERENCES_STAGE, number, found, 0, topics.tables)
 
 
@@ -124,7 +124,7 @@ class ReadLateReferences:
     begun_ms: int
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
-        references, listed = self.source.shared().references, from_json(ReferencePiece, piece["piece"])
+        references, listed = self.source.shared().cluster.references.pieces, from_json(ReferencePiece, piece["piece"])
         before = frozenset[str]() if piece["first"] is None else _paths_of(folder, piece["first"])
         found = references.read_new(listed, before, references.relist(listed), self.begun_ms)
         _write_references(folder, LATE_STAGE, number, found, 1)
@@ -236,10 +236,10 @@ class CompareListings:
 
     def _created(self, listed: ListingPiece, new: Mapping[int, str]) -> dict[int, int]:
         """Read when the new ledgers were created that are still there, in ms since the epoch, by id."""
-        context = self.source.shared()
+        sources = self.source.shared()
         if listed.cluster:
-            return created_lately(context, listed.cluster, list(new))
-        read = context.listing.of("").read_paths(list(new.values()))
+            return created_lately(sources, listed.cluster, list(new))
+        read = sources.listing.of("").read_paths(list(new.values()))
         return {row.ledger_id: row.created_ms for row in read}
 
 

@@ -22,12 +22,10 @@ from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.clusters.bookkeeper.members import read_instance
 from bookwarden.clusters.pulsar.rest.topic_positions import read_positions
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.config import Settings
 from bookwarden.errors import FormatError, RefusedError, SparkError
 from bookwarden.ledgers.cluster_identity import ClusterIdentity
 from bookwarden.pipelines.folders import Folder
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.stores import bookkeeper_place_of
+from bookwarden.wiring.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -230,18 +228,18 @@ def require_own(file: IdentityFile, found: CheckpointIdentity, setting: str) -> 
         file.write(found.serialize())
 
 
-def identity_of(settings: Settings, metadata: MetadataContext) -> CheckpointIdentity:
-    """Read the identity of the settings' cluster now, without its topics.
+def identity_of(cluster: Cluster) -> CheckpointIdentity:
+    """Read the identity of the cluster now, without its topics.
 
     Raises StoreError when a store does not answer, FormatError for a registry or record that cannot be read.
     """
-    place, store = bookkeeper_place_of(settings.metadata_store), metadata.store
-    registry = RegistryNode(store, settings.metadata_store.urls[0]).read()
+    bookkeeper, store = cluster.bookkeeper, cluster.store
+    registry = RegistryNode(store, cluster.url).read()
     move = MoveNode(store).read()
-    instance = read_instance(metadata.bookkeeper_store, place.ledgers_root)
+    instance = read_instance(bookkeeper.store, bookkeeper.place.ledgers_root)
     instances = {instance} if instance else set()
     if registry is not None:
-        instances |= {cluster.instance.strip() for cluster in registry.registry.clusters.values()}
+        instances |= {known.instance.strip() for known in registry.registry.clusters.values()}
     if move is not None:
         record = move.record
         instances |= {one.strip() for one in (record.source_instance, record.target_instance, *record.former)}
@@ -252,7 +250,7 @@ def identity_of(settings: Settings, metadata: MetadataContext) -> CheckpointIden
     )
 
 
-def first_ledgers(metadata: MetadataContext, *topics: str) -> dict[str, int]:
+def first_ledgers(cluster: Cluster, *topics: str) -> dict[str, int]:
     """Read the first ledger of each partition of these topics; raises PulsarError."""
-    partitions = [partition for topic in topics for partition in Topics(metadata.admin).partitions(topic)]
-    return {partition: read_positions(metadata.admin, partition).earliest.ledger_id for partition in partitions}
+    partitions = [partition for topic in topics for partition in Topics(cluster.admin).partitions(topic)]
+    return {partition: read_positions(cluster.admin, partition).earliest.ledger_id for partition in partitions}

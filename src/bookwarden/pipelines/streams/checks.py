@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from bookwarden.background import in_background
-from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, PulsarUnavailableError, RefusedError, SparkError, StoreUnavailableError
 from bookwarden.pipelines.streams.supervisor import Patience
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
@@ -55,11 +54,9 @@ def once_answered(
             return
 
 
-def prove_roots(
-    settings: Settings, metadata: MetadataContext, answered: Callable[[Callable[[], object]], None]
-) -> None:
+def prove_roots(cluster: Cluster, answered: Callable[[Callable[[], object]], None]) -> None:
     """Prove that the roots belong to the BookKeeper, and are all that do; ``answered`` waits, as `once_answered`."""
-    proof = roots_proof_of(settings.metadata_store, metadata)
+    proof = roots_proof_of(cluster)
 
     def prove() -> None:
         for note in proof.require():

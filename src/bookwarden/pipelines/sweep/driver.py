@@ -48,8 +48,8 @@ from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
-from bookwarden.wiring.metadata import MetadataContext
-from bookwarden.wiring.pulsar import TopicsContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 from bookwarden.wiring.roots import roots_proof_of
 
 logger = logging.getLogger(__name__)
@@ -78,63 +78,62 @@ def run_sweep(
     do not belong together, or executors would each keep a journal where Spark removes it.
     """
     require_absolute_journal(settings.sweep, str(spark.sparkContext.master))
-    with MetadataContext(settings) as metadata, TopicsContext(settings, metadata.admin) as topics:
-        return _run_sweep(spark, settings, metadata, topics, once=once, on_swept=on_swept)
+    with Cluster(settings) as cluster:
+        return _run_sweep(spark, cluster, once=once, on_swept=on_swept)
 
 
 def _run_sweep(
     spark: SparkSession,
-    settings: Settings,
-    metadata: MetadataContext,
-    topics: TopicsContext,
+    cluster: Cluster,
     *,
     once: bool,
     on_swept: Callable[[int], object] | None,
 ) -> SweepEnd:
+    settings, topics = cluster.settings, cluster.deletion_topics
     sweep = settings.sweep
     pulse = Pulse()
     attach(spark, pulse)
     metrics = SweepMetrics()
-    metrics.show_migrations(metadata.migrations.standings)
-    writers = Writers(settings.metadata_store, metadata.ledgers_moved_to, metadata.bookie_clusters.own_store_urls)
+    metrics.show_migrations(cluster.migrations.standings)
+    writers = Writers(settings.metadata_store, cluster.bookkeeper.moved_to, cluster.bookkeeper.clusters.own_store_urls)
     query = LedgerDeletion(
         *(spark, settings, pulse, metrics),
-        epoch=metadata.bookie_clusters.epoch,
+        epoch=cluster.bookkeeper.clusters.epoch,
         writers=writers,
         on_swept=on_swept,
     )
     patience = patience_of(sweep, sweep.trigger_seconds)
-    doubts = DoubtWatch(sweep.max_waiting_marks, metadata.shared_doubts, lambda: pulse.batch_seconds)
+    doubts = DoubtWatch(sweep.max_waiting_marks, cluster.references.shared_doubts, lambda: pulse.batch_seconds)
     supervisor = Supervisor(
         lambda: query.start(once=once),
         pulse,
         patience,
         once=once,
         on_failures=metrics.count_failures,
-        migrations=metadata.migrations,
+        migrations=cluster.migrations,
         is_outdated=lambda: query.is_outdated,
         progress=figures_of(spark),
         is_waiting=lambda: doubts.is_waiting,
     )
     try:
         with (
-            _alone(settings, metadata.store, supervisor.stop),
+            _alone(settings, cluster.store, supervisor.stop),
             stopped_by_signals(supervisor.stop),
-            _published(settings, metrics, topics, doubts, Outbox(metadata.store)),
+            _published(settings, metrics, topics, doubts, Outbox(cluster.store)),
         ):
             answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
-            answered(partial(require_sweeping, settings, metadata))
-            answered(partial(_look_at_directives, settings, metadata))
+            answered(partial(require_sweeping, cluster))
+            answered(partial(_look_at_directives, cluster))
             if sweep.dry_run:
                 supervisor.run()
             else:
-                require_checkpoint = partial(_require_own_checkpoint, spark, settings, metadata)
-                prove_roots(settings, metadata, answered)
+                require_checkpoint = partial(_require_own_checkpoint, spark, cluster)
+                prove_roots(cluster, answered)
                 answered(require_checkpoint)
                 looks = (
-                    roots_proof_of(settings.metadata_store, metadata).require_all_roots,
+                    roots_proof_of(cluster).require_all_roots,
                     require_checkpoint,
-                    partial(_look_at_dlq, settings, metadata, metrics),
+                    partial(_look_at_dlq, cluster, metrics),
                 )
                 with looked_at_again(looks, supervisor.stop), _naming(sweep.checkpoint):
                     supervisor.run()
@@ -148,30 +147,30 @@ def _run_sweep(
     return SweepEnd(query.totals, supervisor.through)
 
 
-def _require_own_checkpoint(spark: SparkSession, settings: Settings, metadata: MetadataContext) -> None:
+def _require_own_checkpoint(spark: SparkSession, cluster: Cluster) -> None:
     """Raise RefusedError where the checkpoint is another cluster's; else record whose it is, as it is known now."""
-    deletion = settings.deletion
-    firsts = first_ledgers(metadata, deletion.topic, deletion.retry_topic)
-    found = replace(identity_of(settings, metadata), first_ledgers=firsts)
-    require_own(identity_file_of(spark, settings.sweep.checkpoint), found, "sweep.checkpoint")
+    deletion = cluster.settings.deletion
+    firsts = first_ledgers(cluster, deletion.topic, deletion.retry_topic)
+    found = replace(identity_of(cluster), first_ledgers=firsts)
+    require_own(identity_file_of(spark, cluster.settings.sweep.checkpoint), found, "sweep.checkpoint")
 
 
-def _look_at_dlq(settings: Settings, metadata: MetadataContext, metrics: SweepMetrics) -> None:
+def _look_at_dlq(cluster: Cluster, metrics: SweepMetrics) -> None:
     """Report a DLQ that keeps nothing; the tasks find out themselves, before they give a mark up."""
-    deletion = settings.deletion
-    why = Topics(metadata.admin).why_nothing_is_kept(deletion.dlq_topic, deletion.subscription)
+    deletion = cluster.settings.deletion
+    why = Topics(cluster.admin).why_nothing_is_kept(deletion.dlq_topic, deletion.subscription)
     metrics.show_dlq(keeps=why is None)
     if why is not None:
         logger.error("no mark is given up, since its dead letter would not be kept; it waits instead: %s", why)
 
 
-def _look_at_directives(settings: Settings, metadata: MetadataContext) -> None:
+def _look_at_directives(cluster: Cluster) -> None:
     """Report switch directives that will not be seen: it costs nothing, since batches go by the registry.
 
     Raises PulsarAccessError where our role may not read their topic, before a batch fails for it.
     """
-    why = Topics(metadata.admin).why_nothing_is_kept(SWITCH_TOPIC, settings.deletion.subscription)
-    if why is not None and metadata.bookie_clusters.epoch():
+    why = Topics(cluster.admin).why_nothing_is_kept(SWITCH_TOPIC, cluster.settings.deletion.subscription)
+    if why is not None and cluster.bookkeeper.clusters.epoch():
         logger.warning("switches of bookie clusters may have no rows in the outcome table: %s", why)
 
 
@@ -188,7 +187,7 @@ def _naming(checkpoint: str) -> Iterator[None]:
         raise FileError(f"{text}. The checkpoint is {checkpoint}" if "java." in text else text) from error
 
 
-def _in_flight(topics: TopicsContext) -> str:
+def _in_flight(topics: TwoPhaseTopics) -> str:
     try:
         return f"with {topics.in_flight().messages:,} pending deletions in flight"
     except (PulsarError, NotFoundError) as error:
@@ -210,7 +209,7 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
 
 @contextmanager
 def _published(
-    settings: Settings, metrics: SweepMetrics, topics: TopicsContext, doubts: DoubtWatch, outbox: Outbox
+    settings: Settings, metrics: SweepMetrics, topics: TwoPhaseTopics, doubts: DoubtWatch, outbox: Outbox
 ) -> Iterator[None]:
     with _topics_watched(settings, topics, metrics, doubts, outbox):
         if not settings.metrics.port:
@@ -237,7 +236,7 @@ def _show_outbox(outbox: Outbox, metrics: SweepMetrics) -> None:
 
 @contextmanager
 def _topics_watched(
-    settings: Settings, topics: TopicsContext, metrics: SweepMetrics, doubts: DoubtWatch, outbox: Outbox
+    settings: Settings, topics: TwoPhaseTopics, metrics: SweepMetrics, doubts: DoubtWatch, outbox: Outbox
 ) -> Iterator[None]:
     stuck = StuckWatch(topics.why_unreadable)
 

@@ -25,8 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.config import Settings
+from bookwarden.deletion.phase_two.sweeping import Sweep
 from bookwarden.errors import RegistryChangedError, SparkError
-from bookwarden.ledgers.received import LARGEST_ENTRY, ReceivedMark
+from bookwarden.ledgers.received import LARGEST_ENTRY, Decode, ReceivedMark
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
@@ -46,7 +47,7 @@ from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.unavailable_stores import retry_while_unavailable
-from bookwarden.wiring.deletion import SweepContext, policy_of
+from bookwarden.wiring.deletion import cluster_to_sweep, policy_of, sweep_of
 from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
 
@@ -57,7 +58,15 @@ _BATCH_ID = "streaming.sql.batchId"
 # Our own: the epoch of the registry of bookie clusters that a try of a batch goes by.
 _EPOCH = "bookwarden.registryEpoch"
 
-_contexts: PerProcess[SweepContext] = PerProcess()
+
+class _SweepParts(NamedTuple):
+    """The sweep of this process, whose cluster stays open, and the decoder of what it reads."""
+
+    sweep: Sweep
+    decode: Decode
+
+
+_parts: PerProcess[_SweepParts] = PerProcess()
 
 
 @dataclass(frozen=True)
@@ -83,19 +92,19 @@ class SweepTask:
         yield from with_beats(self._steps(batches, signs), signs, beat, stall=stall)
 
     def _steps(self, batches: Iterator[pa.RecordBatch], signs: _Signs) -> Iterator[pa.RecordBatch]:
-        context: SweepContext | None = None
+        parts: _SweepParts | None = None
         received: list[ReceivedMark] = []
         for batch in batches:
             if batch.num_rows:
-                context = context or _context(self)
-                received.extend(received_marks(batch, context.decode, self.settings.deletion.retry_topic))
+                parts = parts or _parts_of(self)
+                received.extend(received_marks(batch, parts.decode, self.settings.deletion.retry_topic))
         signs.reading = False
-        if context is None:
+        if parts is None:
             return
         batch = _running_batch()
         tell = partial(outcome_batch, batch=batch.number)
         try:
-            yield from context.sweep.carry_out(received, f"{batch.query}/{batch.number}", tell, epoch=batch.epoch)
+            yield from parts.sweep.carry_out(received, f"{batch.query}/{batch.number}", tell, epoch=batch.epoch)
         except RegistryChangedError as error:
             # An error would end the query, and be tried again by Spark first.
             yield repeat_batch(str(error))
@@ -127,12 +136,14 @@ def _running_batch() -> _Batch:
     return _Batch(query, int(number), int(epoch))
 
 
-def _context(task: SweepTask) -> SweepContext:
-    key = (task.settings.model_dump_json(), task.one_of_many, task.driver_file, task.once)
-    return _contexts.get(
-        key,
-        lambda: SweepContext(task.settings, one_of_many=task.one_of_many, driver_file=task.driver_file, once=task.once),
-    )
+def _parts_of(task: SweepTask) -> _SweepParts:
+    def make() -> _SweepParts:
+        cluster = cluster_to_sweep(task.settings, one_of_many=task.one_of_many)
+        with cluster.closed_on_error():
+            sweep = sweep_of(cluster, driver_file=task.driver_file, once=task.once)
+            return _SweepParts(sweep, cluster.deletion_topics.decode)
+
+    return _parts.get((task.settings.model_dump_json(), task.one_of_many, task.driver_file, task.once), make)
 
 
 def divided_among_tasks(received: DataFrame, *, one_writer: bool) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What a context opens it closes, in order, also when it could not open everything; and whom it tells of marks."""
+"""A cluster opens each part once, when it is asked for, and closes what is open; and whom phase one tells of marks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+import bookwarden.wiring.cluster
 import bookwarden.wiring.deletion
-import bookwarden.wiring.metadata
+import bookwarden.wiring.deletion_topics
 import bookwarden.wiring.pulsar
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
@@ -23,14 +24,24 @@ from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
 from bookwarden.resources import Resources
-from bookwarden.wiring.deletion import PhaseOneContext, SweepContext
-from bookwarden.wiring.following import FollowContext
-from bookwarden.wiring.metadata import MetadataContext
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import PhaseOne, cluster_to_sweep, sweep_of
+from bookwarden.wiring.following import dropped_ledgers_of
 
+USERS: dict[str, Callable[[Cluster], object]] = {
+    "nothing": lambda cluster: cluster.settings,
+    "registry": lambda cluster: cluster.registry,
+    "references": lambda cluster: cluster.references,
+    "phase one": PhaseOne,
+    "sweep": sweep_of,
+}
+#: What is opened for them, in this order.
 OPENED = {
-    MetadataContext: ["memory:one", "memory:two", "PulsarAdmin"],
-    PhaseOneContext: ["memory:one", "memory:two", "PulsarAdmin", "PendingDeletionSender"],
-    SweepContext: ["memory:one", "memory:two", "PulsarAdmin", "journal_of", "RetrySender"],
+    "nothing": [],
+    "registry": ["memory:one"],
+    "references": ["memory:one", "memory:two", "PulsarAdmin"],
+    "phase one": ["PendingDeletionSender", "memory:one", "PulsarAdmin", "memory:two"],
+    "sweep": ["memory:one", "memory:two", "journal_of", "PulsarAdmin", "RetrySender"],
 }
 
 
@@ -76,42 +87,44 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     found = Ledger()
-    opening = bookwarden.wiring.metadata.open_metadata_store
+    opening = bookwarden.wiring.cluster.open_metadata_store
     monkeypatch.setattr(
-        bookwarden.wiring.metadata,
+        bookwarden.wiring.cluster,
         "open_metadata_store",
         lambda settings, url, **options: found.watched_store(url, opening(settings, url, **options)),
     )
     for module, *names in (
-        (bookwarden.wiring.metadata, "PulsarAdmin"),
+        (bookwarden.wiring.pulsar, "PulsarAdmin"),
         (bookwarden.wiring.deletion, "RetrySender", "journal_of"),
-        (bookwarden.wiring.pulsar, "PendingDeletionSender"),
+        (bookwarden.wiring.deletion_topics, "PendingDeletionSender"),
     ):
         for name in names:
             monkeypatch.setattr(module, name, found.maker(name, getattr(module, name)))
     return found
 
 
-@pytest.mark.parametrize("kind", OPENED)
-def test_a_context_closes_everything_once_the_last_opened_first(
-    kind: type[MetadataContext | PhaseOneContext | SweepContext], settings: Settings, ledger: Ledger
+@pytest.mark.parametrize("user", OPENED)
+def test_each_part_is_opened_once_when_it_is_asked_for_and_closed(
+    user: str, settings: Settings, ledger: Ledger
 ) -> None:
-    with kind(settings) as context:
-        assert ledger.opened == OPENED[kind]
-        assert ledger.closed == []
-    context.close()
-    assert ledger.closed == OPENED[kind][::-1]
+    with Cluster(settings) as cluster:
+        USERS[user](cluster)
+        if user != "nothing":
+            assert cluster.store is cluster.registry.store
+        assert (ledger.opened, ledger.closed) == (OPENED[user], [])
+    cluster.close()
+    assert sorted(ledger.closed) == sorted(OPENED[user])
 
 
-@pytest.mark.parametrize(("kind", "failing"), [(kind, name) for kind, names in OPENED.items() for name in names])
-def test_a_context_that_cannot_open_one_thing_closes_those_before_it(
-    kind: type[MetadataContext | PhaseOneContext | SweepContext], failing: str, settings: Settings, ledger: Ledger
+@pytest.mark.parametrize(("user", "failing"), [(user, name) for user, names in OPENED.items() for name in names])
+def test_a_part_that_cannot_be_opened_leaves_nothing_open(
+    user: str, failing: str, settings: Settings, ledger: Ledger
 ) -> None:
     ledger.failing = failing
-    with pytest.raises(ConfigError, match=f"{failing} cannot be opened"):
-        kind(settings)
-    before = OPENED[kind][: OPENED[kind].index(failing)]
-    assert (ledger.opened, ledger.closed) == (before, before[::-1])
+    with pytest.raises(ConfigError, match=f"{failing} cannot be opened"), Cluster(settings) as cluster:
+        USERS[user](cluster)
+    assert ledger.opened == OPENED[user][: OPENED[user].index(failing)]
+    assert sorted(ledger.closed) == sorted(ledger.opened)
 
 
 @pytest.mark.parametrize(("dry_run", "proves"), [("false", True), ("true", False)])
@@ -121,11 +134,11 @@ def test_what_deletes_has_the_leaders_of_an_oxia_proven_and_what_only_reads_has_
     overrides = {"metadata_store.urls": "['oxia://o:6648/broker']", "sweep.journal": str(tmp_path / "journal")}
     overrides |= {"metadata_store.bookkeeper_url": "oxia://o:6648/bookkeeper", "sweep.dry_run": dry_run}
     settings = load_settings(overrides=overrides)
-    for kind in (MetadataContext, PhaseOneContext, SweepContext):
-        with kind(settings):
-            pass
+    for cluster in (Cluster(settings), cluster_to_sweep(settings)):
+        with cluster:
+            assert cluster.bookkeeper
     stores = [store for store in ledger.stores if isinstance(store, OxiaStore)]
-    assert [store.connection.proves_leaders for store in stores] == [False] * 4 + [proves] * 2
+    assert [store.connection.proves_leaders for store in stores] == [False] * 2 + [proves] * 2
 
 
 class Fragile:
@@ -146,7 +159,7 @@ class Three(Resources):
 
     def __init__(self) -> None:
         super().__init__()
-        self.things = [self._keep(Fragile(problem)) for problem in (None, OSError("disk full"), None)]
+        self.things = [self.keep(Fragile(problem)) for problem in (None, OSError("disk full"), None)]
 
 
 def test_what_fails_to_close_keeps_nothing_else_open() -> None:
@@ -161,7 +174,7 @@ def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
 ) -> None:
     registry = CollectorRegistry()
     monkeypatch.setattr(
-        bookwarden.wiring.pulsar.PendingDeletionSender,
+        bookwarden.wiring.deletion_topics.PendingDeletionSender,
         "send_all",
         lambda _, marks: ["no answer"] + [None] * (len(marks) - 1),
     )
@@ -169,8 +182,8 @@ def test_a_program_that_asks_for_metrics_of_phase_one_gets_them(
         PendingDeletion("t/n/persistent/orders", LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, ledger_id)
         for ledger_id in range(3)
     ]
-    with PhaseOneContext(settings, on_report=MarkMetrics(registry).count) as phase_one:
-        phase_one.marker.mark(marks)
+    with Cluster(settings) as cluster:
+        PhaseOne(cluster, on_report=MarkMetrics(registry).count).marker.mark(marks)
     sent = {"ledger_type": "LEDGER", "destination": "deletion"}
     assert registry.get_sample_value("bookwarden_pending_deletions_sent_total", sent) == 2
     assert registry.get_sample_value("bookwarden_marks_failed_total", {"ledger_type": "LEDGER"}) == 1
@@ -184,16 +197,14 @@ def test_a_clock_that_is_set_while_follow_runs_changes_no_time_of_a_look(
     nodes, steady = FollowedNodes(600_000), [hour]
     monkeypatch.setattr(time, "monotonic", lambda: steady[0])
     monkeypatch.setattr(time, "time", lambda: 1_000 * hour)
-    with (
-        MetadataContext(settings) as metadata,
-        FollowContext(settings, metadata, nodes, lambda *_: [], lambda _: None) as context,
-    ):
-        context.dropped.take([NodeNow("zk:one", path, pack("topic", pack_ids([1])), 5, listing=1)], Tally())
-        context.dropped.take([], Tally(), 1)
-        context.dropped.take([NodeNow("zk:one", path, None, 5)], Tally())
+    with Cluster(settings) as cluster:
+        dropped = dropped_ledgers_of(cluster, nodes, lambda *_: [], lambda _: None)
+        dropped.take([NodeNow("zk:one", path, pack("topic", pack_ids([1])), 5, listing=1)], Tally())
+        dropped.take([], Tally(), 1)
+        dropped.take([NodeNow("zk:one", path, None, 5)], Tally())
         for wall in (1.0, 1_000_000 * hour):
             monkeypatch.setattr(time, "time", lambda wall=wall: wall)
-            assert not context.dropped.has_due
+            assert not dropped.has_due
         monkeypatch.setattr(time, "time", lambda: 1.0)
         steady[0] += 601.0
-        assert context.dropped.has_due
+        assert dropped.has_due
