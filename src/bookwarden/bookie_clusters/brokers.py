@@ -8,15 +8,15 @@ is one bookie cluster only, and what it writes there after a switch is lost to t
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, BookieCluster
 from bookwarden.errors import FormatError
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.records import RECORD, decode_record
 
 #: In `Follower.understands`: ledgers without an owner mark are ours only below a cluster's ``unmarkedBelow``.
 UNMARKED_BELOW: Final = "unmarkedBelow"
@@ -28,6 +28,8 @@ STORE_URL: Final = "storeUrl"
 class Follower:
     """The state of a process that follows the registry, as its jar reports it."""
 
+    __pydantic_config__ = RECORD
+
     epoch: int  #: Of the registry that it acts by.
     active: str  #: Name of the bookie cluster that its new ledgers go to.
     owner: str  #: `Registry.owner`, as it read it.
@@ -38,7 +40,7 @@ class Follower:
     unreachable: frozenset[str] = frozenset()  #: Bookie clusters whose metadata it could not read lately.
     #: What of the registry its jar heeds that the jar of 0.1.0 did not know: `UNMARKED_BELOW`, `STORE_URL`.
     understands: frozenset[str] = frozenset()
-    reported_ms: int = 0  #: When it last reported that, by the store's clock.
+    reported_ms: int = 0  #: When it last reported that, by the store's clock; not in its record.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +76,10 @@ def follower_node(path: str, node: Versioned) -> FollowerNode:
 
 def _parsed(node: Versioned) -> Follower:
     try:
-        fields: Any = json.loads(node.value)
-        epoch, pid = fields["epoch"], fields.get("pid", 0)
-        instances, unreachable = fields["instances"], fields.get("unreachable", [])
-        understands = fields.get("understands", [])
-        texts = (fields["active"], fields["owner"], *instances, *instances.values(), *unreachable, *understands)
-        numbers = (type(one) is int for one in (epoch, pid))
-        if not all(numbers) or not all(isinstance(one, str) for one in texts):
-            raise TypeError("a field of another type")
-        host, jar = str(fields.get("host", "")), str(fields.get("jar", ""))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = decode_record(Follower, node.value)
+    except FormatError as error:
         raise FormatError(f"a node below {FOLLOWERS_PATH} is no follower's: {error}") from error
-    return Follower(
-        epoch,
-        fields["active"],
-        fields["owner"],
-        dict(instances),
-        host,
-        pid,
-        jar,
-        frozenset(unreachable),
-        frozenset(understands),
-        node.modified_ms,
-    )
+    return replace(found, reported_ms=node.modified_ms)
 
 
 BROKERS_PATH: Final = "/loadbalance/brokers"

@@ -10,11 +10,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.registry import Registry
-from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.records import RECORD
 
 
 class Phase(enum.Enum):
@@ -46,14 +49,16 @@ _UNDER_WAY: Final = frozenset({Phase.SWITCH_TRIGGERED, Phase.LIVE_DUAL_READ, Pha
 class Order:
     """An order to make ``target`` active, and how far it is."""
 
+    __pydantic_config__ = RECORD
+
     source: str  #: Name of the bookie cluster that was active when it was given.
     target: str  #: Name of the one that is to be.
     after_epoch: int  #: Of the registry that it was given on; it makes the next one.
     origin: str  #: The process that gave it.
-    time_ms: int  #: When, by the clock of its origin.
+    time_ms: Annotated[int, Field(alias="time")]  #: When, by the clock of its origin.
     phase: Phase  #: As it was last kept.
     is_rollback: bool = False  #: It returns to the cluster that was active before.
-    errors: tuple[str, ...] = ()  #: What failed besides.
+    errors: Annotated[tuple[str, ...], Field(alias="troubles")] = ()  #: What failed besides.
 
     @property
     def epoch(self) -> int:
@@ -171,38 +176,3 @@ def _phase_after(carried_out: Order) -> Phase:
 
 def _can_come(registry: Registry, order: Order) -> bool:
     return order.is_under_way and order.may_still_come(registry)
-
-
-def order_fields(order: Order) -> dict[str, Any]:
-    """Return the order as values of JSON."""
-    return {
-        "source": order.source,
-        "target": order.target,
-        "afterEpoch": order.after_epoch,
-        "origin": order.origin,
-        "time": order.time_ms,
-        "phase": order.phase.value,
-        "isRollback": order.is_rollback,
-        "troubles": list(order.errors),
-    }
-
-
-def parse_order(fields: Mapping[str, Any]) -> Order:
-    """Parse what `order_fields` returned; FormatError if it is no order."""
-    try:
-        texts = (fields["source"], fields["target"], fields["origin"], *fields["troubles"])
-        numbers = (fields["afterEpoch"], fields["time"])
-        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
-            raise TypeError("a field of another type")
-        return Order(
-            fields["source"],
-            fields["target"],
-            fields["afterEpoch"],
-            fields["origin"],
-            fields["time"],
-            Phase(fields["phase"]),
-            fields["isRollback"] is True,
-            tuple(fields["troubles"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"it is no order to switch bookie clusters: {error}") from error

@@ -10,15 +10,15 @@ all brokers run.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.errors import FormatError, LostRaceError
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
 from bookwarden.ledgers.metadata import ActiveCluster, Condition, Conditions, DeleteResult, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.records import RECORD, Names, decode_record, encode_record
 
 PROMOTION_PATH: Final = "/bookwarden/bookie-clusters-promotion"
 _FORMAT: Final = 1
@@ -33,10 +33,12 @@ NOT_PROMOTED: Final = "not promoted: `bookie-clusters promote`"
 class Promotion:
     """The newest pass over all topics whose ledgers have a copy in the active cluster."""
 
+    __pydantic_config__ = RECORD
+
     target: str  #: The bookie cluster that was active.
     epoch: int  #: Of the registry that the switch to it made: another switch, and back, makes the promotion void.
     through_ms: int  #: What was closed in the target before is promoted; by the clock of the target's store.
-    failed: frozenset[str]  #: Managed ledgers whose topics were not unloaded: of these nothing is promoted.
+    failed: Names  #: Managed ledgers whose topics were not unloaded: of these nothing is promoted.
     started_ms: int = 0  #: When the first of all brokers was started, or before; 0 where that is not known.
 
     def counts_for(self, active: str, epoch: int) -> bool:
@@ -138,28 +140,15 @@ def find_promotion(store: MetadataStore) -> tuple[Promotion | None, int]:
     if node is None:
         return None, -1
     try:
-        fields: Any = json.loads(node.value)
-        found = Promotion(
-            fields["target"],
-            fields["epoch"],
-            fields["throughMs"],
-            frozenset(fields["failed"]),
-            fields.get("startedMs", 0),
-        )
-        texts = found.target, *found.failed
-        numbers = fields["format"], found.epoch, found.through_ms, found.started_ms
-        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
-            raise TypeError("a field of another type")
-        if fields["format"] != _FORMAT:
-            raise ValueError(f"it has the format {fields['format']}")
-    except (ValueError, KeyError, TypeError) as error:
+        found = decode_record(Promotion, node.value, _FORMAT)
+    except FormatError as error:
         raise FormatError(f"{PROMOTION_PATH} is no record of a promotion: {error}; find out who wrote it") from error
     return found, node.version
 
 
 def keep_promotion(store: MetadataStore, promotion: Promotion, version: int) -> None:
     """Write it over the version that was read; LostRaceError where another client wrote meanwhile."""
-    value = serialize_promotion(promotion)
+    value = encode_record(promotion, _FORMAT)
     if version < 0:
         store.create(PROMOTION_PATH, value, make_parents=True)
     else:
@@ -178,16 +167,3 @@ def void_promotion(store: MetadataStore) -> None:
         if node is None or store.delete_many([(PROMOTION_PATH, node.version)])[0] in _GONE:
             return
     raise LostRaceError(f"{PROMOTION_PATH} is being written by another process: see that none promotes, and try again")
-
-
-def serialize_promotion(promotion: Promotion) -> bytes:
-    """Return the value of the node."""
-    fields = {
-        "format": _FORMAT,
-        "target": promotion.target,
-        "epoch": promotion.epoch,
-        "throughMs": promotion.through_ms,
-        "failed": sorted(promotion.failed),
-        "startedMs": promotion.started_ms,
-    }
-    return json.dumps(fields, indent=1).encode()

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.bookie_clusters.order import Order, order_fields, parse_order
+from bookwarden.bookie_clusters.order import Order
 from bookwarden.errors import FormatError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record, not_a_record
+from bookwarden.records import record_fields, record_of
 
 ORDER_PATH: Final = "/bookwarden/bookie-clusters-switch"
 
@@ -42,7 +43,7 @@ def find_order(store: MetadataStore) -> FoundOrder | None:
     if found is None:
         return None
     try:
-        order = parse_order(found.fields)
+        order = record_of(Order, found.fields)
     except FormatError as error:
         raise not_a_record(ORDER_PATH, "an order", error) from error
     return FoundOrder(order, found.version, found.holder, found.is_free)
@@ -65,11 +66,11 @@ class OrderLease(RecordLease):
                 "see `bookie-clusters status --watch`"
             )
             found = self.wait_until_given_up(found, lambda: find_order(self._store), refusal, say)
-        self.hold(order_fields(order), None if found is None else found.version)
+        self.hold(record_fields(order), None if found is None else found.version)
 
     def advance(self, order: Order) -> None:
         """Keep the order as it is now, before it is acted on; raises as `require`."""
-        self.write(order_fields(order))
+        self.write(record_fields(order))
 
     def __enter__(self) -> OrderLease:
         super().__enter__()

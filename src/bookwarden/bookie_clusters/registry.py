@@ -17,10 +17,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, TRIAL_KEY
+from bookwarden.records import RECORD, Text, Whole, record_fields, record_of
 
 REGISTRY_PATH: Final = "/bookwarden/bookie-clusters"
 #: Below it each broker has an ephemeral node that says what it follows.
@@ -29,6 +32,9 @@ FORMAT: Final = 1
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OWNER: Final = re.compile(r"[0-9a-f]{8}")
+# Of a cluster in the node: a default is for a cluster that is made, and none for one that is read.
+_FLAGS: Final = frozenset({"bootstrap", "deprecated", "shared"})
+_Root = Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
 
 
 class OtherFormatError(FormatError):
@@ -47,39 +53,45 @@ class Status(enum.Enum):
 class BookieCluster:
     """A registered bookie cluster."""
 
+    __pydantic_config__ = RECORD
+
     name: str  #: Letters, digits and ``._-``, at most 63.
-    metadata_service_uri: str  #: As the operator wrote it, such as zk+hierarchical://host:2181/ledgers-b.
-    store_url: str | None  #: Where its metadata is, such as zk:host:2181; None: in Pulsar's own metadata store.
-    ledgers_root: str  #: The path of its metadata there, such as /ledgers.
-    instance: str  #: What its INSTANCEID node says; a store that says something else is not this cluster.
-    since: int  #: The epoch of its registration; a later cluster of the same name has another.
+    metadata_service_uri: Text  #: As the operator wrote it, such as zk+hierarchical://host:2181/ledgers-b.
+    store_url: Text | None  #: Where its metadata is, such as zk:host:2181; None: in Pulsar's own metadata store.
+    ledgers_root: _Root  #: The path of its metadata there, such as /ledgers.
+    instance: Text  #: What its INSTANCEID node says; a store that says something else is not this cluster.
+    since: Whole  #: The epoch of its registration; a later cluster of the same name has another.
     bootstrap: bool = False  #: It was there before the registry was.
     deprecated: bool = False  #: It must not become active again.
     #: Pulsar clusters with ledger ids of their own write there too: only ledgers with our owner mark are ours.
     shared: bool = False
     #: Ledgers without an owner mark are ours if their id is below this one; None: all of them. Nothing if it is shared.
-    unmarked_below: int | None = None
+    unmarked_below: Whole | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
     """The newest order to switch."""
 
-    source: str  #: Name of the cluster that was active before.
-    target: str  #: Name of the cluster that is active now.
-    origin: str  #: The process that gave the order, and so carries it through.
-    epoch: int  #: Of the registry that the order made.
-    time_ms: int  #: By the clock of its origin.
+    source: Text  #: Name of the cluster that was active before.
+    target: Text  #: Name of the cluster that is active now.
+    origin: Text  #: The process that gave the order, and so carries it through.
+    epoch: Whole  #: Of the registry that the order made.
+    time_ms: Annotated[Whole, Field(alias="time")]  #: By the clock of its origin.
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
     """All bookie clusters of a Pulsar cluster, and which of them takes new ledgers."""
 
-    epoch: int  #: Grows by one with each change.
-    owner: str  #: Eight hexadecimal digits of this Pulsar cluster, in the custom metadata of the ledgers that it makes.
-    id_root: str  #: Root in Pulsar's own store below which ledger ids are allocated, one sequence for all clusters.
-    active: str  #: Name of the cluster that new ledgers go to.
+    __pydantic_config__ = RECORD
+
+    epoch: Whole  #: Grows by one with each change.
+    owner: (
+        Text  #: Eight hexadecimal digits of this Pulsar cluster, in the custom metadata of the ledgers that it makes.
+    )
+    id_root: _Root  #: Root in Pulsar's own store below which ledger ids are allocated, one sequence for all clusters.
+    active: Text  #: Name of the cluster that new ledgers go to.
     clusters: Mapping[str, BookieCluster]  #: By name.
     directive: Directive | None = None  #: None until the first switch.
     #: Owners of earlier registries, and of a move without the jar, whose ledgers are ours too.
@@ -168,39 +180,13 @@ def is_owner(text: str) -> bool:
 
 def serialize_registry(registry: Registry) -> bytes:
     """Return the value of the registry's node."""
-    directive = registry.directive
-    fields = {
-        "format": FORMAT,
-        "epoch": registry.epoch,
-        "owner": registry.owner,
-        "formerOwners": list(registry.former_owners),
-        "idRoot": registry.id_root,
-        "active": registry.active,
-        "clusters": {
-            name: {
-                "metadataServiceUri": each.metadata_service_uri,
-                "storeUrl": each.store_url,
-                "ledgersRoot": each.ledgers_root,
-                "instance": each.instance,
-                "since": each.since,
-                "bootstrap": each.bootstrap,
-                "deprecated": each.deprecated,
-                "shared": each.shared,
-                "unmarkedBelow": each.unmarked_below,
-            }
-            for name, each in sorted(registry.clusters.items())
-        },
-        "directive": None
-        if directive is None
-        else {
-            "source": directive.source,
-            "target": directive.target,
-            "origin": directive.origin,
-            "epoch": directive.epoch,
-            "time": directive.time_ms,
-        },
-    }
+    fields = {"format": FORMAT, **record_fields(registry)}
+    fields["clusters"] = {name: _without_name(fields["clusters"][name]) for name in sorted(registry.clusters)}
     return json.dumps(fields, indent=1).encode()
+
+
+def _without_name(cluster: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in cluster.items() if name != "name"}
 
 
 def parse_registry(value: bytes) -> Registry:
@@ -210,25 +196,29 @@ def parse_registry(value: bytes) -> Registry:
     Fields that this release does not know are left alone only in a node of its own format.
     """
     try:
-        fields = _object(json.loads(value, object_pairs_hook=_each_once), "the registry")
-        if _whole(fields, "format") != FORMAT:
+        fields = json.loads(value, object_pairs_hook=_each_once)
+        if not isinstance(fields, dict) or type(fields.get("format")) is not int:
+            raise FormatError("it is no JSON object with a format")
+        if fields["format"] != FORMAT:
             raise OtherFormatError(f"format {fields['format']} is not {FORMAT}: use the bookwarden that wrote it")
-        clusters = {name: _cluster(name, each) for name, each in _object(fields.get("clusters"), "clusters").items()}
-        directive = fields.get("directive")
-        registry = Registry(
-            _whole(fields, "epoch"),
-            _text(fields, "owner"),
-            _root(fields, "idRoot"),
-            _text(fields, "active"),
-            clusters,
-            None if directive is None else _directive(_object(directive, "directive")),
-            _former_owners(fields),
-        )
+        clusters = fields.get("clusters")
+        if not isinstance(clusters, dict):
+            raise FormatError("clusters is no JSON object")
+        registry = record_of(Registry, {**fields, "clusters": dict(map(_named, clusters.items()))})
         _check(registry)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, FormatError) as error:
         kind = OtherFormatError if isinstance(error, OtherFormatError) else FormatError
         raise kind(f"no registry of bookie clusters: {error}") from error
     return registry
+
+
+def _named(cluster: tuple[str, object]) -> tuple[str, object]:
+    name, fields = cluster
+    if not is_cluster_name(name):
+        raise FormatError(f"{name!r} is no name of a bookie cluster")
+    if not isinstance(fields, dict) or not fields.keys() >= _FLAGS:
+        raise FormatError(f"cluster {name!r} has not all of {', '.join(sorted(_FLAGS))}")
+    return name, {**fields, "name": name}
 
 
 def _check(registry: Registry) -> None:
@@ -250,81 +240,11 @@ def _check(registry: Registry) -> None:
             raise FormatError(f"clusters {other!r} and {name!r} have the same ledgers root {each.ledgers_root}")
 
 
-def _cluster(name: str, value: object) -> BookieCluster:
-    if not is_cluster_name(name):
-        raise FormatError(f"{name!r} is no name of a bookie cluster")
-    fields = _object(value, f"cluster {name!r}")
-    store_url = fields.get("storeUrl")
-    return BookieCluster(
-        name,
-        _text(fields, "metadataServiceUri"),
-        None if store_url is None else _text(fields, "storeUrl"),
-        _root(fields, "ledgersRoot"),
-        _text(fields, "instance"),
-        _whole(fields, "since"),
-        bootstrap=_flag(fields, "bootstrap"),
-        deprecated=_flag(fields, "deprecated"),
-        shared=_flag(fields, "shared"),
-        unmarked_below=None if fields.get("unmarkedBelow") is None else _whole(fields, "unmarkedBelow"),
-    )
-
-
-def _former_owners(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    owners = fields.get("formerOwners", [])
-    if not isinstance(owners, list) or not all(isinstance(each, str) for each in owners):
-        raise FormatError("formerOwners is no list of texts")
-    return tuple(owners)
-
-
-def _directive(fields: Mapping[str, Any]) -> Directive:
-    return Directive(
-        _text(fields, "source"),
-        _text(fields, "target"),
-        _text(fields, "origin"),
-        _whole(fields, "epoch"),
-        _whole(fields, "time"),
-    )
-
-
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise FormatError("a field is there twice")
     return fields
-
-
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise FormatError(f"{what} is no JSON object")
-    return value
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise FormatError(f"{name} is no text")
-    return value
-
-
-def _root(fields: Mapping[str, Any], name: str) -> str:
-    value = _text(fields, name)
-    if not value.startswith("/") or value.endswith("/") or "//" in value:
-        raise FormatError(f"{name} {value!r} is no path of a node")
-    return value
-
-
-def _whole(fields: Mapping[str, Any], name: str) -> int:
-    value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise FormatError(f"{name} is no whole number from 0")
-    return value
-
-
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name)
-    if not isinstance(value, bool):
-        raise FormatError(f"{name} is neither true nor false")
-    return value
 
 
 def is_marked(custom: Mapping[str, bytes] | None, owner: str) -> bool:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from bookwarden.errors import FormatError
+from bookwarden.records import Names
 
 #: Below a ledgers root.
 INSTANCE_NODE = "INSTANCEID"
@@ -22,10 +26,10 @@ class ClusterIdentity:
     """The facts that part a Pulsar cluster from others; what is empty is not known."""
 
     #: Names of the Pulsar clusters in its metadata: itself, and those that it replicates with.
-    clusters: frozenset[str] = frozenset()
-    owner: str = ""  #: Owner mark of its registry of bookie clusters.
+    clusters: Annotated[Names, Field(alias="pulsarClusters")] = frozenset()
+    owner: Annotated[str, Field(alias="registryOwner")] = ""  #: Owner mark of its registry of bookie clusters.
     #: INSTANCEIDs of its BookKeepers: of the settings, of registered ones, and of those that ledgers moved between.
-    instances: frozenset[str] = frozenset()
+    instances: Annotated[Names, Field(alias="bookkeeperInstances")] = frozenset()
 
     def difference(self, found: ClusterIdentity) -> str | None:
         """Return what shows that `found` is not what this was recorded of; None where nothing does."""

@@ -11,22 +11,19 @@ import hashlib
 import json
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from bookwarden.errors import FormatError
+from bookwarden.records import record_fields, record_of
 
 _CHECKSUM = "checksum"
 _DOCUMENT = "document"
 _FORMAT = "format"
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 ValueT = TypeVar("ValueT")
 
 
 def encode_document(value: Any, document: str, version: int) -> bytes:
     """Render a value, a dataclass whose fields JSON can express; ValueError for a number that it cannot."""
-    fields = _adapter(type(value)).dump_python(value, mode="json")
-    fields = {**fields, _DOCUMENT: document, _FORMAT: version}
+    fields = {**record_fields(value), _DOCUMENT: document, _FORMAT: version}
     return _render({**fields, _CHECKSUM: _checksum(fields)})
 
 
@@ -51,19 +48,12 @@ def decode_document(data: bytes, kind: type[ValueT], document: str, version: int
         raise FormatError(f"the {document} was changed or damaged, its checksum does not fit: {instead}")
     for name in (_DOCUMENT, _FORMAT):
         del fields[name]
-    value = _value(fields, kind, document, instead)
+    try:
+        value = record_of(kind, fields)
+    except FormatError as error:
+        raise FormatError(f"the {document} is not usable, {error}: {instead}") from error
     if encode_document(value, document, version) != data:
         raise FormatError(f"the {document} was changed or damaged, it is not as bookwarden writes it: {instead}")
-    return value
-
-
-def _value(fields: dict[str, Any], kind: type[ValueT], document: str, instead: str) -> ValueT:
-    try:
-        value: ValueT = _adapter(kind).validate_json(_render(fields), strict=True)
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise FormatError(f"the {document} is not usable, {where}: {problem['msg']}: {instead}") from error
     return value
 
 
@@ -76,10 +66,3 @@ def _render(fields: dict[str, Any]) -> bytes:
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except ValueError as error:
         raise FormatError(f"a number cannot be written as JSON: {error}") from error
-
-
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    # Making an adapter takes longer than using it.
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]

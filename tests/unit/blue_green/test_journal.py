@@ -13,6 +13,7 @@ from bookwarden.cluster_migration.preparing.operation import BEGUN, DONE, TAKEN_
 from bookwarden.cluster_migration.preparing.plan import Action, PreparationPlan, PreparationStep, Side
 from bookwarden.cluster_migration.sides.values import ClusterInfo
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
+from bookwarden.records import record_fields, record_of
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
 
 KEY = "inactiveTopicPolicies"
@@ -189,5 +190,5 @@ def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:
 
 
 def test_sides_are_those_of_the_journal() -> None:
-    assert PreparationStep.of_json(STEP.as_json()) == STEP
+    assert record_of(PreparationStep, record_fields(STEP)) == STEP
     assert isinstance(side("blue"), ClusterInfo)

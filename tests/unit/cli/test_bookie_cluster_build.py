@@ -31,6 +31,7 @@ from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedEr
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.scan.files import ScanFolder
+from bookwarden.records import record_fields
 from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
@@ -66,7 +67,7 @@ def begun(folder: Path, **changes: object) -> None:
         "target": "b",
         "source_instance": "instance-a",
         "target_instance": "instance-b",
-        "scope": Scope().as_json(),
+        "scope": record_fields(Scope()),
         "started_ms": 1,
     }
     ScanFolder(str(folder)).begin({**header, **changes})

@@ -12,8 +12,6 @@ from bookwarden.bookie_clusters.order import (
     NextStep,
     Order,
     Phase,
-    order_fields,
-    parse_order,
     phase_of,
     plan_resumption,
     plan_rollback,
@@ -21,6 +19,7 @@ from bookwarden.bookie_clusters.order import (
 )
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.records import record_fields, record_of
 from servers.switching.ground import OWNER, registry_of
 
 ALONE = registry_of("a", names="a", epoch=1)
@@ -159,7 +158,7 @@ def test_each_phase_says_what_may_follow() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     for order in (ORDER, BACK, replace(ORDER, phase=Phase.DONE_WITH_FAILURES, errors=("one", "two"))):
-        assert parse_order(order_fields(order)) == order
+        assert record_of(Order, record_fields(order)) == order
     for field, wrong in {"phase": "OTHER", "source": 1, "afterEpoch": "2", "troubles": None}.items():
         with pytest.raises(FormatError):
-            parse_order({**order_fields(ORDER), field: wrong})
+            record_of(Order, {**record_fields(ORDER), field: wrong})

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.bookie_clusters.order import Order, Phase, order_fields
-from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, serialize_promotion
+from bookwarden.bookie_clusters.order import Order, Phase
+from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion
 from bookwarden.bookie_clusters.record import ORDER_PATH
 from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
+from bookwarden.records import encode_record, record_fields
 from unit.switching.registry_grounds import OTHER, A, B, Ground, first, further
 
 
@@ -37,7 +38,7 @@ class Lost(Ground):
         self.pulsar.delete_many([(REGISTRY_PATH, node.version)])
 
     def order(self, target: str, after_epoch: int, phase: Phase) -> None:
-        fields = order_fields(Order("a" if target == "b" else "b", target, after_epoch, "h:1", 5, phase))
+        fields = record_fields(Order("a" if target == "b" else "b", target, after_epoch, "h:1", 5, phase))
         value = json.dumps({**fields, "holder": holder_here(), "isHeld": False}).encode()
         self.make(self.pulsar, ORDER_PATH, value)
 
@@ -63,7 +64,7 @@ def test_it_goes_back_as_it_was_with_an_epoch_that_brokers_take(ground: Lost) ->
 
 
 def test_a_damaged_node_is_replaced_and_what_was_promoted_is_void(ground: Lost) -> None:
-    ground.make(ground.pulsar, PROMOTION_PATH, serialize_promotion(Promotion("a", 2, 7, frozenset())))
+    ground.make(ground.pulsar, PROMOTION_PATH, encode_record(Promotion("a", 2, 7, frozenset()), 1))
     node = ground.pulsar.get(REGISTRY_PATH)
     assert node is not None
     ground.pulsar.put(REGISTRY_PATH, b"{", node.version)

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.bookie_clusters.order import Order, Phase, order_fields
+from bookwarden.bookie_clusters.order import Order, Phase
 from bookwarden.bookie_clusters.record import ORDER_PATH
 from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here
+from bookwarden.records import record_fields
 from servers.switching.ground import follower_value
 from unit.switching.registry_grounds import OTHER, PULSAR, A, B, Ground, first, further
 
@@ -177,7 +178,7 @@ def test_a_broker_that_is_late_is_waited_for(ground: Ground) -> None:
 def test_one_that_an_order_is_under_way_for_stays(
     ground: Ground, phase: Phase, after_epoch: int, source: str, target: str, stays: bool
 ) -> None:
-    fields = order_fields(Order(source, target, after_epoch, "h:1", 5, phase))
+    fields = record_fields(Order(source, target, after_epoch, "h:1", 5, phase))
     value = json.dumps({**fields, "holder": holder_here(), "isHeld": True}).encode()
     ground.make(ground.pulsar, ORDER_PATH, value)
     if stays:

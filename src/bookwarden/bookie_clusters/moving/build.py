@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.errors import FormatError
@@ -19,6 +21,7 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.record_lease import FoundRecord, LeaseMessages, RecordLease, find_record
+from bookwarden.records import RECORD, record_fields, record_of
 
 #: The outcomes after which a ledger is whole on the target.
 DONE: Final = (CopyOutcome.COPIED, CopyOutcome.COMPLETE)
@@ -74,27 +77,37 @@ class CopyCounts:
                 kind, _, unit = kind.partition("/")
                 (self.sizes if unit == _BYTES else self.ledgers)[_OUTCOMES[outcome], kind] += number
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return them as values of JSON."""
-        return [
-            {"outcome": key[0].value, "kind": key[1], "ledgers": self.ledgers[key], "bytes": self.sizes[key]}
-            for key in self.in_order()
-        ]
+    def rows(self) -> list[_CountRow]:
+        """Return them as rows, in the order of the outcomes."""
+        return [_CountRow(*key, self.ledgers[key], self.sizes[key]) for key in self.in_order()]
 
     @classmethod
-    def of_json(cls, rows: Sequence[Mapping[str, Any]]) -> CopyCounts:
-        """Read what `as_json` returned; FormatError if it is something else."""
+    def of_rows(cls, rows: Iterable[_CountRow]) -> CopyCounts:
+        """Return the counts that have these rows."""
         counts = cls()
-        try:
-            for row in rows:
-                key = CopyOutcome(row["outcome"]), str(row["kind"])
-                counts.ledgers[key] += int(row["ledgers"])
-                counts.sizes[key] += int(row["bytes"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"these are no counts of a build: {error}") from error
+        for row in rows:
+            counts.ledgers[row.outcome, row.kind] += row.ledgers
+            counts.sizes[row.outcome, row.kind] += row.size
         return counts
 
 
+@dataclass(frozen=True, slots=True)
+class _CountRow:
+    outcome: CopyOutcome
+    kind: str
+    ledgers: int
+    size: Annotated[int, Field(alias="bytes")]
+
+
+def _rows_of(counts: CopyCounts) -> list[dict[str, Any]]:
+    return [record_fields(row) for row in counts.rows()]
+
+
+def _counts_of(rows: object) -> CopyCounts:
+    return CopyCounts.of_rows(record_of(list[_CountRow], rows))
+
+
+_Counts = Annotated[CopyCounts, PlainValidator(_counts_of), PlainSerializer(_rows_of)]
 _OUTCOMES: Final = {outcome.value: outcome for outcome in CopyOutcome}
 
 
@@ -150,19 +163,25 @@ _WORDS: Final = LeaseMessages(
 class Build:
     """A build, and how far it is."""
 
+    __pydantic_config__ = RECORD
+
     source: str  #: Name of the bookie cluster that is copied from.
     target: str  #: Name of the one that is copied to.
     scope: Scope  #: What it copies.
     folder: str  #: Of its files, as the process that began it names it.
-    started_ms: int  #: By the clock of that process.
-    ended_ms: int | None = None  #: Likewise; None until every ledger was looked at.
+    started_ms: Annotated[int, Field(alias="started")]  #: By the clock of that process.
+    #: Likewise; None until every ledger was looked at.
+    ended_ms: Annotated[int | None, Field(alias="ended")] = None
     is_listed: bool = False  #: The following four are known.
     ledgers: int = 0  #: To look at for copying.
-    size: int = 0  #: Their bytes.
-    looked_at: int = 0  #: How many of them were processed, whatever the outcome.
-    size_looked_at: int = 0  #: Likewise in bytes.
-    counts: CopyCounts = field(default_factory=CopyCounts)  #: What came of them, and of what was whole before.
-    pace: Pace | None = None  #: Of the process that copies, or copied; None before it is known.
+    size: Annotated[int, Field(alias="bytes")] = 0  #: Their bytes.
+    #: How many of them were processed, whatever the outcome.
+    looked_at: Annotated[int, Field(alias="ledgersLookedAt")] = 0
+    size_looked_at: Annotated[int, Field(alias="bytesLookedAt")] = 0  #: Likewise in bytes.
+    #: What came of them, and of what was whole before.
+    counts: Annotated[_Counts, Field(alias="outcomes")] = field(default_factory=CopyCounts)
+    #: Of the process that copies, or copied; None before it is known. In JSON these are two fields of the build.
+    pace: Annotated[Pace | None, Field(exclude=True)] = None
 
     @property
     def is_through(self) -> bool:
@@ -185,18 +204,7 @@ class Build:
     def as_json(self) -> dict[str, Any]:
         """Return it as values of JSON."""
         return {
-            "source": self.source,
-            "target": self.target,
-            "scope": self.scope.as_json(),
-            "folder": self.folder,
-            "started": self.started_ms,
-            "ended": self.ended_ms,
-            "isListed": self.is_listed,
-            "ledgers": self.ledgers,
-            "bytes": self.size,
-            "ledgersLookedAt": self.looked_at,
-            "bytesLookedAt": self.size_looked_at,
-            "outcomes": self.counts.as_json(),
+            **record_fields(self),
             "ledgersPerSecond": None if self.pace is None else round(self.pace.ledgers_per_s, 3),
             "bytesPerSecond": None if self.pace is None else round(self.pace.bytes_per_s, 3),
         }
@@ -204,34 +212,12 @@ class Build:
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> Build:
         """Read what `as_json` returned; FormatError if it is no build."""
-        try:
-            texts = [fields[name] for name in ("source", "target", "folder")]
-            numbers = [fields[name] for name in ("ledgers", "bytes", "ledgersLookedAt", "bytesLookedAt", "started")]
-            if not all(isinstance(text, str) for text in texts) or not all(isinstance(one, int) for one in numbers):
-                raise TypeError("a field of another type")
-            ended = fields["ended"]
-            return cls(
-                source=fields["source"],
-                target=fields["target"],
-                scope=Scope.of_json(fields["scope"]),
-                folder=fields["folder"],
-                started_ms=fields["started"],
-                ended_ms=None if ended is None else int(ended),
-                is_listed=fields["isListed"] is True,
-                ledgers=fields["ledgers"],
-                size=fields["bytes"],
-                looked_at=fields["ledgersLookedAt"],
-                size_looked_at=fields["bytesLookedAt"],
-                counts=CopyCounts.of_json(fields["outcomes"]),
-                pace=_pace_in(fields),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"it is no build: {error}") from error
+        return replace(record_of(cls, fields), pace=_pace_in(fields))
 
 
 def _pace_in(fields: Mapping[str, Any]) -> Pace | None:
     # Records of earlier releases have none, and figures that were rounded to 0 are none.
-    ledgers, size = (float(fields.get(name) or 0) for name in ("ledgersPerSecond", "bytesPerSecond"))
+    ledgers, size = (record_of(float, fields.get(name) or 0) for name in ("ledgersPerSecond", "bytesPerSecond"))
     return Pace(ledgers, size) if ledgers > 0 or size > 0 else None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import PlainSerializer
 
 from bookwarden.bookie_clusters.inventory import NOT_OURS, OTHER, UNREADABLE
 from bookwarden.bookie_clusters.registry import Registry, Status, is_ours
@@ -14,6 +16,7 @@ from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent,
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, LedgerState, place_in
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.records import Names
 
 #: The kinds that PIP-477 moves: small, and in use for as long as their topic is.
 LONG_LIVED: Final = frozenset({LedgerComponent.SCHEMA_STORAGE, LedgerComponent.MANAGED_CURSOR})
@@ -28,14 +31,21 @@ class Route(NamedTuple):
     target: str
 
 
+def _values_of(kinds: frozenset[LedgerComponent]) -> list[str]:
+    return sorted(kind.value for kind in kinds)
+
+
+_Kinds = Annotated[frozenset[LedgerComponent], PlainSerializer(_values_of, return_type=list[str])]
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The holders whose ledgers are copied: of these kinds, and within any of these names, if there are some."""
 
-    kinds: frozenset[LedgerComponent] = LONG_LIVED
-    tenants: frozenset[str] = frozenset()
-    namespaces: frozenset[str] = frozenset()  #: As ``tenant/namespace``.
-    topics: frozenset[str] = frozenset()  #: In full; one without a partition stands for all of its own.
+    kinds: _Kinds = LONG_LIVED
+    tenants: Names = frozenset()
+    namespaces: Names = frozenset()  #: As ``tenant/namespace``.
+    topics: Names = frozenset()  #: In full; one without a partition stands for all of its own.
 
     def wanted(self, holder: Holder) -> bool:
         """Return whether the ledgers of this holder are copied."""
@@ -53,25 +63,6 @@ class Scope:
         if isinstance(holder, SchemaHolder):
             return any(TopicName.parse(one).schema_id == holder.schema_id for one in self.topics)
         return str(topic) in self.topics or str(topic.base) in self.topics
-
-    def as_json(self) -> dict[str, list[str]]:
-        """Return it as values of JSON."""
-        return {
-            "kinds": sorted(kind.value for kind in self.kinds),
-            "tenants": sorted(self.tenants),
-            "namespaces": sorted(self.namespaces),
-            "topics": sorted(self.topics),
-        }
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> Scope:
-        """Read what `as_json` returned; FormatError if it is no scope."""
-        try:
-            kinds = frozenset(LedgerComponent(kind) for kind in fields["kinds"])
-            names = (frozenset(map(str, fields[name])) for name in ("tenants", "namespaces", "topics"))
-            return cls(kinds, *names)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"it is no scope of a build: {error}") from error
 
     def __str__(self) -> str:
         labels = [KIND_BY_COMPONENT[kind].ledgers_label for kind in LedgerComponent if kind in self.kinds]

@@ -22,6 +22,7 @@ from bookwarden.cluster_migration.sides.policies import AUTO_CREATION
 from bookwarden.cluster_migration.sides.values import NamespaceInfo, Observations
 from bookwarden.errors import RefusedError
 from bookwarden.findings import Verdict
+from bookwarden.records import record_fields
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 #: The exit code where something is missing that was to be there.
@@ -128,7 +129,7 @@ def _take_back(
     preparation = Preparation(migration.preflight, scope, migration.journal)
     steps, kept = _part_held(migration, preparation.held(scope))
     if dry_run:
-        data = {"would_take_back": [one.as_json() for one in steps], "kept": [one.as_json() for one in kept]}
+        data = {"would_take_back": [record_fields(one) for one in steps], "kept": [record_fields(one) for one in kept]}
         table = _steps_table(steps, "would be given their values from before", "nothing was changed", show)
         invocation.write(
             Document(data, (table, *_failed_table(PreparationResult((), tuple((step, _KEPT) for step in kept)))))
@@ -143,7 +144,9 @@ def _take_back(
     done = replace(done, failed=(*done.failed, *((step, _KEPT) for step in kept)))
     parts: list[Part] = [_steps_table(done.done, "given their values from before", "nothing was changed", show)]
     parts += _failed_table(done)
-    invocation.write(Document({"taken_back": [one.as_json() for one in done.done], **_failed_json(done)}, tuple(parts)))
+    invocation.write(
+        Document({"taken_back": [record_fields(one) for one in done.done], **_failed_json(done)}, tuple(parts))
+    )
     return 0 if done.is_complete else _PART_LEFT
 
 
@@ -174,15 +177,15 @@ def _describe_plan(wanted: PreparationPlan, by_hand: Sequence[CheckResult], show
     if wanted.told:
         note = f"{note} What is left to you keeps green from being complete."
     told = _left_to_you(wanted, by_hand)
-    data = {"steps": [one.as_json() for one in wanted.steps], "left_to_you": told}
+    data = {"steps": [record_fields(one) for one in wanted.steps], "left_to_you": told}
     return Document(data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(told), Note(note)))
 
 
 def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show: int) -> Document:
     told, left = _left_to_you(done.left, by_hand), len(done.left.steps)
     data = {
-        "done": [one.as_json() for one in done.done],
-        "left": [one.as_json() for one in done.left.steps],
+        "done": [record_fields(one) for one in done.done],
+        "left": [record_fields(one) for one in done.left.steps],
         **_failed_json(done),
         "left_to_you": told,
     }
@@ -210,7 +213,7 @@ def _failed_table(done: PreparationResult) -> list[Part]:
 
 
 def _failed_json(done: PreparationResult) -> dict[str, Any]:
-    return {"failed": [{**step.as_json(), "why": why} for step, why in done.failed]}
+    return {"failed": [{**record_fields(step), "why": why} for step, why in done.failed]}
 
 
 def _told(rows: Sequence[Mapping[str, str]]) -> list[Part]:

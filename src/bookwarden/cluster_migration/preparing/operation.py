@@ -32,6 +32,7 @@ from bookwarden.errors import (
     RefusedError,
     StoreUnavailableError,
 )
+from bookwarden.records import record_fields, record_of
 
 _FORMAT: Final = 1
 _NAME: Final = "prepare.jsonl"
@@ -102,7 +103,7 @@ class PreparationJournal:
         os.lseek(opened, whole, os.SEEK_SET)
 
     def _note(self, opened: int, state: str, step: PreparationStep) -> None:
-        entry = {"format": _FORMAT, "at_ms": int(self._clock() * 1000), "state": state, **step.as_json()}
+        entry = {"format": _FORMAT, "at_ms": int(self._clock() * 1000), "state": state, **record_fields(step)}
         data = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         try:
             while data:
@@ -124,8 +125,8 @@ class PreparationJournal:
                 fields = json.loads(line)
                 if fields["format"] != _FORMAT:
                     raise ValueError(f"format {fields['format']}")
-                yield str(fields["state"]), PreparationStep.of_json(fields)
-            except (ValueError, KeyError, TypeError) as error:
+                yield str(fields["state"]), record_of(PreparationStep, fields)
+            except (ValueError, KeyError, TypeError, FormatError) as error:
                 raise FormatError(
                     f"line {number} of journal {self.path} cannot be read ({error}): what was changed before is not "
                     "known; mend the line, or move the file away and check the policies of blue by hand"

@@ -7,7 +7,7 @@ green is made after blue as it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -77,16 +77,6 @@ class PreparationStep:
     def __str__(self) -> str:
         what = f"{self.action.value} {self.key} of {self.target}" if self.key else f"{self.action.value} {self.target}"
         return f"{self.side.value}: {what}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as programs and the journal have it."""
-        return {**asdict(self), "side": self.side.value, "action": self.action.value}
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> PreparationStep:
-        """Read it; raise KeyError or ValueError for anything else."""
-        left = (fields[name] for name in ("target", "key", "value", "before", "namespace"))
-        return cls(Side(fields["side"]), Action(fields["action"]), *left)
 
 
 @dataclass(frozen=True, slots=True)

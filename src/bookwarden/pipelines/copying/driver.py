@@ -37,6 +37,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.stage import Progress, Stages
 from bookwarden.pipelines.session import QUICK_JVM, running_session
+from bookwarden.records import record_fields, record_of
 from bookwarden.wiring.cluster import Cluster
 
 _APPLICATION: Final = "bookwarden-ledger-copy"
@@ -101,7 +102,7 @@ def run_build(
                 cluster.settings,
                 request,
                 folder,
-                Build(header.source, header.target, Scope.of_json(header.scope), _name(folder), header.started_ms),
+                Build(header.source, header.target, record_of(Scope, header.scope), _name(folder), header.started_ms),
                 LedgerListing(cluster.registry.store_of(source), source.ledgers_root),
                 progress,
                 on_update,
@@ -151,7 +152,7 @@ def _begun(folder: ScanFolder, request: BuildRequest, registry: Registry) -> _He
         target,
         registry.cluster(source).instance,
         registry.cluster(target).instance,
-        request.scope.as_json(),
+        record_fields(request.scope),
         int(time.time() * 1000),
         request.verify,
     )

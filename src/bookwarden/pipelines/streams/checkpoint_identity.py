@@ -6,14 +6,14 @@ is still true. A checkpoint without it, as of 0.1.0, is taken for that of the se
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pydantic import Field
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -25,6 +25,7 @@ from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import FormatError, RefusedError, SparkError
 from bookwarden.ledgers.cluster_identity import ClusterIdentity
 from bookwarden.pipelines.folders import Folder
+from bookwarden.records import decode_record, encode_record
 from bookwarden.wiring.cluster import Cluster
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class CheckpointIdentity(ClusterIdentity):
     """The identity of a checkpoint: that of its Pulsar cluster, and the facts that part its topics from others."""
 
     #: The first ledger of each partition; a topic's later ones have larger ids.
-    first_ledgers: Mapping[str, int] = field(default_factory=dict)
+    first_ledgers: Annotated[Mapping[str, int], Field(alias="firstLedgers")] = field(default_factory=dict)
 
     def difference(self, found: ClusterIdentity) -> str | None:
         """Return what shows that `found` is not what this was recorded of; None where nothing does."""
@@ -55,30 +56,12 @@ class CheckpointIdentity(ClusterIdentity):
 
     def serialize(self) -> bytes:
         """Return the contents of the file."""
-        fields = {
-            "format": _FORMAT,
-            "pulsarClusters": sorted(self.clusters),
-            "registryOwner": self.owner,
-            "bookkeeperInstances": sorted(self.instances),
-            "firstLedgers": dict(sorted(self.first_ledgers.items())),
-        }
-        return json.dumps(fields, indent=1).encode()
+        return encode_record(self, _FORMAT)
 
     @classmethod
     def parse(cls, value: bytes) -> CheckpointIdentity:
         """Parse the contents of the file; FormatError if it is of another format, or damaged."""
-        try:
-            fields: Any = json.loads(value)
-            if fields["format"] != _FORMAT:
-                raise FormatError(f"format {fields['format']} is not {_FORMAT}: use the bookwarden that wrote it")
-            return cls(
-                frozenset(map(str, fields["pulsarClusters"])),
-                str(fields["registryOwner"]),
-                frozenset(map(str, fields["bookkeeperInstances"])),
-                {str(topic): int(first) for topic, first in fields["firstLedgers"].items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FormatError(f"it is damaged ({error})") from error
+        return decode_record(cls, value, _FORMAT)
 
 
 class IdentityFile(Protocol):

@@ -47,12 +47,12 @@ def test_the_exit_code_tells_what_is_left(outcomes: tuple[CopyOutcome, ...], cod
     assert replace(report, is_dry_run=True).exit_code == 0
 
 
-def test_counts_pass_through_the_seals_of_files_and_through_json() -> None:
+def test_counts_pass_through_the_seals_of_files_and_through_rows() -> None:
     first, second = counts(CopyOutcome.COPIED, CopyOutcome.LEFT_OUT), counts(CopyOutcome.COPIED, CopyOutcome.FAILED)
     both = CopyCounts()
     for one in (first, second):
         both.add_notes({**one.notes(), "to copy": 3, "bytes to copy": 4})
-    assert both.as_json() == first.plus(second).as_json() == CopyCounts.of_json(both.as_json()).as_json()
+    assert both.rows() == first.plus(second).rows() == CopyCounts.of_rows(both.rows()).rows()
     assert (both.of(*DONE), both.size_of(*DONE), both.of(CopyOutcome.FAILED)) == (2, 14, 1)
     assert [outcome.value for outcome, _ in both.in_order()] == ["copied", "failed", "left out"]
 

@@ -11,6 +11,7 @@ from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, CursorHolder, Holder, ManagedLedgerHolder
 from bookwarden.ledgers.kinds.schema import SchemaHolder
+from bookwarden.records import record_fields, record_of
 from servers.switching.ground import registry_of
 
 DATA = ManagedLedgerHolder("t/n/persistent/orders")
@@ -52,7 +53,7 @@ def scope(
 )
 def test_a_scope_names_kinds_and_where(asked: Scope, copied: set[Holder]) -> None:
     assert {holder for holder in EVERYTHING if asked.wanted(holder)} == copied
-    assert Scope.of_json(asked.as_json()) == asked
+    assert record_of(Scope, record_fields(asked)) == asked
 
 
 def test_a_scope_is_told_in_words() -> None:
