@@ -1,4 +1,4 @@
-"""Nodes of the trash, as the jar and the sweep write them: broker/'s TrashTest has the same text."""
+"""Nodes of the trash, as the jar and the sweep write them: broker/'s OutboxFormatTest has the same text."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ NODE = (
     '"cursors":[9],"buckets":[30,1],"node":{"value":"AAEC","version":3,"created":1600000000001,'
     '"modified":1650000000000}},'
     '{"managedLedger":"x/y/persistent/t","time":1700000000002,"created":1600000000000,'
-    '"compacted":[40],"node":{"value":"AAE=","version":7,"created":1600000000000,"modified":1650000000000,'
-    '"part":[1,2]}},'
+    '"compacted":[40]},'
     '{"managedLedger":"x/y/persistent/t","time":1700000000003,"created":1600000000002,'
     '"schemas":[50],"schema":{"id":"x/y/t","value":"AA==","version":0,"created":1600000000002,'
     '"modified":1600000000002}}],"drivers":[]}'
@@ -54,17 +53,15 @@ RECORDS = [
         buckets=(30, 31),
         node=FormerNode(b"\0\1\2", 3, 1600000000001, 1650000000000),
     ),
-    TrashRecord(
-        *(TOPIC, 1700000000002, 1600000000000),
-        compacted=(40,),
-        node=FormerNode(b"\0\1", 7, 1600000000000, 1650000000000, 1, 2),
-    ),
+    TrashRecord(TOPIC, 1700000000002, 1600000000000, compacted=(40,)),
     TrashRecord(
         *(TOPIC, 1700000000003, 1600000000002, None, "x/y/t"),
         schemas=(50,),
         node=FormerNode(b"\0", 0, 1600000000002, 1600000000002),
     ),
 ]
+#: The first half of a topic's node.
+HALF = replace(RECORDS[2], node=FormerNode(b"\0\1", 7, 1600000000000, 1650000000000, 1, 2))
 _times = st.integers(0, 2**53)
 _ids = st.lists(st.integers(0, 2**62), unique=True, max_size=5).map(lambda ids: tuple(sorted(ids)))
 _nodes = st.builds(FormerNode, st.binary(max_size=50), _times, _times, _times)
@@ -106,9 +103,12 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
 
 
 def test_a_generation_ends_with_its_topics_node() -> None:
-    assert [record.deletes_topic for record in RECORDS] == [False, False, True, False]
+    assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False, False, False, False, True]
     generation = Generation(TOPIC, 1600000000000)
     assert [record.generation for record in RECORDS] == [generation, None, generation, None]
+    part = '"node":{"value":"AAE=","version":7,"created":1600000000000,"modified":1650000000000,"part":[1,2]}'
+    assert part in encode_records([HALF]).decode()
+    assert decode_records(encode_records([HALF])) == [HALF]
 
 
 def test_some_records_leave_a_node_and_the_others_stay_as_they_are() -> None:
@@ -145,7 +145,7 @@ def test_marks_are_not_sent_of_what_is_kept() -> None:
 
 
 def test_a_divided_node_is_put_together_once() -> None:
-    whole = RECORDS[2]
+    whole = HALF
     first = replace(whole, node=FormerNode(b"ab", 7, 1, 2, 1, 2), data=(1, 2))
     second = replace(whole, compacted=(), node=FormerNode(b"c", 7, 1, 2, 2, 2), data=())
     more_ids = replace(whole, compacted=(), node=None, data=(3,))
