@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.protobuf import parse
 
 _ROOT: Final = "/bookwarden/trash"
 #: Below it a folder for each start of a broker, in that blocks, in these the nodes, as in the outbox.
@@ -61,6 +63,15 @@ def without_records(raw: bytes, gone: Collection[TrashRecord]) -> bytes | None:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
     return _dump(fields) if fields["drops"] else None
+
+
+def listed_bytes(record: TrashRecord) -> int:
+    """Return the bytes of the ledgers that left a list, as it had them: one copy; 0 of one that was open.
+
+    Other records have none: the ledgers of a deleted topic's node left its list, or were removed one by one, before.
+    Raises FormatError for an entry that is none.
+    """
+    return sum(parse(pb.ManagedLedgerInfo.LedgerInfo(), entry, "entry of a list").size for entry in record.entries)
 
 
 def encode_lease(lease: TrashLease) -> bytes:
