@@ -16,8 +16,9 @@ from bookwarden.cli.shell.invocation import Invocation, parse_ledger_id, pass_in
 from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.config import Settings
-from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
+from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere, in_trash
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import is_unfinished
@@ -106,6 +107,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
         # In another BookKeeper a ledger that is in use would seem to be gone.
         roots_proof_of(settings.metadata_store, metadata).require_roots_of_bookkeeper()
         found = explain_ledger(ledger_id, verifier_of(metadata, settings))
+        found = in_trash(found, TrashedLedgers(metadata.stores.values()).read())
         if everywhere:
             found = find_everywhere(found, metadata.reference_scan)
         past = _past_of(found.reading, settings, metadata)

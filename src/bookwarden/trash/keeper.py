@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers
@@ -58,7 +58,7 @@ class _Digest:
 
 @dataclass
 class _Due:
-    """When the first record of a node is due, as long as no generation of its ends."""
+    """The time of a node whose first record is due then, as long as no generation of its ends."""
 
     of: _Digest
     at_ms: int
@@ -66,25 +66,21 @@ class _Due:
 
 @dataclass
 class TrashKeeper:
-    """Expires the trash of one metadata store and renews its lease; one thread at a time.
-
-    ``keeps_up`` says whether the sweep does; ``renewed_by`` names it for people.
-    """
+    """Expires the trash of one metadata store and renews its lease; one thread at a time."""
 
     store: MetadataStore  #: That of the brokers.
     marker: Marker  #: Sends to the deletion topic.
     rules: Sequence[KeepRule]  #: The first that matches holds.
     max_bytes: int  #: Beyond these the oldest goes first.
-    renewed_by: str
-    keeps_up: Callable[[], bool] = lambda: True
-    clock: Callable[[], float] = time.time
-    _nodes: TrashNodes[_Digest] = field(init=False)
-    _due: dict[str, _Due] = field(default_factory=dict)
-    _ended: frozenset[Generation] = frozenset()
+    renewed_by: str  #: In the lease, for people.
+    keeps_up: Callable[[], bool] = lambda: True  #: Says whether the sweep does.
+    clock: Callable[[], float] = time.time  #: Seconds since the epoch.
 
     def __post_init__(self) -> None:
         self._nodes = TrashNodes(self.store, _digest)
         self._lease = TrashLeaseNode(self.store)
+        self._due: dict[str, _Due] = {}
+        self._ended = frozenset[Generation]()
 
     def run(self) -> TrashState:
         """Do one pass. Raises StoreError, and PulsarError where nothing can be sent: what was done before is done."""

@@ -37,7 +37,9 @@ from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
+from bookwarden.processes import described_here
 from bookwarden.resources import Resources
+from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 from bookwarden.wiring.metadata import MetadataContext
@@ -105,6 +107,25 @@ class BrokerMarksContext(Resources):
         sender = self._keep(mark_sender_of(self._settings, deletion.topic))
         marker = Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled)
         return OutboxDrain(self.brokers, self.outbox, self.metadata.deletion_catalog, marker)
+
+
+class TrashKeeperContext(Resources):
+    """The sweep's part in the trash; close it, or use it in a with statement. ``keeps_up`` is as for `TrashKeeper`."""
+
+    def __init__(self, settings: Settings, metadata: MetadataContext, keeps_up: Callable[[], bool]) -> None:
+        super().__init__()
+        deletion = settings.deletion
+        with self._closed_on_error():
+            sender = self._keep(mark_sender_of(settings, deletion.topic))
+            here = described_here()
+            self.keeper = TrashKeeper(
+                metadata.store,
+                Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
+                settings.trash.keep_rules(),
+                settings.trash.max_bytes,
+                f"{here['host']} as process {here['pid']}",
+                keeps_up,
+            )
 
 
 class UndoContext(Resources):

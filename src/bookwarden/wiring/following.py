@@ -9,6 +9,7 @@ from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.follow.brokers import BrokersThatMark
@@ -70,6 +71,7 @@ class FollowContext(Resources):
                 partial(self._topics.why_nothing_is_kept, deletion.topic, deletion.subscription),
                 None if follow.dry_run else self._later,
                 brokers.doubles,
+                TrashedLedgers(metadata.stores.values()).read,
             )
             self.dropped = DroppedLedgers(
                 nodes,

@@ -12,6 +12,7 @@ from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.config import OrphanSettings, Settings
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import ConfigError
@@ -74,6 +75,8 @@ class ScanContext(Resources):
             self.tenants = partial(tenants_in, roots.values())
             #: Lists the namespaces that have policies in any metadata root.
             self.namespaces = partial(namespaces_in, roots.values())
+            #: Returns the ledgers in the trash of brokers.
+            self.trashed = TrashedLedgers(roots.values()).read
             #: Returns those references whose places still name their ledgers; StoreError where a root does not answer.
             self.still_named = partial(still_named_in, roots, self.metadata.last_entries)
             #: Returns those references of shadow topics whose sources have let go of the ledger.

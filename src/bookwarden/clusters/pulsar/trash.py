@@ -6,7 +6,8 @@ Format: docs/trash.md, decoded by `wire.trash`. Every call may raise StoreError.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -114,6 +115,37 @@ class TrashNodes(Generic[_T]):
         for folder in self._nodes.folders():
             if folder not in live and not any(True for _ in self._nodes.paths(folder)):
                 self._nodes.delete_if_empty(folder)
+
+
+class TrashedLedgers:
+    """The ledgers in the trash of some metadata stores, or on their way into it."""
+
+    def __init__(self, stores: Iterable[MetadataStore]) -> None:
+        self._stores = [(store, TrashNodes(store, _ledgers)) for store in stores]
+
+    def read(self) -> frozenset[int]:
+        """Return them, never without one that was there when this was called."""
+        found: set[int] = set()
+        for store, nodes in self._stores:
+            # What leaves the outbox meanwhile is in the trash before.
+            found |= _on_the_way(store)
+            found.update(*nodes.look().values())
+        return frozenset(found)
+
+
+def _ledgers(records: Sequence[TrashRecord]) -> frozenset[int]:
+    return frozenset().union(*(record.ledger_ids for record in records))
+
+
+def _on_the_way(store: MetadataStore) -> set[int]:
+    outbox, found = Outbox(store), set[int]()
+    for folder in outbox.folders():
+        for nodes in outbox.read(folder):
+            for each in nodes:
+                # Most nodes have marks.
+                with suppress(FormatError):
+                    found |= _ledgers(decode_records(each.node.value))
+    return found
 
 
 class TrashLeaseNode:

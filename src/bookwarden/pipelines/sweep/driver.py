@@ -48,6 +48,8 @@ from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
+from bookwarden.trash.keeper import TrashKeeper
+from bookwarden.wiring.deletion import TrashKeeperContext
 from bookwarden.wiring.metadata import MetadataContext
 from bookwarden.wiring.pulsar import TopicsContext
 from bookwarden.wiring.roots import roots_proof_of
@@ -136,7 +138,11 @@ def _run_sweep(
                     require_checkpoint,
                     partial(_look_at_dlq, settings, metadata, metrics),
                 )
-                with looked_at_again(looks, supervisor.stop), _naming(sweep.checkpoint):
+                with (
+                    looked_at_again(looks, supervisor.stop),
+                    _trash_kept(settings, metadata, metrics, lambda: not (supervisor.failing or doubts.is_waiting)),
+                    _naming(sweep.checkpoint),
+                ):
                     supervisor.run()
     finally:
         query.close()
@@ -233,6 +239,34 @@ def _show_outbox(outbox: Outbox, metrics: SweepMetrics) -> None:
         logger.warning("the outbox of brokers that mark cannot be seen: %s", error)
         return
     metrics.set_outbox(size.nodes, size.size, size.oldest_s(time.time()))
+
+
+@contextmanager
+def _trash_kept(
+    settings: Settings, metadata: MetadataContext, metrics: SweepMetrics, keeps_up: Callable[[], bool]
+) -> Iterator[None]:
+    """Expire the trash and renew its lease while the block runs, for which the sweep's lock is held."""
+    with TrashKeeperContext(settings, metadata, keeps_up) as context:
+
+        def keep(ended: threading.Event) -> None:
+            while True:
+                _keep_trash(context.keeper, metrics)
+                if ended.wait(_WATCH_SECONDS):
+                    return
+
+        with in_background(keep, "trash", end_seconds=5):
+            yield
+
+
+def _keep_trash(keeper: TrashKeeper, metrics: SweepMetrics) -> None:
+    try:
+        state = keeper.run()
+    except (StoreError, PulsarError) as error:
+        logger.warning("nothing leaves the trash now, and its lease is not renewed: %s", error)
+        return
+    now_s = time.time()
+    lease_s = max(0.0, state.lease_until_ms / 1000 - now_s)
+    metrics.set_trash(state.records, state.size, state.oldest_s(now_s), lease_s)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ final class NodeValues {
                 continue;
             }
             for (Fields entry = new Fields(fields.bytes); entry.next();) {
-                if (entry.number != 3) {
+                if (entry.number != 2) {
                     continue;
                 }
                 for (Fields position = new Fields(entry.bytes); position.next();) {

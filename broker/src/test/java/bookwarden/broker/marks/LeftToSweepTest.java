@@ -265,7 +265,7 @@ class LeftToSweepTest {
                 "persistent://t/n/topic".getBytes(UTF_8)), 40);
         ledgers(Map.of("component", "schema".getBytes(UTF_8), "pulsar/schemaId", "t/n/topic".getBytes(UTF_8)), 50, 51);
         // SchemaLocator with version 0 in ledger 50.
-        get(watched.plain.put("/schemas/t/n/topic", new byte[] {10, 12, 8, 0, 18, 2, 1, 1, 26, 4, 8, 50, 16, 0},
+        get(watched.plain.put("/schemas/t/n/topic", new byte[] {10, 12, 8, 0, 18, 4, 8, 50, 16, 0, 26, 2, 1, 1},
                 Optional.empty()));
         marks.start(id -> get2(watched.plain.get(path(id))).thenApply(Optional::isPresent), sender());
         lease(true);

@@ -165,8 +165,8 @@ class TrashTest {
     @Test
     void aSchemasLedgerIsKeptWithItsNodeAndACompactedOneWithItsTopic() throws Exception {
         // SchemaLocator: info and an entry of the index, at ledgers 300 and 5.
-        byte[] locator = {10, 13, 8, 1, 18, 2, 1, 1, 26, 5, 8, -84, 2, 16, 0,
-            18, 12, 8, 0, 18, 2, 1, 1, 26, 4, 8, 5, 16, 0};
+        byte[] locator = {10, 13, 8, 1, 18, 5, 8, -84, 2, 16, 0, 26, 2, 1, 1,
+            18, 12, 8, 0, 18, 4, 8, 5, 16, 0, 26, 2, 1, 1};
         get(watched.plain.put("/schemas/t/n/topic", locator, Optional.empty()));
         assertEquals(List.of(State.RECORD, State.RECORD, State.NOTHING), List.of(
                 get(marks.keepSchema("t/n/topic", 300)), get(marks.keepSchema("t/n/topic", 5)),
