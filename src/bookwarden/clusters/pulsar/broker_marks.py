@@ -6,6 +6,7 @@ Formats: docs/broker-marks.md, decoded by `wire.broker_marks`. Every call may ra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -151,6 +152,13 @@ class Outbox:
         self._store.sync()
         for paths in self.paths(folder):
             yield self.nodes(paths)
+
+    def copy_below(self, root: str, found: OutboxNode) -> None:
+        """Put a node below another root, in a folder of its own: that of its broker is the broker's to write."""
+        folder, block, name = found.path[len(self._root) + 1 :].split("/")
+        # One that is there is the copy of an earlier call: its value never changes before the node here is deleted.
+        with suppress(LostRaceError):
+            self._store.create(f"{root}/{folder}-drained/{block}/{name}", found.node.value, make_parents=True)
 
     def delete(self, nodes: Sequence[OutboxNode]) -> list[str]:
         """Delete nodes as they were read; return the paths of those that may still be there."""
