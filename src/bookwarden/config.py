@@ -314,8 +314,9 @@ class TrashSettings(_Section):
     rules: tuple[TrashRuleSettings, ...] = ()
     max_bytes: int = Field(default=100 * 2**30, ge=0)
 
+    @property
     def keep_rules(self) -> tuple[KeepRule, ...]:
-        """Return the rules in whole seconds, the first that matches first."""
+        """The rules in whole seconds, the first that matches first."""
         return tuple(
             KeepRule(rule.namespaces, ceil(rule.keep_deleted_hours * 3600), ceil(rule.keep_trimmed_hours * 3600))
             for rule in self.rules

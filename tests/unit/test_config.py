@@ -161,10 +161,10 @@ def test_the_grace_of_a_mark_is_one_retry_delay_unless_set() -> None:
 
 
 def test_the_trash_keeps_nothing_unless_a_rule_says_so() -> None:
-    assert load_settings().trash.keep_rules() == ()
+    assert load_settings().trash.keep_rules == ()
     rules = [{"namespaces": "x/y*", "keep_deleted_hours": 0.0001}, {"namespaces": "*/*", "keep_trimmed_hours": 1.5}]
     trash = TrashSettings.model_validate({"rules": rules})
-    assert trash.keep_rules() == (KeepRule("x/y*", 1, 0), KeepRule("*/*", 0, 5400))
+    assert trash.keep_rules == (KeepRule("x/y*", 1, 0), KeepRule("*/*", 0, 5400))
 
 
 @pytest.mark.parametrize("pattern", ["public", "/x", "x/", "x/[ab]", "x/a b"])

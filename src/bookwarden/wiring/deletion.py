@@ -121,7 +121,7 @@ class TrashKeeperContext(Resources):
             self.keeper = TrashKeeper(
                 metadata.store,
                 Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
-                settings.trash.keep_rules(),
+                settings.trash.keep_rules,
                 settings.trash.max_bytes,
                 f"{here['host']} as process {here['pid']}",
                 keeps_up,
