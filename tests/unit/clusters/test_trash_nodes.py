@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.memory import MemoryStore
@@ -33,12 +30,13 @@ def test_those_of_all_stores_are_there_but_not_what_is_marked() -> None:
 
 def test_one_that_moves_into_the_trash_meanwhile_is_found() -> None:
     class Moving(ForwardingStore):
-        def get_many(self, paths: Sequence[str]) -> Any:
-            found = self._store.get_many(paths)
-            if ON_THE_WAY in paths:
-                inner.create(f"{TRASH_RECORDS}/b1:8080-00000001/0/0", node(1), make_parents=True)
-                inner.delete_many([(ON_THE_WAY, 0)])
-            return found
+        def list_children(self, path: str) -> list[str]:
+            try:
+                return self._store.list_children(path)
+            finally:
+                if path == TRASH_RECORDS and inner.get(ON_THE_WAY):
+                    inner.create(f"{TRASH_RECORDS}/b1:8080-00000001/0/0", node(1), make_parents=True)
+                    inner.delete_many([(ON_THE_WAY, 0)])
 
     inner = MemoryStore()
     inner.create(ON_THE_WAY, node(1), make_parents=True)
