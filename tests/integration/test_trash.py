@@ -94,7 +94,9 @@ def test_what_is_dropped_is_kept_as_it_was_until_its_time_is_over(
         closing(open_store(site.store_url)) as store,
         closing(mark_sender_of(site.settings, site.settings.deletion.topic)) as sender,
     ):
-        keeper = TrashKeeper(store, Marker(sender), (KeepRule(kept, 3600),), 10**9, "a test")
+        keeper = TrashKeeper(
+            store, Marker(sender), site.settings.deletion.topic, (KeepRule(kept, 3600),), 10**9, "a test"
+        )
         assert keeper.run().lease_until_ms > 0
         loaded, idle = f"persistent://{kept}/loaded", f"persistent://{kept}/idle"
         elsewhere = f"persistent://{other}/elsewhere"

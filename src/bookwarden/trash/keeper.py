@@ -16,9 +16,12 @@ from typing import Final
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers
 from bookwarden.clusters.pulsar.trash import TrashLeaseNode, TrashNodes
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import Generation, KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.expiry import Brief, brief_of, due_ms, oldest_beyond
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, decode_deletion_topic
 from bookwarden.wire.trash import listed_bytes
 
 logger = logging.getLogger(__name__)
@@ -70,7 +73,8 @@ class TrashKeeper:
 
     store: MetadataStore  #: That of the brokers.
     marker: Marker  #: Sends to the deletion topic.
-    rules: Sequence[KeepRule]  #: The first that matches holds.
+    topic: str  #: The deletion topic: only the sweep of the one that brokers send to keeps their trash.
+    rules: Sequence[KeepRule]  #: The first that matches holds; without any, for what is there those of the lease.
     max_bytes: int  #: Beyond these the oldest goes first.
     renewed_by: str  #: In the lease, for people.
     keeps_up: Callable[[], bool] = lambda: True  #: Says whether the sweep does.
@@ -81,9 +85,16 @@ class TrashKeeper:
         self._lease = TrashLeaseNode(self.store)
         self._due: dict[str, _Due] = {}
         self._ended = frozenset[Generation]()
+        self._held: tuple[KeepRule, ...] = ()
 
     def run(self) -> TrashState:
         """Do one pass. Raises StoreError, and PulsarError where nothing can be sent: what was done before is done."""
+        if not self._is_brokers_topic():
+            return TrashState()
+        before = self._lease.read()
+        rules = tuple(self.rules) or (() if before is None else before.keep)
+        if rules != self._held:
+            self._held, self._due = rules, {}
         digests = self._nodes.look()
         now_ms = int(self.clock() * 1000)
         ended = frozenset().union(*(digest.ends for digest in digests.values()))
@@ -95,7 +106,7 @@ class TrashKeeper:
             digests = self._nodes.look()
             logger.info("%d records of the trash were marked, and are out of it", released)
             self._nodes.delete_empty_folders(MarkingBrokers(self.store).folders())
-        lease = self._renewed(now_ms) if is_done else self._lease.read()
+        lease = self._renewed(before, now_ms) if is_done else before
         return TrashState(
             records=sum(len(digest.briefs) for digest in digests.values()),
             size=sum(digest.size for digest in digests.values()),
@@ -113,7 +124,7 @@ class TrashKeeper:
         for path, digest in digests.items():
             before = self._due.get(path)
             if before is None or before.of is not digest or changed & digest.generations:
-                first_ms = min((due_ms(brief, self.rules, ended) for brief in digest.briefs), default=now_ms)
+                first_ms = min((due_ms(brief, self._held, ended) for brief in digest.briefs), default=now_ms)
                 before = _Due(digest, first_ms)
             due[path] = before
         self._due, self._ended = due, ended
@@ -132,7 +143,7 @@ class TrashKeeper:
             some[path] = [
                 record
                 for record in self._nodes.records(path)
-                if record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self.rules, ended) <= now_ms
+                if record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms
             ]
             if sum(len(record.ledger_ids) for of_node in some.values() for record in of_node) >= _MARKS_AT_ONCE:
                 done = self._send(some)
@@ -162,9 +173,18 @@ class TrashKeeper:
                 released += len(done)
         return released
 
-    def _renewed(self, now_ms: int) -> TrashLease | None:
+    def _is_brokers_topic(self) -> bool:
+        node = self.store.get(DELETION_TOPIC_NODE)
+        try:
+            return node is not None and TopicName.parse(decode_deletion_topic(node.value)) == TopicName.parse(
+                self.topic
+            )
+        except FormatError as error:
+            logger.warning("nothing leaves the trash now: %s", error)
+            return False
+
+    def _renewed(self, before: TrashLease | None, now_ms: int) -> TrashLease | None:
         """Renew the lease if the sweep keeps up, and return what holds now."""
-        before = self._lease.read()
         if not self.rules or not self.keeps_up():
             return before
         lease = TrashLease(now_ms + int(LEASE_S * 1000), self.renewed_by, self.max_bytes, tuple(self.rules))

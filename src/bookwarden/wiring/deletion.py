@@ -121,6 +121,7 @@ class TrashKeeperContext(Resources):
             self.keeper = TrashKeeper(
                 metadata.store,
                 Marker(sender, enabled=deletion.topic_two_phase_deletion_enabled),
+                deletion.topic,
                 settings.trash.keep_rules,
                 settings.trash.max_bytes,
                 f"{here['host']} as process {here['pid']}",

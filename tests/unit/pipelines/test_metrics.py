@@ -25,7 +25,7 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
 from bookwarden.pipelines.sweep import driver
 from bookwarden.trash.keeper import TrashKeeper
-from bookwarden.wire.broker_marks import OUTBOX_ROOT
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, OUTBOX_ROOT, encode_deletion_topic
 from bookwarden.wire.trash import TRASH_RECORDS, encode_records
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -178,7 +178,17 @@ def test_the_trash_is_shown_and_an_error_ends_no_sweep(monkeypatch: pytest.Monke
     store = MemoryStore(lambda: now)
     dropped = TrashRecord("t/n/persistent/a", int(now - 70) * 1000, 1, "sub", cursors=(1,))
     store.create(f"{TRASH_RECORDS}/b1:8080-00000001/0/0", encode_records([dropped]), make_parents=True)
-    keeper = TrashKeeper(store, Marker(RefusingSender()), (KeepRule("t/n", 3600),), 10, "me", clock=lambda: now)
+    topic = encode_deletion_topic("t/n/deletion", 0, "{}", "s", retry_topic="r", dlq_topic="d")
+    store.create(DELETION_TOPIC_NODE, topic, make_parents=True)
+    keeper = TrashKeeper(
+        store,
+        Marker(RefusingSender()),
+        "persistent://t/n/deletion",
+        (KeepRule("t/n", 3600),),
+        10,
+        "me",
+        clock=lambda: now,
+    )
     driver._keep_trash(keeper, metrics)
     names = ("records", "bytes", "oldest_seconds", "lease_seconds")
     assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 70, 900]

@@ -16,11 +16,12 @@ from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashReco
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.trash.keeper import LEASE_S, TrashKeeper
-from bookwarden.wire.broker_marks import MARKING_BROKERS
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, encode_deletion_topic
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, encode_records
 
 FOLDER = f"{TRASH_RECORDS}/b1:8080-0123abcd"
+TOPIC = "persistent://t/n/deletion"
 RULES = (KeepRule("t/*", 3600, 0),)
 
 
@@ -44,12 +45,14 @@ class World:
 
     def __init__(self, store: Any = None, rules: Sequence[KeepRule] = RULES, max_bytes: int = 10**9) -> None:
         self.memory = MemoryStore()
+        node = encode_deletion_topic(TOPIC, 0, "{}", "s", retry_topic="r", dlq_topic="d")
+        self.memory.create(DELETION_TOPIC_NODE, node, make_parents=True)
         self.store = store(self.memory) if store else self.memory
         self.topic = Topic()
         self.now_s = 10_000.0
         self.well = True
         self.keeper = TrashKeeper(
-            *(self.store, Marker(self.topic), rules, max_bytes, "me@here"),
+            *(self.store, Marker(self.topic), TOPIC, rules, max_bytes, "me@here"),
             keeps_up=lambda: self.well,
             clock=lambda: self.now_s,
         )
@@ -184,12 +187,44 @@ def test_the_lease_is_renewed_while_the_sweep_keeps_up_and_written_seldom() -> N
     assert lease.keep == world.keeper.rules
 
 
-def test_without_rules_no_lease_is_written_and_what_is_there_goes() -> None:
+def test_without_rules_no_lease_is_written_and_what_is_there_goes_by_those_that_were() -> None:
     world = World(rules=())
     world.put(0, deleted(9_999, 1))
     world.keeper.run()
     assert world.topic.ids == [1]
     assert world.lease() is None
+    world = World()
+    world.keeper.run()
+    lease = world.lease()
+    world.keeper.rules = ()
+    world.put(0, deleted(9_999, 1))
+    world.now_s = 13_000
+    assert world.keeper.run().released == 0
+    world.now_s = 13_599
+    assert world.keeper.run().released == 1
+    assert world.lease() == lease
+
+
+def test_a_shorter_time_holds_for_what_is_there() -> None:
+    world = World()
+    world.put(0, deleted(9_900, 1))
+    assert world.keeper.run().released == 0
+    world.keeper.rules = (KeepRule("t/*", 60),)
+    assert world.keeper.run().released == 1
+
+
+@pytest.mark.parametrize("value", [None, b"{}", b'{"format":1,"topic":"persistent://t/n/other"}'])
+def test_the_sweep_of_another_topic_than_the_brokers_leaves_the_trash_alone(value: bytes | None) -> None:
+    world = World()
+    node = world.memory.get(DELETION_TOPIC_NODE)
+    assert node is not None
+    if value is None:
+        world.memory.delete_many([(DELETION_TOPIC_NODE, node.version)])
+    else:
+        world.memory.put(DELETION_TOPIC_NODE, value, node.version)
+    world.put(0, trim(5_000, 1))
+    world.keeper.run()
+    assert (world.left(), world.lease()) == ([1], None)
 
 
 def test_beyond_the_size_the_oldest_goes_first() -> None:
