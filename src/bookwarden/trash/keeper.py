@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
 from typing import Final
 
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers
@@ -196,12 +198,18 @@ class TrashKeeper:
         return lease
 
 
+@lru_cache(maxsize=100_000)
+def _shared(generation: Generation) -> Generation:
+    """Return the one object for all records of a generation: there may be millions."""
+    return generation
+
+
 def _digest(records: Sequence[TrashRecord]) -> _Digest:
-    generations = {record.generation: record.generation for record in records}
     briefs = []
     for record in records:
         brief = brief_of(record, listed_bytes(record))
-        briefs.append(brief._replace(generation=generations[record.generation]) if brief.generation else brief)
+        generation = None if brief.generation is None else _shared(brief.generation)
+        briefs.append(brief._replace(namespace=intern(brief.namespace), generation=generation))
     return _Digest(
         tuple(briefs),
         sum(brief.size for brief in briefs),

@@ -38,13 +38,13 @@ class KeptNode:
 class DrainReport:
     """The result of a drain, or of a plan: what it would do."""
 
-    executed: bool
+    executed: bool  #: Not only planned.
     nodes: int = 0  #: Deleted, or to be deleted.
     gone: int = 0  #: Ledgers that BookKeeper does not have any more, so that they need no mark.
     marks: Counter[LedgerType] = field(default_factory=Counter)  #: Confirmed, or to be sent.
     #: Nodes whose drops went, or would go, into the trash: what brokers keep is not marked.
     trashed: int = 0
-    kept: list[KeptNode] = field(default_factory=list)
+    kept: list[KeptNode] = field(default_factory=list)  #: Still in the outbox.
 
 
 @dataclass(frozen=True, slots=True)
