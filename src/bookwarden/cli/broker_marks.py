@@ -312,25 +312,31 @@ def drain(invocation: Invocation, execute: bool) -> None:
 def _drained(report: DrainReport) -> Document:
     marks = {kind.value: number for kind, number in report.marks.items()}
     sent = ", ".join(f"{number:,} {kind}" for kind, number in marks.items()) or "none"
-    parts: list[Part] = [
-        Facts(
-            (
-                ("nodes forwarded" if report.executed else "nodes to forward", f"{report.nodes:,}"),
-                ("gone from BookKeeper", f"{report.gone:,}"),
-                ("marks sent" if report.executed else "marks to send", sent),
-            )
-        )
+    facts = [
+        ("nodes forwarded" if report.executed else "nodes to forward", f"{report.nodes:,}"),
+        ("gone from BookKeeper", f"{report.gone:,}"),
+        ("marks sent" if report.executed else "marks to send", sent),
     ]
+    if report.trashed:
+        facts.append(
+            ("nodes moved into the trash" if report.executed else "nodes for the trash", f"{report.trashed:,}")
+        )
+    parts: list[Part] = [Facts(tuple(facts))]
     if report.kept:
         columns = (Column("left in the outbox", whole=False), Column("why", whole=False))
         parts.append(Table(columns, tuple((kept.path, kept.reason) for kept in report.kept)))
     if not report.executed:
-        parts.append(Note("Nothing was changed; --execute does it." if report.nodes else "Nothing is to be done."))
+        parts.append(
+            Note(
+                "Nothing was changed; --execute does it." if report.nodes + report.trashed else "Nothing is to be done."
+            )
+        )
     data = {
         "executed": report.executed,
         "nodes": report.nodes,
         "gone": report.gone,
         "marks": marks,
+        "trashed": report.trashed,
         "kept": report.kept,
     }
     return Document(data, tuple(parts))

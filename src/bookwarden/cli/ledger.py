@@ -16,7 +16,8 @@ from bookwarden.cli.shell.invocation import Invocation, parse_ledger_id, pass_in
 from bookwarden.cli.shell.output import Column, Document, Facts, Part, Table, moment
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
-from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
+from bookwarden.deletion.explaining import Explanation, explain_ledger, find_everywhere, in_trash
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import is_unfinished
@@ -105,6 +106,7 @@ def explain(invocation: Invocation, ledger_id: int, everywhere: bool) -> None:
         # In another BookKeeper a ledger that is in use would seem to be gone.
         roots_proof_of(cluster).require_roots_of_bookkeeper()
         found = explain_ledger(ledger_id, verifier_of(cluster))
+        found = in_trash(found, TrashedLedgers(cluster.stores.values()).read())
         if everywhere:
             found = find_everywhere(found, cluster.references.pieces)
         past = _past_of(found.reading, cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,6 +91,16 @@ def explain_ledger(ledger_id: int, verifier: Verifier) -> Explanation:
     if decision.outcome is Outcome.DELETED and isinstance(references, LiveReferences) and not references.exists:
         reason = "the holder does not exist any more"
     return Explanation(reading, holder, references, decision.outcome, verdict, reason)
+
+
+def in_trash(explanation: Explanation, kept: Collection[int]) -> Explanation:
+    """Return it with a verdict that says so if brokers keep its ledger in the trash."""
+    if explanation.reading.ledger_id not in kept or isinstance(explanation.reading, AbsentLedger):
+        return explanation
+    verdict = (
+        f"it is kept in the trash (docs/trash.md), and its mark is sent later. By a mark now {explanation.verdict}"
+    )
+    return replace(explanation, verdict=verdict)
 
 
 def find_everywhere(explanation: Explanation, search: ReferencePieces) -> Explanation:

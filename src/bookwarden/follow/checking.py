@@ -7,7 +7,7 @@ here is reported, and left to the orphan scan.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Final
@@ -72,6 +72,8 @@ class DropCheck:
     later: LaterMarks | None = None  #: None in a dry run.
     #: Returns what of these brokers marked already, so that it is marked twice.
     doubles: Callable[[Sequence[PendingDeletion]], Collection[Request]] = lambda _: ()
+    #: Returns the ledgers that brokers keep in the trash.
+    in_trash: Callable[[], Collection[int]] = frozenset
 
     def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
         """Look at each and mark what is to be marked; the order is kept.
@@ -89,10 +91,10 @@ class DropCheck:
             batch.references = dict(
                 self.references.read([holder for holder in batch.holders.values() if holder is not None])
             )
-        looked = [
+        looked = self._without_trash(
             one.ending_as(DropOutcome.LEFT) if one.outcome is DropOutcome.WAITING and one.drop.key in given_up else one
             for one in (batch.judge(drop) for drop in drops)
-        ]
+        )
         if self.marks is None or not any(one.outcome is DropOutcome.MARKED for one in looked):
             return _sent(looked, None)
         if (why := self.why_not_kept()) is not None:
@@ -110,12 +112,25 @@ class DropCheck:
         """
         batch = _Batch(self._read_ledgers(drops), {})
         batch.holders = {drop.key: batch.holder_of(drop) for drop in drops}
-        looked = [batch.judge_early(drop) for drop in drops]
+        looked = self._without_trash(batch.judge_early(drop) for drop in drops)
         if self.later is None or not any(one.outcome is DropOutcome.HANDED_OVER for one in looked):
             return _sent(looked, None)
         if (why := self.later.why_not_kept()) is not None:
             raise NotFoundError(why)
         return _sent(looked, self.later.after(delay_s))
+
+    def _without_trash(self, looked: Iterable[Looked]) -> list[Looked]:
+        """Mark none of what brokers keep in the trash."""
+        found = list(looked)
+        if not any(one.outcome in _WITH_MARK and one.drop.copy is None for one in found):
+            return found
+        kept = self.in_trash()
+        return [
+            one.ending_as(DropOutcome.IN_TRASH, "it is in the trash, and is marked when its time there is over")
+            if one.outcome in _WITH_MARK and one.drop.copy is None and one.drop.ledger_id in kept
+            else one
+            for one in found
+        ]
 
     def _read_ledgers(self, drops: Sequence[Drop]) -> dict[Key, LedgerReading]:
         ids = [drop.ledger_id for drop in drops if drop.copy is None]

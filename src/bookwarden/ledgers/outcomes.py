@@ -37,6 +37,7 @@ class DropOutcome(enum.Enum):
     MARKED = "marked"
     WOULD_MARK = "would mark"  #: In a dry run.
     INSIDE_LIST = "inside the list"  #: A topic lists older ledgers, or none at all: no trim, but a bad write.
+    IN_TRASH = "in the trash"  #: Its marks are sent when its time there is over.
     LEFT = "left to the scan"  #: It cannot be marked from here.
     WAITING = "waiting"  #: It is looked at again.
     HANDED_OVER = "left to the sweep"  #: Too many are pending: it was marked before its time of grace was over.
@@ -44,7 +45,10 @@ class DropOutcome(enum.Enum):
     @property
     def is_there(self) -> bool:
         """Whether the ledger, or copy, is still there although nothing names it."""
-        return self not in (DropOutcome.GONE, DropOutcome.NAMED, DropOutcome.WAITING, DropOutcome.HANDED_OVER)
+        return self not in (
+            *(DropOutcome.GONE, DropOutcome.NAMED, DropOutcome.WAITING, DropOutcome.HANDED_OVER),
+            DropOutcome.IN_TRASH,
+        )
 
 
 @dataclass(frozen=True, slots=True)

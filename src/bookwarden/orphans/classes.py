@@ -12,6 +12,7 @@ class LedgerClass(enum.Enum):
     ORPHAN = "orphan"
     LEFT_BEHIND = "left behind"
     TOO_YOUNG = "too young"
+    IN_TRASH = "in the trash"
     UNKNOWN_REFERENCES = "references unknown"
     UNKNOWN_OWNER = "unknown application or component"
     UNPARSABLE = "unparsable"

@@ -42,6 +42,7 @@ _LEFT = {
     LedgerComponent.COMPACTED_LEDGER.name: Cause.REPLACED,
 }
 _TOO_YOUNG = Classified(LedgerClass.TOO_YOUNG)
+_IN_TRASH = Classified(LedgerClass.IN_TRASH)
 _OF_NO_AGE = Classified(LedgerClass.TOO_YOUNG, detail="neither its metadata nor its node tells when it was created")
 
 
@@ -60,6 +61,8 @@ class Knowledge:
     first_listed: Mapping[str, int] = field(default_factory=dict)
     #: Topics with ledgers inside their lists: badly written, or of another cluster with topics of these names.
     holey: Container[str] = frozenset()
+    #: Ledgers that brokers keep in the trash: the sweep deletes them when their time there is over.
+    trashed: Container[int] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed."""
@@ -130,7 +133,9 @@ def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowled
 
 
 def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified | None:
-    """Return the class of a ledger that is too young, or that may be another's or referenced; None for a candidate."""
+    """Return the class of one that is kept, too young, or maybe another's or referenced; None for a candidate."""
+    if row.ledger_id in knowledge.trashed:
+        return _IN_TRASH
     foreign = why_foreign(owner, knowledge)
     if foreign is not None:
         return Classified(LedgerClass.FOREIGN, detail=foreign)

@@ -185,6 +185,15 @@ class SweepMetrics(QueryMetrics):
                 ("oldest_seconds", "Age of the oldest node of that outbox; 0 if there is none."),
             )
         }
+        self._trash = {
+            name: Gauge(f"bookwarden_trash_{name}", text, registry=self.registry)
+            for name, text in (
+                ("records", "Records in the trash: deleted nodes, and ledgers that left a list together."),
+                ("bytes", "Bytes of the ledgers in the trash, as their topics counted them: one copy."),
+                ("oldest_seconds", "Age of the oldest record in the trash; 0 if there is none."),
+                ("lease_seconds", "For so long brokers keep what they drop, if this sweep does not renew that."),
+            )
+        }
         self._dlq_keeps_nothing = Gauge(
             "bookwarden_dlq_keeps_nothing",
             "1 while the DLQ lacks its topic or subscription, so that marks wait instead of being given up.",
@@ -260,6 +269,11 @@ class SweepMetrics(QueryMetrics):
         """Publish for how long the running batch has waited, by cause."""
         for cause, waited in seconds.items():
             self._waiting.labels(cause.value).set(waited)
+
+    def set_trash(self, records: int, size: int, oldest_s: float, lease_s: float) -> None:
+        """Publish what is in the trash, and how long brokers keep what they drop from now on."""
+        for name, value in zip(self._trash, (records, size, oldest_s, lease_s), strict=True):
+            self._trash[name].set(value)
 
     def set_outbox(self, nodes: int, size: int, oldest_s: float) -> None:
         """Publish what waits in the outbox of brokers that mark: nodes, bytes, and the age of the oldest."""

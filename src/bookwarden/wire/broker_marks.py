@@ -85,6 +85,14 @@ def encode_deletion_topic(
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def decode_deletion_topic(raw: bytes) -> str:
+    """Return the deletion topic that DELETION_TOPIC_NODE names; FormatError as for `decode_marks_enabled`."""
+    try:
+        return str(_fields(raw, DELETION_TOPIC_NODE)["topic"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{DELETION_TOPIC_NODE} is not as it must be: {type(error).__name__} {error}") from error
+
+
 def encode_marks_enabled(state: MarksEnabled) -> bytes:
     """Return the value of ENABLED_NODE."""
     fields = {"format": _FORMAT, "enabled": state.enabled, "by": state.by, "time": state.at_ms}

@@ -37,6 +37,8 @@ from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo, new_name
 from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
+from bookwarden.processes import described_here
+from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.bookkeeper import BookKeeper
 from bookwarden.wiring.cluster import Cluster
@@ -95,6 +97,20 @@ class BrokerMarks:
         """What forwards the outbox."""
         catalog = self._cluster.bookkeeper.deletion_catalog
         return OutboxDrain(self.brokers, self.outbox, catalog, marker_of(self._cluster))
+
+
+def trash_keeper_of(cluster: Cluster, keeps_up: Callable[[], bool]) -> TrashKeeper:
+    """Make the sweep's part in the trash; ``keeps_up`` is as for `TrashKeeper`."""
+    trash, here = cluster.settings.trash, described_here()
+    return TrashKeeper(
+        cluster.store,
+        marker_of(cluster),
+        cluster.settings.deletion.topic,
+        trash.keep_rules,
+        trash.max_bytes,
+        f"{here['host']} as process {here['pid']}",
+        keeps_up,
+    )
 
 
 class UndoOperation:

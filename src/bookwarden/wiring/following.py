@@ -8,6 +8,7 @@ from functools import partial
 from bookwarden.clusters.pulsar.messages.mark_sender import DelayedSender
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.follow.brokers import BrokersThatMark
 from bookwarden.follow.checking import DropCheck, LaterMarks
@@ -47,6 +48,7 @@ def dropped_ledgers_of(
         partial(topics.why_nothing_is_kept, deletion.topic, deletion.subscription),
         _later_marks_of(cluster, topics, on_report) if marks else None,
         brokers.doubles,
+        TrashedLedgers(cluster.stores.values()).read,
     )
     return DroppedLedgers(
         nodes,

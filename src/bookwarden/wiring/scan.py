@@ -10,6 +10,7 @@ from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
+from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.config import OrphanSettings, Settings
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.snapshot.store import fuzzy_in, latest_ms_in
@@ -68,6 +69,8 @@ class ScanSources(Resources):
             self.tenants = partial(tenants_in, roots.values())
             #: Lists the namespaces that have policies in any metadata root.
             self.namespaces = partial(namespaces_in, roots.values())
+            #: Returns the ledgers in the trash of brokers.
+            self.trashed = TrashedLedgers(roots.values()).read
             #: Returns those references whose places still name their ledgers; StoreError where a root does not answer.
             self.still_named = partial(still_named_in, roots, bookkeeper.last_entries)
             #: Returns those references of shadow topics whose sources have let go of the ledger.

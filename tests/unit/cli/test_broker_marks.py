@@ -238,7 +238,7 @@ def test_a_drain_plans_and_is_refused_while_a_broker_lives(url: str, store: Memo
     store.create(f"{OUTBOX_ROOT}/b1:8080-00000001/0/0", NODE, make_parents=True)
     plan = run(url, "drain", "-o", "json")
     # The ledger is in no BookKeeper.
-    expected = {"executed": False, "nodes": 1, "gone": 1, "marks": {}, "kept": []}
+    expected = {"executed": False, "nodes": 1, "gone": 1, "marks": {}, "trashed": 0, "kept": []}
     assert (plan.exit_code, json.loads(plan.stdout)) == (0, expected)
     assert store.get(f"{OUTBOX_ROOT}/b1:8080-00000001/0/0") is not None
     store.create(f"{OUTBOX_ROOT}/b1:8080-00000001/0/1", b'{"format":2}')

@@ -13,7 +13,7 @@ from bookwarden.cli.ledger import _describe, _Past
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.deletion.explaining import Explanation, explain_ledger
+from bookwarden.deletion.explaining import Explanation, explain_ledger, in_trash
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
@@ -159,3 +159,12 @@ def shown_in_two_clusters(ledger_id: int, *options: str) -> str:
     result = CliRunner().invoke(cli, [*urls, *options, "ledger", "show", str(ledger_id)], terminal_width=200)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_a_ledger_in_the_trash_is_said_to_be_there(store: MemoryStore, population: Population) -> None:
+    population.ledger(7, TOPIC)
+    found = explain(store, 7)
+    assert in_trash(found, {8}) == found
+    assert in_trash(found, {7}).verdict.startswith("it is kept in the trash")
+    gone = explain(store, 9)
+    assert in_trash(gone, {9}) == gone

@@ -22,9 +22,11 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT
+from bookwarden.wire.trash import TRASH_RECORDS, decode_records, encode_records
 
 FOLDER = f"{OUTBOX_ROOT}/b1.example:8080-0123abcd"
 OTHER = f"{OUTBOX_ROOT}/b2.example:8080-0123abce"
@@ -267,4 +269,50 @@ def test_killed_at_each_call_the_next_one_does_the_rest(before: bool, monkeypatc
         assert named | topic.has() == wanted
         report = drain(store, topic)
         assert (report.kept, topic.has(), store.children_of(OUTBOX_ROOT)) == ([], wanted, [])
+    assert kills > 25
+
+
+class TrashingStore(MortalStore):
+    """What is to be kept must be in the trash before it leaves the outbox."""
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        self._life.call(lambda: self._store.create(path, value, make_parents=make_parents))
+
+    def delete_many(self, expected: Sequence[tuple[str, int]], **options: Any) -> Any:
+        if any(path == f"{FOLDER}/0/9" for path, _ in expected):
+            assert trashed(self._store) == {8}
+        return self._life.call(lambda: self._store.delete_many(expected, **options))
+
+
+def trashed(store: Any) -> set[int]:
+    found = [
+        decode_records(each.node.value)
+        for folder in store.children_of(TRASH_RECORDS)
+        for nodes in Outbox(store, TRASH_RECORDS).read(folder)
+        for each in nodes
+    ]
+    return {one for records in found for record in records for one in record.ledger_ids}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_kept_goes_into_the_trash_and_is_not_marked(before: bool) -> None:
+    kept = encode_records([TrashRecord("t/n/persistent/a", 5, 1, data=(8,))])
+    kills = 0
+    while True:
+        store, topic = filled(MemoryStore()), Topic()
+        store.create(f"{FOLDER}/0/9", kept)
+        assert drain(store, topic, execute=False).trashed == 1
+        assert trashed(store) == set()
+        life = Life(kills, before=before)
+        try:
+            report = drain(TrashingStore(store, life, topic), topic)
+        except Killed:
+            kills += 1
+        else:
+            assert (report.trashed, report.kept) == (1, [])
+            break
+        assert drain(store, topic).kept == []
+        assert trashed(store) == {8}
+        assert (LedgerType.LEDGER, 8) not in topic.has()
+        assert store.children_of(OUTBOX_ROOT) == []
     assert kills > 25

@@ -67,6 +67,18 @@ def custom(**pairs: str) -> str:
     return describe_custom_metadata({name: value.encode() for name, value in pairs.items()})
 
 
+@pytest.mark.parametrize(
+    "holder", [ORDERS, ManagedLedgerHolder("t/gone/persistent/orders"), CursorHolder(TOPIC, "sub")]
+)
+def test_what_is_in_the_trash_is_no_orphan_and_not_foreign(holder: Holder) -> None:
+    trashed = knowledge(trashed=frozenset((4711,)), tenants=set(), first_listed={TOPIC: 9000})
+    assert classify(row(holder), trashed).ledger_class is LedgerClass.IN_TRASH
+    other = knowledge(trashed=frozenset((4712,)), first_listed={TOPIC: 9000})
+    assert classify(row(holder), other).ledger_class is LedgerClass.ORPHAN
+    gone = knowledge(trashed=frozenset((4711,)))
+    assert classify_left(row(ORDERS), {"managed ledger"}, gone).ledger_class is LedgerClass.REFERENCED
+
+
 def test_a_trial_ledger_is_told_and_left_to_the_precheck() -> None:
     left = row(None, custom=custom(**{OWNER_KEY: "5f2c9a41", TRIAL_KEY: "precheck"}))
     found = classify(left, knowledge())

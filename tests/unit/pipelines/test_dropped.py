@@ -256,7 +256,9 @@ class Ground:
             why_not_kept=lambda: self.why_not_kept,
             later=None if dry else LaterMarks(self._later, lambda: self.why_not_kept),
             doubles=(lambda _: ()) if brokers is None else brokers.doubles,
+            in_trash=lambda: self.in_trash,
         )
+        self.in_trash = frozenset[int]()
         self.late, self.delays = Sent(), list[float]()
         self.told: list[Looked] = []
         self.keeps = 0
@@ -350,6 +352,19 @@ def test_where_the_deletion_topic_would_keep_no_marks_none_is_sent_and_the_drop_
     ground.why_not_kept = None
     assert ground.settle(0) == {1: DropOutcome.MARKED}
     assert len(ground.sent.marks) == 1
+
+
+def test_what_is_in_the_trash_is_not_marked_and_looked_at_no_more() -> None:
+    ground = Ground()
+    ground.in_trash = frozenset((1,))
+    for ledger_id in (1, 2):
+        ground.ledgers.add(ledger_id, ORDERS)
+    ground.live.known[ORDERS] = LiveReferences(frozenset([3]), True)
+    ground.begin(now(topic(1, 2, 3)))
+    ground.take(now(topic(3)))
+    assert ground.settle() == {1: DropOutcome.IN_TRASH, 2: DropOutcome.MARKED}
+    assert [mark.ledger_id for mark in ground.sent.marks] == [2]
+    assert pending(ground.nodes) == []
 
 
 def test_nothing_is_looked_at_before_all_nodes_are_known() -> None:

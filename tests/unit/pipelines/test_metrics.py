@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,22 @@ from prometheus_client import CollectorRegistry
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.errors import PulsarError
 from bookwarden.follow.drops import DropCause
 from bookwarden.follow.following import Tally
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.ledgers.trash import KeepRule, TrashRecord
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
 from bookwarden.pipelines.sweep import driver
-from bookwarden.wire.broker_marks import OUTBOX_ROOT
+from bookwarden.trash.keeper import TrashKeeper
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, OUTBOX_ROOT, encode_deletion_topic
+from bookwarden.wire.trash import TRASH_RECORDS, encode_records
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -165,6 +170,38 @@ def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
     assert value(metrics.registry, "follow_doubles_total") == 3
     metrics.count(Tally(), 10, 3, 0.1)
     assert value(metrics.registry, "follow_lag_seconds") == 2.5
+
+
+def test_the_trash_is_shown_and_an_error_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, metrics = 1_700_000_000.0, SweepMetrics()
+    monkeypatch.setattr(driver.time, "time", lambda: now)
+    store = MemoryStore(lambda: now)
+    dropped = TrashRecord("t/n/persistent/a", int(now - 70) * 1000, 1, "sub", cursors=(1,))
+    store.create(f"{TRASH_RECORDS}/b1:8080-00000001/0/0", encode_records([dropped]), make_parents=True)
+    topic = encode_deletion_topic("t/n/deletion", 0, "{}", "s", retry_topic="r", dlq_topic="d")
+    store.create(DELETION_TOPIC_NODE, topic, make_parents=True)
+    keeper = TrashKeeper(
+        store,
+        Marker(RefusingSender()),
+        "persistent://t/n/deletion",
+        (KeepRule("t/n", 3600),),
+        10,
+        "me",
+        clock=lambda: now,
+    )
+    driver._keep_trash(keeper, metrics)
+    names = ("records", "bytes", "oldest_seconds", "lease_seconds")
+    assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 70, 900]
+    now += 3600
+    driver._keep_trash(keeper, metrics)
+    store.close()
+    driver._keep_trash(keeper, metrics)
+    assert value(metrics.registry, "trash_records") == 1
+
+
+class RefusingSender:
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        raise PulsarError("no broker")
 
 
 def test_the_outbox_of_brokers_that_mark_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ Formats: docs/broker-marks.md, decoded by `wire.broker_marks`. Every call may ra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -121,10 +122,11 @@ class OutboxNode(NamedTuple):
 
 
 class Outbox:
-    """The outbox of all brokers of one metadata store. Its nodes are made once, and never changed."""
+    """The outbox of all brokers of one metadata store, or another place with its folders and blocks."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, root: str = OUTBOX_ROOT) -> None:
         self._store = store
+        self._root = root
         #: By path: bytes, and when it was made.
         self._known: dict[str, tuple[int, int]] = {}
 
@@ -133,9 +135,9 @@ class Outbox:
         self._store.sync()
         known: dict[str, tuple[int, int]] = {}
         for folder in self.folders():
-            for paths in self._paths(folder):
+            for paths in self.paths(folder):
                 known |= {path: self._known[path] for path in paths if path in self._known}
-                for found in self._read([path for path in paths if path not in self._known]):
+                for found in self.nodes([path for path in paths if path not in self._known]):
                     known[found.path] = (len(found.node.value), found.node.created_ms)
         self._known = known
         oldest_ms = min((created for _, created in known.values()), default=None)
@@ -143,13 +145,20 @@ class Outbox:
 
     def folders(self) -> list[str]:
         """Return the names of the folders: one for each start of a broker."""
-        return self._store.children_of(OUTBOX_ROOT)
+        return self._store.children_of(self._root)
 
     def read(self, folder: str) -> Iterator[list[OutboxNode]]:
         """Yield the nodes of a folder, some at a time, never older than this call."""
         self._store.sync()
-        for paths in self._paths(folder):
-            yield self._read(paths)
+        for paths in self.paths(folder):
+            yield self.nodes(paths)
+
+    def copy_below(self, root: str, found: OutboxNode) -> None:
+        """Put a node below another root, in a folder of its own: that of its broker is the broker's to write."""
+        folder, block, name = found.path[len(self._root) + 1 :].split("/")
+        # One that is there is the copy of an earlier call: its value never changes before the node here is deleted.
+        with suppress(LostRaceError):
+            self._store.create(f"{root}/{folder}-drained/{block}/{name}", found.node.value, make_parents=True)
 
     def delete(self, nodes: Sequence[OutboxNode]) -> list[str]:
         """Delete nodes as they were read; return the paths of those that may still be there."""
@@ -159,7 +168,7 @@ class Outbox:
 
     def delete_if_empty(self, folder: str) -> bool:
         """Delete a folder in which no node is left; return whether it is gone. No broker may be using it."""
-        root = f"{OUTBOX_ROOT}/{folder}"
+        root = f"{self._root}/{folder}"
         for path in (*self._blocks(folder), root):
             node = self._store.get(path)
             if node is not None and self.delete([OutboxNode(path, node)]):
@@ -167,10 +176,11 @@ class Outbox:
         return True
 
     def _blocks(self, folder: str) -> list[str]:
-        root = f"{OUTBOX_ROOT}/{folder}"
+        root = f"{self._root}/{folder}"
         return [f"{root}/{block}" for block in sorted(self._store.children_of(root), key=_by_number)]
 
-    def _paths(self, folder: str) -> Iterator[list[str]]:
+    def paths(self, folder: str) -> Iterator[list[str]]:
+        """Yield the paths of the nodes of a folder, some at a time, by their numbers."""
         blocks = self._blocks(folder)
         for at in range(0, len(blocks), _BLOCKS_AT_ONCE):
             some = blocks[at : at + _BLOCKS_AT_ONCE]
@@ -179,7 +189,8 @@ class Outbox:
                 for start in range(0, len(paths), _NODES_AT_ONCE):
                     yield paths[start : start + _NODES_AT_ONCE]
 
-    def _read(self, paths: Sequence[str]) -> list[OutboxNode]:
+    def nodes(self, paths: Sequence[str]) -> list[OutboxNode]:
+        """Return the nodes of these paths; those that are not there are left out."""
         nodes = self._store.get_many(paths) if paths else []
         return [OutboxNode(path, node) for path, node in zip(paths, nodes, strict=True) if node is not None]
 

@@ -19,6 +19,7 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.broker_marks import decode_outbox_node
+from bookwarden.wire.trash import TRASH_RECORDS, decode_records
 
 logger = logging.getLogger(__name__)
 # A node of 64 KiB may have 20,000 ledgers; most have one.
@@ -37,11 +38,13 @@ class KeptNode:
 class DrainReport:
     """The result of a drain, or of a plan: what it would do."""
 
-    executed: bool
+    executed: bool  #: Not only planned.
     nodes: int = 0  #: Deleted, or to be deleted.
     gone: int = 0  #: Ledgers that BookKeeper does not have any more, so that they need no mark.
     marks: Counter[LedgerType] = field(default_factory=Counter)  #: Confirmed, or to be sent.
-    kept: list[KeptNode] = field(default_factory=list)
+    #: Nodes whose drops went, or would go, into the trash: what brokers keep is not marked.
+    trashed: int = 0
+    kept: list[KeptNode] = field(default_factory=list)  #: Still in the outbox.
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class OutboxDrain:
         for folder in self._outbox.folders():
             kept = len(report.kept)
             for nodes in self._outbox.read(folder):
+                nodes = self._without_trashed(nodes, report)
                 for contents in _groups(self._understood(folder, nodes, report)):
                     self._require_no_broker()
                     self._forward(contents, report)
@@ -89,6 +93,19 @@ class OutboxDrain:
                 f"{', '.join(live)} below /bookwarden/broker-marks/brokers: a broker that marks lives, and forwards "
                 "what is in the outbox; the node of a broker that was killed goes with its session"
             )
+
+    def _without_trashed(self, nodes: Sequence[OutboxNode], report: DrainReport) -> list[OutboxNode]:
+        """Move the nodes of which all is to be kept into the trash, as a broker does, and return the others."""
+        trashed = [found for found in nodes if _is_kept(found)]
+        if trashed and self._marker is not None:
+            self._require_no_broker()
+            for found in trashed:
+                self._outbox.copy_below(TRASH_RECORDS, found)
+            left = self._outbox.delete(trashed)
+            report.kept += [KeptNode(path, "it is in the trash, and may still be here") for path in left]
+            report.trashed -= len(left)
+        report.trashed += len(trashed)
+        return [found for found in nodes if found not in trashed]
 
     def _understood(self, folder: str, nodes: Sequence[OutboxNode], report: DrainReport) -> Iterator[_Content]:
         """Yield the nodes that can be read; one that cannot is kept."""
@@ -145,6 +162,14 @@ class OutboxDrain:
         report.nodes -= len(left)
         report.kept += [KeptNode(path, "its marks are confirmed, and it may still be there") for path in left]
         logger.info("%d nodes of the outbox were forwarded", len(done) - len(left))
+
+
+def _is_kept(found: OutboxNode) -> bool:
+    try:
+        decode_records(found.node.value)
+    except FormatError:
+        return False
+    return True
 
 
 def _is_of(mark: PendingDeletion, ledgers: frozenset[int]) -> bool:

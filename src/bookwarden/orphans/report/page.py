@@ -25,6 +25,7 @@ _MEANING: Final = {
     LedgerClass.ORPHAN: "nothing names it: a candidate of the plan",
     LedgerClass.LEFT_BEHIND: "by the metadata its broker deleted it, and it is still there: a candidate of the plan",
     LedgerClass.TOO_YOUNG: "nothing names it yet, and it may be one that is just being made",
+    LedgerClass.IN_TRASH: "brokers keep it for a time, and the sweep deletes it then",
     LedgerClass.UNKNOWN_REFERENCES: "what could name it could not be read, or lost other ledgers of its topic: kept",
     LedgerClass.UNKNOWN_OWNER: "its custom metadata names no application or component that is known: kept",
     LedgerClass.UNPARSABLE: "its metadata cannot be understood: kept",

@@ -157,6 +157,8 @@ class Planning:
             existing=join.existing(),
             doubts=tuple(self._doubts()),
             first_listed=join.first_listed(),
+            # After the references: what leaves these before is in the trash by now.
+            trashed=sources.trashed(),
         )
         return replace(known, alive=join.alive(known), holey=join.holey())
 

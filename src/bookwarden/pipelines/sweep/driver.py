@@ -48,7 +48,9 @@ from bookwarden.pipelines.sweep.query import LedgerDeletion
 from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
+from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import trash_keeper_of
 from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -135,7 +137,11 @@ def _run_sweep(
                     require_checkpoint,
                     partial(_look_at_dlq, cluster, metrics),
                 )
-                with looked_at_again(looks, supervisor.stop), _naming(sweep.checkpoint):
+                with (
+                    looked_at_again(looks, supervisor.stop),
+                    _trash_kept(cluster, metrics, lambda: not (supervisor.failing or doubts.is_waiting)),
+                    _naming(sweep.checkpoint),
+                ):
                     supervisor.run()
     finally:
         query.close()
@@ -232,6 +238,32 @@ def _show_outbox(outbox: Outbox, metrics: SweepMetrics) -> None:
         logger.warning("the outbox of brokers that mark cannot be seen: %s", error)
         return
     metrics.set_outbox(size.nodes, size.size, size.oldest_s(time.time()))
+
+
+@contextmanager
+def _trash_kept(cluster: Cluster, metrics: SweepMetrics, keeps_up: Callable[[], bool]) -> Iterator[None]:
+    """Expire the trash and renew its lease while the block runs, for which the sweep's lock is held."""
+    keeper = trash_keeper_of(cluster, keeps_up)
+
+    def keep(ended: threading.Event) -> None:
+        while True:
+            _keep_trash(keeper, metrics)
+            if ended.wait(_WATCH_SECONDS):
+                return
+
+    with in_background(keep, "trash", end_seconds=5):
+        yield
+
+
+def _keep_trash(keeper: TrashKeeper, metrics: SweepMetrics) -> None:
+    try:
+        state = keeper.run()
+    except (StoreError, PulsarError) as error:
+        logger.warning("nothing leaves the trash now, and its lease is not renewed: %s", error)
+        return
+    now_s = time.time()
+    lease_s = max(0.0, state.lease_until_ms / 1000 - now_s)
+    metrics.set_trash(state.records, state.size, state.oldest_s(now_s), lease_s)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ final class BrokerMarks {
     private final Outbox outbox;
     private final MarksEnabled enabled;
     private final HeldLedgers held;
+    private final TrashLease trash;
     /** Null in mode mark. */
     private final LeftToSweep left;
     /** Whose own ledgers are never left to the sweep: each mark would make more of them. */
@@ -65,6 +66,9 @@ final class BrokerMarks {
         enabled = new MarksEnabled(store, settings.limitMillis());
         held = new HeldLedgers(HELD, HELD_MILLIS, () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
         left = settings.twoPhase() == null ? null : new LeftToSweep(settings, store, enabled::get, held);
+        // Beyond a limit the broker deletes what it drops.
+        trash = new TrashLease(store, settings.limitMillis(),
+                path -> !brokerDeletes(path) && left.exceeded().isEmpty(), System::currentTimeMillis);
         if (left != null) {
             Removals.ask(left);
         }
@@ -74,10 +78,11 @@ final class BrokerMarks {
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
         MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, this::brokerDeletes,
-                id -> exists.apply(id), enabled::get, settings.rememberedBytes(), settings.limitMillis());
+                trash, id -> exists.apply(id), enabled::get, settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
         if (left != null) {
             readTopic();
+            trash.read();
             left.start(marking);
         }
         announce();
@@ -118,7 +123,8 @@ final class BrokerMarks {
     void start(LongFunction<CompletableFuture<Boolean>> asked, MarkSender markSender) {
         exists = asked;
         sender = markSender;
-        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, asked, sender::send);
+        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, asked, sender::send,
+                new Trash(store, outbox.folder().substring(Outbox.ROOT.length() + 1), settings.limitMillis()));
         schedule(forwarder::poll, settings.pollMillis());
         schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));
         if (left != null) {
@@ -157,6 +163,9 @@ final class BrokerMarks {
     private void look() throws InterruptedException {
         if (enabled.read()) {
             counts = null;
+        }
+        if (left != null) {
+            trash.read();
         }
         if (!enabled.get()) {
             // What is dropped now is in no outbox.

@@ -4,6 +4,8 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import bookwarden.broker.Answers;
 import bookwarden.broker.EphemeralNode;
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -32,7 +34,8 @@ import org.slf4j.LoggerFactory;
  * Empties the outbox. Of the ledgers that the broker deletes by itself most are gone within seconds: what BookKeeper
  * has no more is taken out, what it still has after the last of the broker's tries is sent to the deletion topic.
  * Offloaded copies, whose deletion the broker does not try again, are sent before, and what is left to the sweep at
- * once. A node is deleted when nothing of it is left.
+ * once. What is to be kept goes into the trash, and is sent by the sweep when its time has come. A node is deleted when
+ * nothing of it is left.
  *
  * <p>Everything can be done twice: a mark that is sent again is found done by the sweep. For one thread.
  */
@@ -52,6 +55,7 @@ final class Forwarder {
     private final Predicate<NodePath> brokerDeletes;
     private final LongFunction<CompletableFuture<Boolean>> exists;
     private final Sender sender;
+    private final Trash trash;
     private final String name;
     /** By folder: when it was first found without a live node, by the monotonic clock. */
     private final Map<String, Long> orphaned = new HashMap<>();
@@ -74,6 +78,8 @@ final class Forwarder {
         private long due;
         private long created = System.currentTimeMillis();
         private List<Drop> rest;
+        /** Drops that the trash keeps, of a node that has only such; else null. */
+        private List<JsonNode> kept;
         private boolean copiesSent;
         private volatile boolean done;
 
@@ -87,7 +93,8 @@ final class Forwarder {
         private void read(GetResult found) {
             created = found.getStat().getCreationTimestamp();
             try {
-                rest = OutboxFormat.decode(found.getValue());
+                kept = OutboxFormat.kept(found.getValue());
+                rest = kept == null ? OutboxFormat.decode(found.getValue()) : List.of();
             } catch (IOException e) {
                 LOG.error("{} is kept, and its marks are not sent: {}", path, e.getMessage());
                 due = Long.MAX_VALUE;
@@ -109,15 +116,17 @@ final class Forwarder {
     /**
      * @param brokerDeletes whether the broker deletes by itself what a node drops; all else is sent at once
      * @param exists asks whether BookKeeper has a ledger; without an answer it may have it
+     * @param trash takes the drops that are kept
      */
     Forwarder(MarkSettings settings, MetadataStoreExtended store, Outbox outbox, Predicate<NodePath> brokerDeletes,
-              LongFunction<CompletableFuture<Boolean>> exists, Sender sender) {
+              LongFunction<CompletableFuture<Boolean>> exists, Sender sender, Trash trash) {
         this.settings = settings;
         this.store = store;
         this.outbox = outbox;
         this.brokerDeletes = brokerDeletes;
         this.exists = exists;
         this.sender = sender;
+        this.trash = trash;
         this.name = outbox.folder().substring(Outbox.ROOT.length() + 1);
     }
 
@@ -191,7 +200,8 @@ final class Forwarder {
     /** Do what can be done now for some nodes; those of which nothing is left are done, and deleted. */
     private void forward(List<Node> batch) throws ExecutionException, InterruptedException {
         read(batch.stream().filter(each -> each.rest == null).toList());
-        List<Node> ready = batch.stream().filter(each -> !each.done && each.rest != null
+        keep(batch.stream().filter(each -> !each.done && each.kept != null).toList());
+        List<Node> ready = batch.stream().filter(each -> !each.done && each.rest != null && each.kept == null
                 && each.isOlderThan(each.rest.stream().allMatch(drop -> brokerDeletes.test(drop.path()))
                         ? settings.checkAfterMillis() : 0)).toList();
         removeGone(ready);
@@ -229,6 +239,19 @@ final class Forwarder {
             }
         }
         get(CompletableFuture.allOf(deletes.toArray(CompletableFuture<?>[]::new)));
+    }
+
+    /** Have the trash take the drops of nodes, and delete these; where it does not, they wait, and hold up no other. */
+    private void keep(List<Node> batch) throws ExecutionException, InterruptedException {
+        try {
+            trash.add(batch.stream().flatMap(each -> each.kept.stream()).toList());
+        } catch (ExecutionException | JsonProcessingException e) {
+            error = "the trash: " + Answers.cause(e);
+            batch.forEach(each -> each.due = now() + RESEND_MILLIS);
+            return;
+        }
+        get(CompletableFuture.allOf(batch.stream().map(each -> delete(each.path).thenRun(() -> each.done = true))
+                .toArray(CompletableFuture<?>[]::new)));
     }
 
     /** Read nodes; one that is not there any more is done. */

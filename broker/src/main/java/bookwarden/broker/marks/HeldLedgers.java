@@ -1,8 +1,8 @@
 package bookwarden.broker.marks;
 
 import java.util.Arrays;
-import java.util.HashSet;
-import java.util.Set;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.function.LongSupplier;
 
 /**
@@ -18,9 +18,12 @@ final class HeldLedgers {
     private final int most;
     private final long millis;
     private final LongSupplier clock;
-    private Set<Long> newer = new HashSet<>();
-    private Set<Long> older = new HashSet<>();
+    private Map<Long, State> newer = new HashMap<>();
+    private Map<Long, State> older = new HashMap<>();
     private long began;
+
+    /** What is in the outbox for a ledger. */
+    enum State { NOTHING, MARK, RECORD }
 
     /**
      * @param most so many are remembered, those that came last
@@ -34,17 +37,21 @@ final class HeldLedgers {
         began = clock.getAsLong();
     }
 
-    /** Hold ledgers that are in the outbox. */
-    synchronized void add(long[] ledgers) {
+    /** Hold ledgers that are in the outbox, by their marks, or by their records of the trash. */
+    synchronized void add(long[] ledgers, State state) {
         for (long ledger : ledgers) {
             age();
-            newer.add(ledger);
+            newer.put(ledger, state);
         }
     }
 
     synchronized boolean has(long ledger) {
+        return state(ledger) != State.NOTHING;
+    }
+
+    synchronized State state(long ledger) {
         age();
-        return newer.contains(ledger) || older.contains(ledger);
+        return newer.getOrDefault(ledger, older.getOrDefault(ledger, State.NOTHING));
     }
 
     /** Forget ledgers: their drop did not come to pass, or is not in the outbox. */
@@ -57,15 +64,15 @@ final class HeldLedgers {
 
     /** Forget all: something was dropped, and what it was is not known. */
     synchronized void clear() {
-        newer = new HashSet<>();
-        older = new HashSet<>();
+        newer = new HashMap<>();
+        older = new HashMap<>();
     }
 
     private void age() {
         long now = clock.getAsLong();
         if (newer.size() >= most / 2 || now - began >= millis) {
-            older = now - began >= 2 * millis ? new HashSet<>() : newer;
-            newer = new HashSet<>();
+            older = now - began >= 2 * millis ? new HashMap<>() : newer;
+            newer = new HashMap<>();
             began = now;
         }
     }

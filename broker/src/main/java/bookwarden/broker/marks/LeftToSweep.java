@@ -2,6 +2,7 @@ package bookwarden.broker.marks;
 
 import bookwarden.broker.Answers;
 import bookwarden.broker.Removals;
+import bookwarden.broker.marks.HeldLedgers.State;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -30,6 +31,8 @@ final class LeftToSweep implements Removals.Rule {
     private static final String FOLDER = "/bookwarden/broker-marks/left-to-sweep";
     private static final String MANAGED_LEDGER = "managed-ledger";
     private static final String BUCKET = "delayed-index-bucket";
+    private static final String SCHEMA = "schema";
+    private static final String COMPACTED = "compacted-ledger";
 
     private final MetadataStoreExtended store;
     private final String path;
@@ -80,18 +83,18 @@ final class LeftToSweep implements Removals.Rule {
     @Override
     public CompletableFuture<Boolean> isLeft(long ledger, LedgerManager ledgers) {
         MarkingStore now = marking;
-        if (now == null || !enabled.getAsBoolean() || !exceeded.isEmpty()) {
+        // What is kept in the trash does not count for the limits, and its record must not lose its ledgers to them.
+        State known = held.state(ledger);
+        if (now == null || !enabled.getAsBoolean() || !exceeded.isEmpty() && known != State.RECORD) {
             return CompletableFuture.completedFuture(false);
         }
         try {
             return ledgers.readLedgerMetadata(ledger).thenCompose(found -> {
                 LedgerMetadata metadata = found.getValue();
-                return (held.has(ledger) ? CompletableFuture.completedFuture(true) : markNamed(now, ledger, metadata))
-                        .thenApply(left -> {
-                            if (left) {
-                                count(ledger, metadata);
-                            }
-                            return left;
+                return (known != State.NOTHING ? CompletableFuture.completedFuture(known)
+                        : markNamed(now, ledger, metadata)).thenApply(state -> {
+                            count(ledger, metadata, state);
+                            return state != State.NOTHING;
                         });
             }).exceptionally(error -> {
                 LOG.debug("ledger {} is removed by the broker", ledger, error);
@@ -104,7 +107,7 @@ final class LeftToSweep implements Removals.Rule {
     }
 
     /** Mark a ledger which its topic, or its cursor, still names: some nodes are changed after their ledgers. */
-    private static CompletableFuture<Boolean> markNamed(MarkingStore marking, long ledger, LedgerMetadata metadata) {
+    private static CompletableFuture<State> markNamed(MarkingStore marking, long ledger, LedgerMetadata metadata) {
         Map<String, byte[]> custom = metadata.getCustomMetadata();
         NodePath node = null;
         Kind kind = Kind.DATA;
@@ -117,15 +120,26 @@ final class LeftToSweep implements Removals.Rule {
             kind = Kind.BUCKET;
             node = NodePath.of(TopicName.get(text(custom, "pulsar/delayedIndexTopic")).getPersistenceNamingEncoding(),
                     Codec.encode(text(custom, "pulsar/delayedIndexCursor")));
+        } else if (SCHEMA.equals(text(custom, "component"))) {
+            return marking.keepSchema(text(custom, "pulsar/schemaId"), ledger);
+        } else if (COMPACTED.equals(text(custom, "component"))) {
+            return marking.keepCompacted(NodePath.of(
+                    TopicName.get(text(custom, "pulsar/compactedTopic")).getPersistenceNamingEncoding(), null), ledger);
         }
-        return node == null ? CompletableFuture.completedFuture(false) : marking.markNamed(node, kind, ledger);
+        return node == null ? CompletableFuture.completedFuture(State.NOTHING) : marking.markNamed(node, kind, ledger);
     }
 
     private static String text(Map<String, byte[]> custom, String key) {
         return new String(custom.getOrDefault(key, new byte[] {}), StandardCharsets.UTF_8);
     }
 
-    private void count(long ledger, LedgerMetadata metadata) {
+    private void count(long ledger, LedgerMetadata metadata, State state) {
+        if (state == State.RECORD) {
+            MarkMetrics.KEPT.inc();
+        }
+        if (state != State.MARK) {
+            return;
+        }
         MarkMetrics.LEFT.inc();
         // The length of one that is open is not known.
         progress.add(ledger, metadata.isClosed() ? metadata.getLength() * metadata.getWriteQuorumSize() : 0);

@@ -31,6 +31,8 @@ final class MarkMetrics {
             "Age of the oldest node of the outbox that this broker forwards; 0 if there is none.").register();
     static final Counter LEFT = Counter.build("bookwarden_ledgers_left_to_sweep_total",
             "Ledgers that the broker did not delete, since the sweep does (mode two-phase).").register();
+    static final Counter KEPT = Counter.build("bookwarden_ledgers_kept_in_trash_total",
+            "Ledgers that the broker did not delete, since the trash keeps them (mode two-phase).").register();
     static final Gauge LEFT_LEDGERS = Gauge.build("bookwarden_left_to_sweep_ledgers",
             "Ledgers left to the sweep that it has not deleted yet, about.").register();
     static final Gauge LEFT_BYTES = Gauge.build("bookwarden_left_to_sweep_bytes",

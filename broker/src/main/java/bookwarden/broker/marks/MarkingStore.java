@@ -1,6 +1,7 @@
 package bookwarden.broker.marks;
 
 import bookwarden.broker.Answers;
+import bookwarden.broker.marks.HeldLedgers.State;
 import com.github.benmanes.caffeine.cache.Cache;
 import com.github.benmanes.caffeine.cache.Caffeine;
 import java.lang.reflect.InvocationHandler;
@@ -12,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.SortedMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
@@ -22,6 +24,7 @@ import java.util.function.Function;
 import java.util.function.LongFunction;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
+import java.util.stream.LongStream;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.Stat;
@@ -46,6 +49,7 @@ final class MarkingStore implements InvocationHandler {
     private final Outbox outbox;
     private final HeldLedgers held;
     private final Predicate<NodePath> brokerDeletes;
+    private final TrashLease trash;
     private final LongFunction<CompletableFuture<Boolean>> exists;
     private final BooleanSupplier enabled;
     private final long limitMillis;
@@ -56,11 +60,12 @@ final class MarkingStore implements InvocationHandler {
     /**
      * @param held learns what is in the outbox before the write goes on, and is not deleted by the broker
      * @param brokerDeletes whether the broker deletes by itself what a node drops
+     * @param trash says of which nodes former values are kept
      * @param exists asks whether BookKeeper has a ledger; without an answer it may have it
      * @param enabled whether to mark; else each write is passed on as it is, after the earlier ones of its path
      */
     MarkingStore(MetadataStoreExtended store, NodeValues values, Outbox outbox, HeldLedgers held,
-                 Predicate<NodePath> brokerDeletes, LongFunction<CompletableFuture<Boolean>> exists,
+                 Predicate<NodePath> brokerDeletes, TrashLease trash, LongFunction<CompletableFuture<Boolean>> exists,
                  BooleanSupplier enabled, long rememberedBytes, long limitMillis) {
         this.limitMillis = limitMillis;
         this.enabled = enabled;
@@ -69,6 +74,7 @@ final class MarkingStore implements InvocationHandler {
         this.outbox = outbox;
         this.held = held;
         this.brokerDeletes = brokerDeletes;
+        this.trash = trash;
         this.exists = exists;
         known = Caffeine.newBuilder().maximumWeight(rememberedBytes)
                 .<String, Known>weigher((path, each) -> path.length() + each.value.length + 100).build();
@@ -82,40 +88,89 @@ final class MarkingStore implements InvocationHandler {
 
     /**
      * Mark a ledger that the broker removes while its node still names it, as it does when it deletes a topic: the node
-     * goes afterwards. Return whether it is in the outbox; false where the node does not name it, and where the broker
+     * goes afterwards. Return what is in the outbox; nothing where the node does not name it, and where the broker
      * deletes.
      */
-    CompletableFuture<Boolean> markNamed(NodePath node, Kind kind, long ledger) {
+    CompletableFuture<State> markNamed(NodePath node, Kind kind, long ledger) {
         if (brokerDeletes.test(node)) {
-            return CompletableFuture.completedFuture(false);
+            return CompletableFuture.completedFuture(State.NOTHING);
         }
+        boolean keeps = kind == Kind.DATA ? trash.keepsTrimmed(node) : trash.keepsDeleted(node);
         Known remembered = known.getIfPresent(node.path());
-        CompletableFuture<Known> value = remembered != null ? CompletableFuture.completedFuture(remembered)
+        CompletableFuture<Known> value = remembered != null && (!keeps || remembered.created > 0)
+                ? CompletableFuture.completedFuture(remembered)
                 : read(node.path()).thenApply(found -> {
-                    found.ifPresent(each -> remember(node.path(), each));
-                    return found.isEmpty() ? new Known(0, new byte[] {}) : known.getIfPresent(node.path());
+                    Known now = found.map(Known::new).orElseGet(() -> new Known(new byte[] {}));
+                    found.ifPresent(each -> known.put(node.path(), now));
+                    return now;
                 });
         return value.thenCompose(now -> {
             try {
-                if (now == null || Arrays.binarySearch(kind.ids(now.ledgers(values, node)), ledger) < 0) {
-                    return CompletableFuture.completedFuture(false);
+                if (Arrays.binarySearch(kind.ids(now.ledgers(values, node)), ledger) < 0) {
+                    return CompletableFuture.completedFuture(State.NOTHING);
                 }
+                Former former = !keeps ? null : Former.ofEntries(now.created,
+                        kind == Kind.DATA ? values.entries(now.value, id -> id == ledger) : Map.of());
+                return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger), former)).thenApply(
+                        durable -> !durable ? State.NOTHING : former == null ? State.MARK : State.RECORD);
             } catch (ReflectiveOperationException e) {
                 throw new CompletionException(e);
             }
-            return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger)));
         });
+    }
+
+    /** Have the trash keep a schema's ledger that is removed, with the schema's node, which goes afterwards. */
+    CompletableFuture<State> keepSchema(String schema, long ledger) {
+        NodePath topic = NodePath.of(schema.substring(0, schema.lastIndexOf('/')) + "/persistent"
+                + schema.substring(schema.lastIndexOf('/')), null);
+        if (topic == null || !trash.keepsDeleted(topic)) {
+            return CompletableFuture.completedFuture(State.NOTHING);
+        }
+        return read("/schemas/" + schema).thenCompose(found -> found.isEmpty()
+                || !NodeValues.isNamedBySchema(found.get().getValue(), ledger)
+                ? CompletableFuture.completedFuture(State.NOTHING)
+                : keep(topic, Former.ofSchema(schema, Former.Node.of(found.get()), ledger)));
+    }
+
+    /**
+     * Have the trash keep a compacted ledger that is removed: its topic may be about to be deleted, and not only
+     * compacted again.
+     */
+    CompletableFuture<State> keepCompacted(NodePath topic, long ledger) {
+        if (topic == null || !trash.keepsDeleted(topic)) {
+            return CompletableFuture.completedFuture(State.NOTHING);
+        }
+        return read(topic.path()).thenCompose(found -> found.isEmpty()
+                ? CompletableFuture.completedFuture(State.NOTHING)
+                : keep(topic, Former.ofCompacted(found.get().getStat().getCreationTimestamp(), ledger)));
+    }
+
+    private CompletableFuture<State> keep(NodePath topic, Former former) {
+        return outbox.add(new Drop(topic, System.currentTimeMillis(), NamedLedgers.NONE, former))
+                .thenApply(durable -> durable ? State.RECORD : State.NOTHING);
     }
 
     /** The value of a node, of which most are never needed: it is parsed when it is. */
     private static final class Known {
         private final long version;
         private final byte[] value;
+        /** When the node was made; 0 where that is not known. */
+        private final long created;
         private NamedLedgers ledgers;
 
-        private Known(long version, byte[] value) {
+        private Known(long version, byte[] value, long created) {
             this.version = version;
             this.value = value;
+            this.created = created;
+        }
+
+        private Known(GetResult found) {
+            this(found.getStat().getVersion(), found.getValue(), found.getStat().getCreationTimestamp());
+        }
+
+        /** A value that is to be written. */
+        private Known(byte[] value) {
+            this(0, value, 0);
         }
 
         private synchronized NamedLedgers ledgers(NodeValues values, NodePath path)
@@ -181,7 +236,7 @@ final class MarkingStore implements InvocationHandler {
     private CompletableFuture<Stat> put(NodePath node, String path, byte[] value, Optional<Long> expected,
                                         Supplier<CompletableFuture<Stat>> write) {
         return inOrder(node, path, write, left -> {
-            Known next = new Known(0, value);
+            Known next = new Known(value);
             CompletableFuture<long[]> marked = markPut(node, path, next, expected);
             Function<long[], CompletableFuture<Stat>> go = dropped -> {
                 CompletableFuture<Stat> written = write.get();
@@ -211,7 +266,7 @@ final class MarkingStore implements InvocationHandler {
                 return mark(node, before, next);
             }
             return safely(node, read(path).thenCompose(found -> found.isEmpty() ? DONE
-                    : mark(node, new Known(0, found.get().getValue()), next)));
+                    : mark(node, new Known(found.get()), next)));
         } catch (Throwable e) {
             countUnmarked("error", node, e);
             return DONE;
@@ -220,7 +275,24 @@ final class MarkingStore implements InvocationHandler {
 
     private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
-            return mark(node, before.ledgers(values, node).without(next.ledgers(values, node)));
+            NamedLedgers named = next.ledgers(values, node);
+            NamedLedgers dropped = before.ledgers(values, node).without(named);
+            if (dropped.data().length == 0 || !trash.keepsTrimmed(node)) {
+                return mark(node, dropped);
+            }
+            // What stays in the list was removed from BookKeeper only, since it has a copy.
+            SortedMap<Long, byte[]> entries = values.entries(before.value,
+                    id -> Arrays.binarySearch(dropped.data(), id) >= 0 && Arrays.binarySearch(named.data(), id) < 0);
+            if (entries.isEmpty()) {
+                return mark(node, dropped);
+            }
+            CompletableFuture<Long> created = before.created > 0 ? CompletableFuture.completedFuture(before.created)
+                    : read(node.path()).thenApply(found -> found.orElseThrow().getStat().getCreationTimestamp());
+            NamedLedgers kept = NamedLedgers.ofTopic(entries.keySet().stream().mapToLong(Long::longValue).toArray(),
+                    NOTHING, List.of());
+            return created.handle((at, error) -> error != null ? mark(node, dropped)
+                    : mark(node, kept, Former.ofEntries(at, entries), dropped.withoutInBookKeeper(entries.keySet())))
+                    .thenCompose(marked -> marked);
         } catch (Throwable e) {
             countUnmarked("error", node, e);
             return DONE;
@@ -228,13 +300,20 @@ final class MarkingStore implements InvocationHandler {
     }
 
     private CompletableFuture<long[]> mark(NodePath node, NamedLedgers dropped) {
-        if (dropped.isEmpty()) {
-            return DONE;
-        }
+        return dropped.isEmpty() ? DONE : add(node, dropped, null);
+    }
+
+    /** Have the trash keep some of what a node drops, and mark the rest. */
+    private CompletableFuture<long[]> mark(NodePath node, NamedLedgers kept, Former former, NamedLedgers rest) {
+        return add(node, kept, former).thenCombine(mark(node, rest), (first, second) ->
+                LongStream.concat(Arrays.stream(first), Arrays.stream(second)).toArray());
+    }
+
+    private CompletableFuture<long[]> add(NodePath node, NamedLedgers dropped, Former former) {
         long[] ledgers = dropped.inBookKeeper().toArray();
-        return outbox.add(new Drop(node, System.currentTimeMillis(), dropped)).thenApply(durable -> {
+        return outbox.add(new Drop(node, System.currentTimeMillis(), dropped, former)).thenApply(durable -> {
             if (durable && !brokerDeletes.test(node)) {
-                held.add(ledgers);
+                held.add(ledgers, former == null ? State.MARK : State.RECORD);
             } else {
                 held.release(ledgers);
             }
@@ -245,13 +324,15 @@ final class MarkingStore implements InvocationHandler {
     /**
      * Mark what a node names that is to be deleted. The broker deletes the last ledgers of a topic before its node:
      * what BookKeeper has no more needs no mark.
+     *
+     * @param former what the trash keeps of it; null: nothing
      */
-    private CompletableFuture<long[]> markDelete(NodePath node, Known before) {
+    private CompletableFuture<long[]> markDelete(NodePath node, Known before, Former former) {
         try {
             NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE);
             long[] ids = dropped.inBookKeeper().toArray();
             if (ids.length == 0 || ids.length > ASKED) {
-                return mark(node, dropped);
+                return markDeleted(node, dropped, former);
             }
             Set<Long> gone = ConcurrentHashMap.newKeySet();
             CompletableFuture<?>[] answers = Arrays.stream(ids).mapToObj(id -> exists.apply(id).thenAccept(present -> {
@@ -260,12 +341,17 @@ final class MarkingStore implements InvocationHandler {
                 }
             })).toArray(CompletableFuture<?>[]::new);
             return Answers.within(limitMillis, CompletableFuture.allOf(answers))
-                    .handle((x, error) -> mark(node, dropped.withoutInBookKeeper(Set.copyOf(gone))))
+                    .handle((x, error) -> markDeleted(node, dropped.withoutInBookKeeper(Set.copyOf(gone)), former))
                     .thenCompose(marked -> marked);
         } catch (Throwable e) {
             countUnmarked("error", node, e);
             return DONE;
         }
+    }
+
+    private CompletableFuture<long[]> markDeleted(NodePath node, NamedLedgers dropped, Former former) {
+        return former == null ? mark(node, dropped)
+                : mark(node, dropped.withoutCopies(), former, dropped.onlyCopies());
     }
 
     private CompletableFuture<long[]> safely(NodePath node, CompletableFuture<long[]> marked) {
@@ -303,24 +389,28 @@ final class MarkingStore implements InvocationHandler {
     private CompletableFuture<Void> delete(NodePath node, String path, Optional<Long> expected,
                                            Function<Optional<Long>, CompletableFuture<Void>> write,
                                            List<long[]> dropped, int attempt) {
+        boolean keeps = trash.keepsDeleted(node);
         // Each open of a topic, and each delete of one that is not open, has read its nodes before.
-        Known remembered = attempt == 1 && expected.isEmpty() ? known.getIfPresent(path) : null;
-        CompletableFuture<Optional<Known>> value = remembered != null
-                ? CompletableFuture.completedFuture(Optional.of(remembered))
-                : read(path).thenApply(found -> found.map(
-                        each -> new Known(each.getStat().getVersion(), each.getValue()))).exceptionally(error -> {
-                            countUnmarked("read", node, error);
-                            return Optional.empty();
-                        });
-        CompletableFuture<Optional<Long>> version = value.thenCompose(found -> {
-            if (found.isEmpty()) {
-                return CompletableFuture.completedFuture(expected);
-            }
-            return markDelete(node, found.get()).thenApply(ledgers -> {
-                dropped.add(ledgers);
-                return expected.isPresent() || attempt > DELETE_TRIES ? expected : Optional.of(found.get().version);
-            });
-        });
+        Known remembered = attempt == 1 && expected.isEmpty() && !keeps ? known.getIfPresent(path) : null;
+        CompletableFuture<Optional<Long>> version = remembered != null
+                ? markDelete(node, remembered, null).thenApply(ledgers -> {
+                    dropped.add(ledgers);
+                    return Optional.of(remembered.version);
+                })
+                : read(path).exceptionally(error -> {
+                    countUnmarked("read", node, error);
+                    return Optional.empty();
+                }).thenCompose(found -> {
+                    if (found.isEmpty()) {
+                        return CompletableFuture.completedFuture(expected);
+                    }
+                    Known now = new Known(found.get());
+                    Former former = keeps ? Former.ofNode(Former.Node.of(found.get())) : null;
+                    return markDelete(node, now, former).thenApply(ledgers -> {
+                        dropped.add(ledgers);
+                        return expected.isPresent() || attempt > DELETE_TRIES ? expected : Optional.of(now.version);
+                    });
+                });
         return version.thenCompose(write).handle((x, error) -> {
             boolean again = Answers.cause(error) instanceof MetadataStoreException.BadVersionException
                     && expected.isEmpty() && attempt <= DELETE_TRIES;
@@ -335,7 +425,7 @@ final class MarkingStore implements InvocationHandler {
     }
 
     private void remember(String path, GetResult found) {
-        known.put(path, new Known(found.getStat().getVersion(), found.getValue()));
+        known.put(path, new Known(found));
     }
 
     /** Remember what was written; of a failed write nothing, since another version is the one that is there then. */
@@ -343,7 +433,7 @@ final class MarkingStore implements InvocationHandler {
         if (stat == null) {
             return;
         }
-        Known now = new Known(stat.getVersion(), written.value);
+        Known now = new Known(stat.getVersion(), written.value, stat.getCreationTimestamp());
         synchronized (written) {
             now.ledgers = written.ledgers;
         }

@@ -77,6 +77,14 @@ record NamedLedgers(long[] data, long[] removed, List<Copy> copies, long[] curso
                 those(cursors, id -> !gone.contains(id)), those(buckets, id -> !gone.contains(id)));
     }
 
+    NamedLedgers withoutCopies() {
+        return new NamedLedgers(data, removed, List.of(), cursors, buckets);
+    }
+
+    NamedLedgers onlyCopies() {
+        return new NamedLedgers(NO_IDS, NO_IDS, copies, NO_IDS, NO_IDS);
+    }
+
     /** Return whether nothing of it is in BookKeeper. */
     boolean isInObjectStoresOnly() {
         return data.length + cursors.length + buckets.length == 0;

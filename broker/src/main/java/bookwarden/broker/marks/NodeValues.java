@@ -7,8 +7,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.SortedMap;
 import java.util.TreeMap;
 import java.util.UUID;
+import java.util.function.LongPredicate;
 import java.util.stream.LongStream;
 import org.apache.bookkeeper.mledger.impl.MetaStoreImpl;
 
@@ -35,6 +37,48 @@ final class NodeValues {
             return NamedLedgers.NONE;
         }
         return path.cursor() == null ? topic(plain(parseManagedLedger, value)) : cursor(plain(parseCursor, value));
+    }
+
+    /** Return the entries of some ledgers in the list of a topic, by id, but of those that are closed and empty. */
+    SortedMap<Long, byte[]> entries(byte[] value, LongPredicate wanted) throws ReflectiveOperationException {
+        SortedMap<Long, byte[]> entries = new TreeMap<>();
+        for (Fields fields = new Fields(plain(parseManagedLedger, value)); fields.next();) {
+            if (fields.number == 1) {
+                byte[] entry = fields.bytes;
+                long id = -1;
+                boolean filled = false;
+                boolean closed = false;
+                for (Fields of = new Fields(entry); of.next();) {
+                    id = of.number == 1 ? of.number64 : id;
+                    filled |= of.number == 2 && of.number64 != 0;
+                    closed |= of.number == 4 && of.number64 != 0;
+                }
+                if (wanted.test(id) && (filled || !closed)) {
+                    entries.put(id, entry);
+                }
+            }
+        }
+        return entries;
+    }
+
+    /** Return whether the value of a schema's node, SchemaLocator, names a ledger: SchemaStorageFormat.proto. */
+    static boolean isNamedBySchema(byte[] value, long ledger) {
+        for (Fields fields = new Fields(value); fields.next();) {
+            if (fields.number > 2) {
+                continue;
+            }
+            for (Fields entry = new Fields(fields.bytes); entry.next();) {
+                if (entry.number != 2) {
+                    continue;
+                }
+                for (Fields position = new Fields(entry.bytes); position.next();) {
+                    if (position.number == 1 && position.number64 == ledger) {
+                        return true;
+                    }
+                }
+            }
+        }
+        return false;
     }
 
     private byte[] plain(Method parse, byte[] value) throws ReflectiveOperationException {

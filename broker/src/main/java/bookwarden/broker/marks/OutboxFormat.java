@@ -7,6 +7,8 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -21,11 +23,19 @@ import java.util.stream.LongStream;
  */
 final class OutboxFormat {
     private static final int FORMAT = 1;
+    /** Of drops that the trash keeps. */
+    private static final int KEPT_FORMAT = 2;
     /** Room that a drop takes besides its names, its ids and its copies. */
     private static final int DROP_CHARACTERS = 120;
     private static final int ID_CHARACTERS = 21;
+    /** What drops that are kept have more. */
+    private static final int CREATED_CHARACTERS = 40;
     /** Room of a copy besides its driver. */
     private static final int COPY_CHARACTERS = 70;
+    /** Room that the former value of a node takes besides the value. */
+    private static final int NODE_CHARACTERS = 200;
+    /** A longer value of a node is divided. */
+    private static final int PART_BYTES = 30_000;
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private OutboxFormat() {
@@ -39,27 +49,92 @@ final class OutboxFormat {
     record Encoded(byte[] value, List<Integer> drops) {
     }
 
-    /** Pack drops into as few nodes as hold them; one of more than ``limit`` bytes is divided. */
+    /**
+     * Pack drops into as few nodes as hold them; one of more than ``limit`` bytes is divided. Drops that the trash
+     * keeps share no node with others.
+     */
     static List<Encoded> encode(List<Drop> drops, int limit) throws JsonProcessingException {
         List<Encoded> nodes = new ArrayList<>();
-        Page page = new Page();
+        Page marked = new Page(FORMAT);
+        Page kept = new Page(KEPT_FORMAT);
         for (int index = 0; index < drops.size(); index++) {
-            Drop drop = drops.get(index);
-            NamedLedgers ledgers = drop.ledgers();
-            int name = drop.path().toString().length();
-            for (Kind kind : Kind.values()) {
-                for (long id : kind.ids(ledgers)) {
-                    page = page.with(limit, ID_CHARACTERS + name, nodes);
-                    page.id(drop, index, kind, id);
-                }
-            }
-            for (NamedLedgers.Copy copy : ledgers.copies()) {
-                page = page.with(limit, COPY_CHARACTERS + name + page.room(copy.driver()), nodes);
-                page.copy(drop, index, copy);
+            if (drops.get(index).former() == null) {
+                marked = marked(drops.get(index), index, marked, limit, nodes);
+            } else {
+                kept = kept(drops.get(index), index, kept, limit, nodes);
             }
         }
-        page.end(nodes);
+        marked.end(nodes);
+        kept.end(nodes);
         return nodes;
+    }
+
+    private static Page marked(Drop drop, int index, Page begun, int limit, List<Encoded> nodes)
+            throws JsonProcessingException {
+        Page page = begun;
+        int name = drop.path().toString().length();
+        for (Kind kind : Kind.values()) {
+            for (long id : kind.ids(drop.ledgers())) {
+                page = page.with(limit, ID_CHARACTERS + name, nodes);
+                page.id(drop, index, kind.field, id);
+            }
+        }
+        for (NamedLedgers.Copy copy : drop.ledgers().copies()) {
+            page = page.with(limit, COPY_CHARACTERS + name + page.room(copy.driver()), nodes);
+            page.copy(drop, index, copy);
+        }
+        return page;
+    }
+
+    private static Page kept(Drop drop, int index, Page begun, int limit, List<Encoded> nodes)
+            throws JsonProcessingException {
+        Page page = begun;
+        Former former = drop.former();
+        int name = drop.path().toString().length();
+        for (Kind kind : Kind.values()) {
+            for (long id : kind.ids(drop.ledgers())) {
+                String entry = kind != Kind.DATA || !former.entries().containsKey(id) ? null
+                        : Base64.getEncoder().encodeToString(former.entries().get(id));
+                page = page.with(limit, ID_CHARACTERS + name + (entry == null ? 0 : entry.length() + 3), nodes);
+                page.id(drop, index, kind.field, id);
+                if (entry != null) {
+                    page.entry(entry);
+                }
+            }
+        }
+        if (former.field() != null) {
+            page = page.with(limit, ID_CHARACTERS + name, nodes);
+            page.id(drop, index, former.field(), former.ledger());
+        }
+        if (former.node() != null) {
+            byte[] value = former.node().value();
+            int parts = Math.max(1, (value.length + PART_BYTES - 1) / PART_BYTES);
+            for (int part = 1; part <= parts; part++) {
+                String text = Base64.getEncoder().encodeToString(Arrays.copyOfRange(value, (part - 1) * PART_BYTES,
+                        Math.min(value.length, part * PART_BYTES)));
+                // One part in each node of the outbox: a drop has one former value.
+                page = part > 1 ? page.fresh(nodes)
+                        : page.with(limit, text.length() + NODE_CHARACTERS + 2 * name, nodes);
+                page.node(drop, index, text, part, parts);
+            }
+        }
+        return page;
+    }
+
+    /** Return the drops of a node whose drops the trash keeps, as they are written; null if it is none. */
+    static List<JsonNode> kept(byte[] value) throws IOException {
+        JsonNode fields = JSON.readTree(value);
+        if (fields == null || fields.path("format").asInt() != KEPT_FORMAT) {
+            return null;
+        }
+        List<JsonNode> drops = new ArrayList<>();
+        for (JsonNode each : fields.path("drops")) {
+            if (!each.path("managedLedger").isTextual() || !each.path("created").isIntegralNumber()) {
+                throw new IOException("a drop is not as it must be");
+            }
+            drops.add(each);
+        }
+        return drops;
     }
 
     /** Read the drops of a node; IOException if it is of another format, or not as it must be. */
@@ -116,23 +191,28 @@ final class OutboxFormat {
         private final ArrayNode drivers;
         private final Map<Driver, Integer> driverNumbers = new HashMap<>();
         private final List<Integer> indexes = new ArrayList<>();
-        private final Map<Kind, Long> last = new HashMap<>();
+        private final Map<String, Long> last = new HashMap<>();
         private ObjectNode drop;
-        private int characters = DROP_CHARACTERS;
+        /** Room that a drop takes here besides its names and what it has. */
+        private final int dropCharacters;
+        private int characters;
 
-        private Page() {
-            fields.put("format", FORMAT);
+        private Page(int format) {
+            dropCharacters = format == FORMAT ? DROP_CHARACTERS : DROP_CHARACTERS + CREATED_CHARACTERS;
+            characters = dropCharacters;
+            fields.put("format", format);
             drops = fields.putArray("drops");
             drivers = fields.putArray("drivers");
         }
 
         /** Return this page, or where it has no room the next one. */
         private Page with(int limit, int room, List<Encoded> nodes) throws JsonProcessingException {
-            if (indexes.isEmpty() || characters + room + DROP_CHARACTERS <= limit) {
-                return this;
-            }
+            return indexes.isEmpty() || characters + room + dropCharacters <= limit ? this : fresh(nodes);
+        }
+
+        private Page fresh(List<Encoded> nodes) throws JsonProcessingException {
             end(nodes);
-            return new Page();
+            return new Page(fields.get("format").intValue());
         }
 
         private void end(List<Encoded> nodes) throws JsonProcessingException {
@@ -141,12 +221,33 @@ final class OutboxFormat {
             }
         }
 
-        private void id(Drop of, int index, Kind kind, long id) {
+        private void id(Drop of, int index, String field, long id) {
             open(of, index);
-            long distance = id - last.getOrDefault(kind, 0L);
-            last.put(kind, id);
-            drop.withArray(kind.field).add(distance);
+            long distance = id - last.getOrDefault(field, 0L);
+            last.put(field, id);
+            drop.withArray(field).add(distance);
             characters += Long.toString(distance).length() + 1;
+        }
+
+        /** Add the entry of the id that was added last. */
+        private void entry(String entry) {
+            drop.withArray("entries").add(entry);
+            characters += entry.length() + 3;
+        }
+
+        private void node(Drop of, int index, String value, int part, int parts) {
+            open(of, index);
+            Former former = of.former();
+            ObjectNode node = drop.putObject(former.schema() == null ? "node" : "schema");
+            if (former.schema() != null) {
+                node.put("id", former.schema());
+            }
+            node.put("value", value).put("version", former.node().version())
+                    .put("created", former.node().created()).put("modified", former.node().modified());
+            if (parts > 1) {
+                node.putArray("part").add(part).add(parts);
+            }
+            characters += value.length() + NODE_CHARACTERS + of.path().toString().length();
         }
 
         private void copy(Drop of, int index, NamedLedgers.Copy copy) throws JsonProcessingException {
@@ -176,7 +277,10 @@ final class OutboxFormat {
                 drop.put("cursor", of.path().cursor());
             }
             drop.put("time", of.time());
-            characters += DROP_CHARACTERS + of.path().toString().length();
+            if (of.former() != null) {
+                drop.put("created", of.former().created());
+            }
+            characters += dropCharacters + of.path().toString().length();
         }
     }
 }

@@ -111,7 +111,8 @@ class ForwarderTest {
         drop(1, 2);
         present.add(2L);
         new Forwarder(settings(0, 0), watched.store, outbox, path -> true,
-                id -> CompletableFuture.failedFuture(new IllegalStateException("no bookies")), this::send).poll();
+                id -> CompletableFuture.failedFuture(new IllegalStateException("no bookies")), this::send,
+                new Trash(watched.store, "own", 500)).poll();
         assertEquals(2, sent.size());
     }
 
@@ -310,6 +311,47 @@ class ForwarderTest {
         assertTrue(bytes > 0);
     }
 
+    /** Its ledgers are not asked for, its marks are not sent: the trash has it before the outbox loses it. */
+    @Test
+    void whatIsKeptGoesIntoTheTrashAndTheRestIsSent() throws Exception {
+        kept(7);
+        drop(1);
+        kept(8);
+        present.add(1L);
+        watched.calls.clear();
+        Forwarder forwarder = forwarder(0, 0);
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 1"), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        assertEquals("{\"format\":2,\"drops\":[{\"managedLedger\":\"t/n/persistent/topic\",\"time\":5,\"created\":3,"
+                + "\"data\":[7],\"entries\":[\"AAE=\"]},{\"managedLedger\":\"t/n/persistent/topic\",\"time\":5,"
+                + "\"created\":3,\"data\":[8],\"entries\":[\"AAE=\"]}],\"drivers\":[]}",
+                new String(watched.value(Trash.ROOT + "/own/0/0"), java.nio.charset.StandardCharsets.UTF_8));
+        List<String> writes = watched.calls.stream().filter(each -> !each.startsWith("get")).toList();
+        assertTrue(writes.indexOf("put " + Trash.ROOT + "/own/0/0") < writes.indexOf("delete " + FOLDER + "/0/0"));
+    }
+
+    @Test
+    void whatTheTrashDoesNotTakeStaysInTheOutboxAndHoldsUpNoOther() throws Exception {
+        kept(7);
+        drop(1);
+        present.add(1L);
+        watched.instead = call -> call.startsWith("put " + Trash.ROOT)
+                ? CompletableFuture.failedFuture(new MetadataStoreException("no")) : null;
+        forwarder(0, 0).poll();
+        assertEquals(1, sent.size());
+        assertEquals(List.of(FOLDER + "/0/0"), watched.nodes(FOLDER));
+        watched.instead = call -> null;
+        forwarder(0, 0).poll();
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        assertEquals(1, sent.size());
+    }
+
+    private void kept(long id) throws Exception {
+        get(outbox.add(new Drop(TOPIC, 5, NamedLedgers.ofTopic(new long[] {id}, new long[] {}, List.of()),
+                Former.ofEntries(3, Map.of(id, new byte[] {0, 1})))));
+    }
+
     private Forwarder forwarder(long checkAfterMillis, long sendAfterMillis) {
         return forwarder(settings(checkAfterMillis, sendAfterMillis), path -> true);
     }
@@ -317,7 +359,8 @@ class ForwarderTest {
     private Forwarder forwarder(MarkSettings settings, Predicate<NodePath> brokerDeletes) {
         return new Forwarder(settings, watched.store, outbox, brokerDeletes, id -> unknown.contains(
                 id) ? CompletableFuture.failedFuture(new IllegalStateException("unknown"))
-                : CompletableFuture.completedFuture(present.contains(id)), this::send);
+                : CompletableFuture.completedFuture(present.contains(id)), this::send,
+                new Trash(watched.store, "own", 500));
     }
 
     private static MarkSettings settings(long checkAfterMillis, long sendAfterMillis) {

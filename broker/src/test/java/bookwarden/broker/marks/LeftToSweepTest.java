@@ -242,6 +242,8 @@ class LeftToSweepTest {
         remove(3);
         assertEquals(List.of(true, true, false), List.of(has(1), has(2), has(3)));
         // It is so after a restart.
+        until(() -> new String(watched.value("/bookwarden/broker-marks/left-to-sweep/b1:8080"), UTF_8)
+                .contains("\"bytes\":1200"));
         end();
         begin(new MarkSettings.Limits(60_000, 1000), 1 << 20);
         assertEquals("bytes", live().get("leftToSweep").get("exceeded").textValue());
@@ -253,6 +255,40 @@ class LeftToSweepTest {
         until(() -> live().get("leftToSweep").get("exceeded").textValue().isEmpty());
         remove(4);
         assertTrue(has(4));
+    }
+
+    /** It is there by design: it neither counts for the limits nor is it removed beyond them. */
+    @Test
+    void whatTheTrashKeepsIsLeftAndDoesNotCount() throws Exception {
+        ledgers(1, 2, 3, 4, 5, 6);
+        ledgers(Map.of("component", "compacted-ledger".getBytes(UTF_8), "pulsar/compactedTopic",
+                "persistent://t/n/topic".getBytes(UTF_8)), 40);
+        ledgers(Map.of("component", "schema".getBytes(UTF_8), "pulsar/schemaId", "t/n/topic".getBytes(UTF_8)), 50, 51);
+        // SchemaLocator with version 0 in ledger 50.
+        get(watched.plain.put("/schemas/t/n/topic", new byte[] {10, 12, 8, 0, 18, 4, 8, 50, 16, 0, 26, 2, 1, 1},
+                Optional.empty()));
+        marks.start(id -> get2(watched.plain.get(path(id))).thenApply(Optional::isPresent), sender());
+        lease(true);
+        put(TOPIC, topic(1, 2, 3, 4, 5, 6), -1);
+        put(TOPIC, topic(2, 3, 4, 5, 6), 0);
+        remove(1, 6, 40, 50, 51);
+        assertEquals(List.of(true, true, true, true, false), List.of(has(1), has(6), has(40), has(50), has(51)));
+        lease(false);
+        put(TOPIC, topic(4, 5, 6), 1);
+        remove(2, 3);
+        until(() -> live().get("leftToSweep").get("exceeded").textValue().equals("bytes"));
+        assertEquals(2, live().get("leftToSweep").get("ledgers").intValue());
+        lease(true);
+        put(TOPIC, topic(5, 6), 2);
+        remove(4, 1);
+        assertEquals(List.of(false, true), List.of(has(4), has(1)));
+    }
+
+    private void lease(boolean keeps) throws Exception {
+        watched.put(TrashLease.PATH, "{\"format\":1,\"deferUntil\":" + (keeps ? Long.MAX_VALUE : 0)
+                + ",\"keep\":[{\"namespaces\":\"t/*\",\"deletedSeconds\":60,\"trimmedSeconds\":0}]}");
+        long read = watched.calls.stream().filter(("get " + TrashLease.PATH)::equals).count();
+        until(() -> watched.calls.stream().filter(("get " + TrashLease.PATH)::equals).count() > read + 1);
     }
 
     @Test

@@ -59,9 +59,12 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, this::exists,
-                () -> enabled, 1 << 20, limitMillis)
-                .proxy();
+        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, trash(), this::exists,
+                () -> enabled, 1 << 20, limitMillis).proxy();
+    }
+
+    private TrashLease trash() {
+        return new TrashLease(watched.store, 500, path -> false, System::currentTimeMillis);
     }
 
     @Test
@@ -305,9 +308,8 @@ class MarkingStoreTest {
     void aNodeThatIsThereAlreadyIsOurOwnRepeatedPut() throws Exception {
         long version = created(1, 2);
         outbox = new Outbox(lost(), FOLDER, 1 << 20, 500);
-        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, this::exists,
-                () -> enabled, 1 << 20, 500)
-                .proxy();
+        marking = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, trash(),
+                this::exists, () -> enabled, 1 << 20, 500).proxy();
         put(TOPIC, topic(2), version);
         assertEquals(0, outbox.unmarked());
         assertEquals(List.of(NODE + "data 1"), watched.outbox(FOLDER));

@@ -2,22 +2,30 @@ package bookwarden.broker.marks;
 
 import static bookwarden.broker.marks.NamedLedgersTest.text;
 import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.TreeSet;
 import java.util.UUID;
+import java.util.stream.IntStream;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
 
 /** Nodes of the outbox: packed, and read back. */
 class OutboxFormatTest {
     private static final int LIMIT = 64 * 1024;
+    private static final long MADE = 1_600_000_000_000L;
     private static final Driver S3 = new Driver("aws-s3", Map.of("bucket", "b", "region", "eu"));
 
     @Test
@@ -93,6 +101,79 @@ class OutboxFormatTest {
         List<Drop> read = OutboxFormat.decode(("{\"format\":1,\"x\":1,\"drops\":[{\"managedLedger\":\"m\",\"time\":3,"
                 + "\"former\":\"AA==\",\"data\":[8]}]}").getBytes(UTF_8));
         assertEquals("data 8", text(read.get(0).ledgers()));
+    }
+
+    /** tests/unit/wire/test_trash.py reads the same text. */
+    @Test
+    void whatIsKeptHasNodesOfItsOwnWithFormerValues() throws Exception {
+        NamedLedgers none = NamedLedgers.NONE;
+        List<Drop> drops = List.of(
+                kept(0, null, NamedLedgers.ofTopic(new long[] {5, 7, 1000}, new long[] {}, List.of()), Former.ofEntries(
+                        MADE, Map.of(5L, new byte[] {8, 5}, 7L, new byte[] {8, 7}, 1000L, new byte[] {8, -24, 7}))),
+                drop("t", null, NamedLedgers.ofTopic(new long[] {3}, new long[] {}, List.of())),
+                kept(1, "a%2Fb", NamedLedgers.ofCursor(9, new long[] {30, 31}),
+                        Former.ofNode(new Former.Node(new byte[] {0, 1, 2}, 3, MADE + 1, 1_650_000_000_000L))),
+                kept(2, null, none, Former.ofCompacted(MADE, 40)),
+                kept(3, null, none, Former.ofSchema("x/y/t",
+                        new Former.Node(new byte[] {0}, 0, MADE + 2, MADE + 2), 50)));
+        List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(drops, LIMIT);
+        assertEquals(List.of(List.of(1), List.of(0, 2, 3, 4)),
+                nodes.stream().map(OutboxFormat.Encoded::drops).toList());
+        String text = new String(nodes.get(1).value(), UTF_8);
+        assertEquals("{\"format\":2,\"drops\":["
+                + "{\"managedLedger\":\"x/y/persistent/t\",\"time\":1700000000000,\"created\":1600000000000,"
+                + "\"data\":[5,2,993],\"entries\":[\"CAU=\",\"CAc=\",\"COgH\"]},"
+                + "{\"managedLedger\":\"x/y/persistent/t\",\"cursor\":\"a%2Fb\",\"time\":1700000000001,"
+                + "\"created\":1600000000001,\"cursors\":[9],\"buckets\":[30,1],"
+                + "\"node\":{\"value\":\"AAEC\",\"version\":3,\"created\":1600000000001,\"modified\":1650000000000}},"
+                + "{\"managedLedger\":\"x/y/persistent/t\",\"time\":1700000000002,\"created\":1600000000000,"
+                + "\"compacted\":[40]},"
+                + "{\"managedLedger\":\"x/y/persistent/t\",\"time\":1700000000003,\"created\":1600000000002,"
+                + "\"schemas\":[50],\"schema\":{\"id\":\"x/y/t\",\"value\":\"AA==\",\"version\":0,"
+                + "\"created\":1600000000002,\"modified\":1600000000002}}],\"drivers\":[]}", text);
+        assertEquals(4, OutboxFormat.kept(nodes.get(1).value()).size());
+        assertNull(OutboxFormat.kept(nodes.get(0).value()));
+        assertThrows(IOException.class, () -> OutboxFormat.decode(nodes.get(1).value()));
+        assertThrows(IOException.class, () -> OutboxFormat.kept("{\"format\":2,\"drops\":[{}]}".getBytes(UTF_8)));
+    }
+
+    @Test
+    void aLargeNodeIsDividedWithItsLedgers() throws Exception {
+        byte[] value = new byte[1_000_000];
+        new Random(7).nextBytes(value);
+        long[] ids = LongStream.range(0, 30_000).map(id -> id * 12_345 + 1).toArray();
+        Map<Long, byte[]> entries = new HashMap<>();
+        LongStream.of(ids).forEach(id -> entries.put(id, new byte[25]));
+        List<Drop> drops = List.of(
+                kept(0, null, NamedLedgers.ofTopic(ids, new long[] {}, List.of()), Former.ofEntries(MADE, entries)),
+                kept(1, null, NamedLedgers.ofTopic(ids, new long[] {}, List.of()),
+                        Former.ofNode(new Former.Node(value, 7, MADE, MADE))),
+                kept(2, "s".repeat(3000), NamedLedgers.ofCursor(9, new long[] {}),
+                        Former.ofNode(new Former.Node(new byte[30_000], 7, MADE, MADE))));
+        ByteArrayOutputStream read = new ByteArrayOutputStream();
+        List<Integer> parts = new ArrayList<>();
+        int listed = 0;
+        int withEntries = 0;
+        for (OutboxFormat.Encoded each : OutboxFormat.encode(drops, LIMIT)) {
+            assertTrue(each.value().length <= LIMIT, each.value().length + " bytes");
+            for (JsonNode drop : OutboxFormat.kept(each.value())) {
+                assertEquals(MADE, drop.get("created").longValue());
+                listed += drop.path("data").size();
+                withEntries += drop.path("entries").size();
+                if (drop.path("node").has("part")) {
+                    parts.add(drop.get("node").get("part").get(0).intValue());
+                    assertEquals(34, drop.get("node").get("part").get(1).intValue());
+                    read.writeBytes(drop.get("node").get("value").binaryValue());
+                }
+            }
+        }
+        assertEquals(List.of(60_000, 30_000), List.of(listed, withEntries));
+        assertEquals(IntStream.rangeClosed(1, 34).boxed().toList(), parts);
+        assertArrayEquals(value, read.toByteArray());
+    }
+
+    private static Drop kept(int later, String cursor, NamedLedgers ledgers, Former former) {
+        return new Drop(new NodePath("x/y/persistent/t", cursor), 1_700_000_000_000L + later, ledgers, former);
     }
 
     private static Drop drop(String topic, String cursor, NamedLedgers ledgers) {

@@ -94,7 +94,7 @@ class SweepProgressTest {
     @Test
     void aHeldLedgerIsForgottenAfterAWhileAndWhenThereAreMany() {
         HeldLedgers held = new HeldLedgers(10, 60_000, () -> now);
-        held.add(new long[] {1, 2, 3});
+        held.add(new long[] {1, 2, 3}, HeldLedgers.State.MARK);
         now += 59_000;
         assertTrue(held.has(1));
         held.release(new long[] {2});
@@ -103,9 +103,12 @@ class SweepProgressTest {
         assertTrue(held.has(1));
         now += 61_000;
         assertFalse(held.has(1));
-        held.add(new long[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+        held.add(new long[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, HeldLedgers.State.RECORD);
         assertFalse(held.has(1));
         assertTrue(held.has(12));
+        assertEquals(HeldLedgers.State.RECORD, held.state(12));
+        held.add(new long[] {12}, HeldLedgers.State.MARK);
+        assertEquals(HeldLedgers.State.MARK, held.state(12));
         held.clear();
         assertFalse(held.has(12));
     }

@@ -1,0 +1,49 @@
+package bookwarden.broker.marks;
+
+import java.util.Map;
+import org.apache.pulsar.metadata.api.GetResult;
+
+/**
+ * What the trash keeps of a drop besides its ledgers.
+ *
+ * @param created when the node that named the ledgers was made, in milliseconds since the epoch
+ * @param entries by id: the entry of a ledger in the list that it leaves; none where the node itself is deleted
+ * @param node the node that is deleted, or the schema's; null: none is
+ * @param schema the id of the schema whose node that is; null: it is a topic's or a cursor's
+ * @param field of a ledger that is none of the kinds that are marked here; null: there is none
+ * @param ledger the id of this ledger
+ */
+record Former(long created, Map<Long, byte[]> entries, Node node, String schema, String field, long ledger) {
+
+    /**
+     * A node as it was.
+     *
+     * @param created in milliseconds since the epoch, as ``modified``
+     */
+    record Node(byte[] value, long version, long created, long modified) {
+        static Node of(GetResult found) {
+            return new Node(found.getValue(), found.getStat().getVersion(), found.getStat().getCreationTimestamp(),
+                    found.getStat().getModificationTimestamp());
+        }
+    }
+
+    /** Of ledgers that a node names no more, or is not going to. */
+    static Former ofEntries(long created, Map<Long, byte[]> entries) {
+        return new Former(created, entries, null, null, null, 0);
+    }
+
+    /** Of a node that is deleted. */
+    static Former ofNode(Node node) {
+        return new Former(node.created, Map.of(), node, null, null, 0);
+    }
+
+    /** Of a ledger of a schema that is removed. */
+    static Former ofSchema(String schema, Node node, long ledger) {
+        return new Former(node.created, Map.of(), node, schema, "schemas", ledger);
+    }
+
+    /** Of a compacted ledger of a topic whose node was made then. */
+    static Former ofCompacted(long created, long ledger) {
+        return new Former(created, Map.of(), null, null, "compacted", ledger);
+    }
+}

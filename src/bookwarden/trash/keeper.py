@@ -1,0 +1,223 @@
+"""The sweep's part in the trash: what is due is marked and taken out, and brokers get leave to keep what they drop.
+
+A pass does first what is due, and renews the lease only when all of that is done and the sweep keeps up: a sweep that
+does not ends the lease by doing nothing, and brokers keep no more. What lies in the trash then stays until the sweep is
+back. Killed anywhere the next pass does the rest: a mark that is sent twice is found done by the sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
+from typing import Final
+
+from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers
+from bookwarden.clusters.pulsar.trash import TrashLeaseNode, TrashNodes
+from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.trash import Generation, KeepRule, TrashLease, TrashRecord
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.trash.expiry import Brief, brief_of, due_ms, oldest_beyond
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, decode_deletion_topic
+from bookwarden.wire.trash import listed_bytes
+
+logger = logging.getLogger(__name__)
+#: Brokers keep what they drop for so long after the last pass: a restart of the sweep takes less.
+LEASE_S: Final = 900.0
+# A lease that is so much younger is not written again.
+_RENEW_S: Final = 60.0
+_MARKS_AT_ONCE: Final = 10_000
+_REASON: Final = "its time in the trash is over"
+
+
+@dataclass(frozen=True, slots=True)
+class TrashState:
+    """The trash after a pass."""
+
+    records: int = 0
+    size: int = 0  #: Bytes of its ledgers, as topics counted them: one copy.
+    oldest_ms: int | None = None  #: When its oldest record was dropped; None where there is none.
+    released: int = 0  #: Records that were marked and taken out in this pass.
+    lease_until_ms: int = 0  #: Brokers keep what they drop until then; 0 without a lease.
+
+    def oldest_s(self, now_s: float) -> float:
+        """Return the age of the oldest record, in seconds; 0 where there is none."""
+        return 0.0 if self.oldest_ms is None else max(0.0, now_s - self.oldest_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Digest:
+    """A node, as it decides: its records without their values."""
+
+    briefs: tuple[Brief, ...]
+    size: int
+    oldest_ms: int
+    ends: frozenset[Generation]  #: The generations whose topics' nodes are in it.
+    generations: frozenset[Generation]  #: Those of its other records.
+
+
+@dataclass
+class _Due:
+    """The time of a node whose first record is due then, as long as no generation of its ends."""
+
+    of: _Digest
+    at_ms: int
+
+
+@dataclass
+class TrashKeeper:
+    """Expires the trash of one metadata store and renews its lease; one thread at a time."""
+
+    store: MetadataStore  #: That of the brokers.
+    marker: Marker  #: Sends to the deletion topic.
+    topic: str  #: The deletion topic: only the sweep of the one that brokers send to keeps their trash.
+    rules: Sequence[KeepRule]  #: The first that matches holds; without any, for what is there those of the lease.
+    max_bytes: int  #: Beyond these the oldest goes first.
+    renewed_by: str  #: In the lease, for people.
+    keeps_up: Callable[[], bool] = lambda: True  #: Says whether the sweep does.
+    clock: Callable[[], float] = time.time  #: Seconds since the epoch.
+
+    def __post_init__(self) -> None:
+        self._nodes = TrashNodes(self.store, _digest)
+        self._lease = TrashLeaseNode(self.store)
+        self._due: dict[str, _Due] = {}
+        self._ended = frozenset[Generation]()
+        self._held: tuple[KeepRule, ...] = ()
+
+    def run(self) -> TrashState:
+        """Do one pass. Raises StoreError, and PulsarError where nothing can be sent: what was done before is done."""
+        if not self._is_brokers_topic():
+            return TrashState()
+        before = self._lease.read()
+        rules = tuple(self.rules) or (() if before is None else before.keep)
+        if rules != self._held:
+            self._held, self._due = rules, {}
+        digests = self._nodes.look()
+        now_ms = int(self.clock() * 1000)
+        ended = frozenset().union(*(digest.ends for digest in digests.values()))
+        beyond_ms = -1
+        if sum(digest.size for digest in digests.values()) > self.max_bytes:
+            beyond_ms = oldest_beyond((brief for each in digests.values() for brief in each.briefs), self.max_bytes)
+        released, is_done = self._release(self._candidates(digests, ended, now_ms, beyond_ms), ended, now_ms, beyond_ms)
+        if released:
+            digests = self._nodes.look()
+            logger.info("%d records of the trash were marked, and are out of it", released)
+            self._nodes.delete_empty_folders(MarkingBrokers(self.store).folders())
+        lease = self._renewed(before, now_ms) if is_done else before
+        return TrashState(
+            records=sum(len(digest.briefs) for digest in digests.values()),
+            size=sum(digest.size for digest in digests.values()),
+            oldest_ms=min((digest.oldest_ms for digest in digests.values()), default=None),
+            released=released,
+            lease_until_ms=0 if lease is None else lease.defer_until_ms,
+        )
+
+    def _candidates(
+        self, digests: Mapping[str, _Digest], ended: frozenset[Generation], now_ms: int, beyond_ms: int
+    ) -> list[str]:
+        """Return the nodes that have records which are due, those with the oldest first."""
+        changed = ended ^ self._ended
+        due: dict[str, _Due] = {}
+        for path, digest in digests.items():
+            before = self._due.get(path)
+            if before is None or before.of is not digest or changed & digest.generations:
+                first_ms = min((due_ms(brief, self._held, ended) for brief in digest.briefs), default=now_ms)
+                before = _Due(digest, first_ms)
+            due[path] = before
+        self._due, self._ended = due, ended
+        return sorted(
+            (path for path, of in digests.items() if due[path].at_ms <= now_ms or of.oldest_ms <= beyond_ms),
+            key=lambda path: digests[path].oldest_ms,
+        )
+
+    def _release(
+        self, paths: Iterable[str], ended: frozenset[Generation], now_ms: int, beyond_ms: int
+    ) -> tuple[int, bool]:
+        """Mark and take out what is due of these nodes; return how many records, and whether that was all."""
+        released, is_done = 0, True
+        some: dict[str, list[TrashRecord]] = {}
+        for path in paths:
+            some[path] = [
+                record
+                for record in self._nodes.records(path)
+                if record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms
+            ]
+            if sum(len(record.ledger_ids) for of_node in some.values() for record in of_node) >= _MARKS_AT_ONCE:
+                done = self._send(some)
+                released, is_done, some = released + done, is_done and done == _count(some), {}
+        done = self._send(some)
+        return released + done, is_done and done == _count(some)
+
+    def _send(self, due: Mapping[str, Sequence[TrashRecord]]) -> int:
+        """Mark records of some nodes, and take out those of which all marks are confirmed; return how many."""
+        marks = {path: [list(record.marks(_REASON)) for record in records] for path, records in due.items()}
+        everything = [mark for of_node in marks.values() for of_record in of_node for mark in of_record]
+        sent = self.marker.mark(everything).ledgers if everything else ()
+        if len(sent) != len(everything):
+            logger.error("nothing leaves the trash: deletion.topic_two_phase_deletion_enabled is false")
+            return 0
+        results = iter(sent)
+        released = 0
+        for path, records in due.items():
+            done = []
+            for record, of_record in zip(records, marks[path], strict=True):
+                failures = [why for why in [next(results).failure for _ in of_record] if why is not None]
+                if failures:
+                    logger.warning("%s stays in the trash, not confirmed: %s", record.managed_ledger, failures[0])
+                else:
+                    done.append(record)
+            if done and self._nodes.take_out(path, done):
+                released += len(done)
+        return released
+
+    def _is_brokers_topic(self) -> bool:
+        node = self.store.get(DELETION_TOPIC_NODE)
+        try:
+            return node is not None and TopicName.parse(decode_deletion_topic(node.value)) == TopicName.parse(
+                self.topic
+            )
+        except FormatError as error:
+            logger.warning("nothing leaves the trash now: %s", error)
+            return False
+
+    def _renewed(self, before: TrashLease | None, now_ms: int) -> TrashLease | None:
+        """Renew the lease if the sweep keeps up, and return what holds now."""
+        if not self.rules or not self.keeps_up():
+            return before
+        lease = TrashLease(now_ms + int(LEASE_S * 1000), self.renewed_by, self.max_bytes, tuple(self.rules))
+        if before is not None and (before.keep, before.max_bytes) == (lease.keep, lease.max_bytes):
+            age_ms = lease.defer_until_ms - before.defer_until_ms
+            if 0 <= age_ms < _RENEW_S * 1000:
+                return before
+        self._lease.write(lease)
+        return lease
+
+
+@lru_cache(maxsize=100_000)
+def _shared(generation: Generation) -> Generation:
+    """Return the one object for all records of a generation: there may be millions."""
+    return generation
+
+
+def _digest(records: Sequence[TrashRecord]) -> _Digest:
+    briefs = []
+    for record in records:
+        brief = brief_of(record, listed_bytes(record))
+        generation = None if brief.generation is None else _shared(brief.generation)
+        briefs.append(brief._replace(namespace=intern(brief.namespace), generation=generation))
+    return _Digest(
+        tuple(briefs),
+        sum(brief.size for brief in briefs),
+        min((brief.time_ms for brief in briefs), default=0),
+        frozenset(record.generation for record in records if record.deletes_topic and record.generation),
+        frozenset(brief.generation for brief in briefs if brief.generation is not None),
+    )
+
+
+def _count(due: Mapping[str, Sequence[TrashRecord]]) -> int:
+    return sum(len(records) for records in due.values())

@@ -1,0 +1,66 @@
+"""The trash of a running sweep: its lease, and what is due marked and swept by the same process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.pipelines.sweep.driver import run_sweep
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, encode_records
+from bookwarden.wiring.cluster import Cluster
+from servers.deletion_site import DeletionSite
+from servers.population import Population
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+LEDGER = 6_900_000_000
+
+
+def test_a_sweep_renews_the_lease_and_sweeps_what_is_due(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession
+) -> None:
+    rule = {"namespaces": site.namespace, "keep_deleted_hours": 1}
+    site.overrides = {"trash.rules": f"[{rule}]"}
+    with Cluster(site.settings) as cluster:
+        topics = cluster.deletion_topics
+        topics.publish()
+    holder = ManagedLedgerHolder(f"{site.namespace}/persistent/orders")
+    paths = [Population(store).ledger(LEDGER + number, holder) for number in range(2)]
+    now_ms = int(time.time() * 1000)
+    # The second was dropped just now.
+    dropped = [
+        TrashRecord(holder.name, dropped_ms, 1, data=(LEDGER + number,))
+        for number, dropped_ms in enumerate((now_ms - 3_700_000, now_ms))
+    ]
+    node = f"{TRASH_RECORDS}/b1:8080-{site.namespace.replace('/', '-')}/0/0"
+    store.create(node, encode_records(dropped), make_parents=True)
+
+    def operate() -> None:
+        try:
+            eventually(lambda: store.get(paths[0]) is None, 120)
+            lease = store.get(TRASH_LEASE)
+            assert lease is not None
+            assert decode_lease(lease.value).keep == site.settings.trash.keep_rules
+            assert decode_lease(lease.value).is_valid(int(time.time() * 1000))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        operator = pool.submit(operate)
+        run_sweep(spark, site.settings)
+        operator.result()
+    assert store.get(paths[1]) is not None
+    left = store.get(node)
+    assert left is not None
+    assert left.value == encode_records(dropped[1:])
+    lease = store.get(TRASH_LEASE)
+    assert lease is not None
+    store.delete_many([(node, left.version), (TRASH_LEASE, lease.version)])
