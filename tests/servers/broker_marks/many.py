@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ _PATIENCE_S: Final = 1200.0
 # The brokers take turns, part by part: what else the machine does slows both.
 _PARTS: Final = 20
 _LISTS: Final = 4
+_BUNDLES: Final = 8
 _LONG: Final = tuple(f"persistent://{_NAMESPACE}/long-{number}" for number in range(_LISTS))
 
 
@@ -65,7 +67,7 @@ def compare(
             player.make_long_lists(ledgers)
         step(f"{_LISTS} topics of {ledgers:,} ledgers deleted", _Player.delete_long_list, [(name,) for name in _LONG])
         step(f"{topics:,} topics with two subscriptions made", _Player.make, parts)
-        step(f"{topics:,} topics unloaded", lambda player, _: player.unload(), [()])
+        step(f"{topics:,} topics unloaded", _Player.unload, [(bundle,) for bundle in _bundles()])
         step(f"{topics:,} topics deleted", _Player.delete, parts)
         step("the broker stopped", lambda player, _: player.cluster.broker.stop(), [()])
 
@@ -78,7 +80,7 @@ class _Player:
         self._listed: dict[str, list[str]] = {}
 
     def make_long_lists(self, ledgers: int) -> None:
-        self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": 8}})
+        self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": _BUNDLES}})
         first = _FIRST_LEDGER
         for topic in _LONG:
             holder, ids = ManagedLedgerHolder(managed_ledger_name(topic)), range(first, first + ledgers)
@@ -106,8 +108,9 @@ class _Player:
                 lambda path: self._admin.put(path, "latest"), [f"{name}/subscription/{subscription}" for name in names]
             )
 
-    def unload(self) -> None:
-        self._admin.put(f"/namespaces/{_NAMESPACE}/unload")
+    def unload(self, bundles: Sequence[str]) -> None:
+        (bundle,) = bundles
+        self._admin.put(f"/namespaces/{_NAMESPACE}/{bundle}/unload")
 
     def delete(self, names: Sequence[str]) -> None:
         self._each(lambda name: self._admin.delete(name, params={"force": True}), names)
@@ -115,6 +118,12 @@ class _Player:
     def _each(self, call: Callable[[str], object], names: Iterable[str]) -> None:
         for _ in self._pool.map(call, names):
             pass
+
+
+def _bundles() -> list[str]:
+    """List the bundles of the namespace, by their ranges of hashes."""
+    borders = [min(number * 2**32 // _BUNDLES, 2**32 - 1) for number in range(_BUNDLES + 1)]
+    return [f"0x{first:08x}_0x{last:08x}" for first, last in pairwise(borders)]
 
 
 @contextmanager
