@@ -240,7 +240,8 @@ def main() -> int:
             _say(f"{act}: {_ACTS[act]}")
             continue
         if act == "leader":
-            kill_leaders(home / act, options, max(2, asked.kills // 3), asked.seed, delay_s, _say)
+            kills = max(2, asked.kills // 3)
+            kill_leaders(home / act, options, _stock(asked.version), kills, asked.seed, delay_s, _say)
             _say(f"{act}: {_ACTS[act]}")
             continue
         with ExitStack() as stack:

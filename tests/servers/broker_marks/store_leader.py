@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
-import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.publishing import latencies, quantile
+import pulsar
+from benchmarks.publishing import PER_SECOND, latencies, quantile
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
@@ -24,10 +26,12 @@ from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 from servers.zookeeper_ensemble import ZooKeeperEnsemble
 
-_CREATES: Final = (1, 15)
-_OUTBOX_NODES: Final = OUTBOX_ROOT.count("/") + 3
+# The path, and the value with its length: a delete has none.
+_PUT: Final = re.compile(rf"{OUTBOX_ROOT}/[^/]+/\d+/\d+\0.{{3}}\{{".encode(), re.DOTALL)
 _LENGTH: Final = 4
 _MESSAGES: Final = 2_000
+_OF_STOCK: Final = 2
+_TOPIC: Final = "persistent://public/published/topic"
 _FIRED_S: Final = 60.0
 
 #: Whether the answer is passed on.
@@ -55,20 +59,22 @@ class OutboxProxy(LossyProxy):
         return passed
 
     def _note(self, frame: bytes, client: socket.socket) -> None:
-        """Note a request to create a node of the outbox; the first frame of a connection is another kind of request."""
-        if len(frame) < 16:
-            return
-        request, kind, length = struct.unpack_from("!iii", frame, _LENGTH)
-        path = frame[16 : 16 + max(length, 0)]
-        if kind in _CREATES and path.startswith(f"{OUTBOX_ROOT}/".encode()) and path.count(b"/") == _OUTBOX_NODES:
-            self._puts.setdefault(client, set()).add(request)
+        """Note a request that creates a node of the outbox, alone or as one of several."""
+        if _PUT.search(frame):
+            self._puts.setdefault(client, set()).add(_request_of(frame))
 
     def _is_answer_to_put(self, frame: bytes, client: socket.socket) -> bool:
-        if len(frame) < 20:
-            return False
-        request, _, error = struct.unpack_from("!iqi", frame, _LENGTH)
+        # One that failed does not name the node.
         puts = self._puts.get(client, set())
-        return request in puts and not puts.discard(request) and error == 0
+        if _request_of(frame) not in puts:
+            return False
+        puts.remove(_request_of(frame))
+        return OUTBOX_ROOT.encode() in frame
+
+
+def _request_of(frame: bytes) -> int:
+    """Return the number of a request, which its answer has too."""
+    return int.from_bytes(frame[_LENGTH : 2 * _LENGTH], "big")
 
 
 class _LeaderKiller:
@@ -80,13 +86,18 @@ class _LeaderKiller:
         self.killed: list[LoneZooKeeper] = []
 
     def on_put(self) -> bool:
-        if self.ensemble is None or not self.armed:
+        if not self.armed:
             return True
         self.armed = False
+        self.kill()
+        return len(self.killed) % 2 == 1
+
+    def kill(self) -> None:
+        """Kill the leader now."""
+        assert self.ensemble is not None
         leader = self.ensemble.leader()
         leader.kill()
         self.killed.append(leader)
-        return len(self.killed) % 2 == 1
 
 
 @contextmanager
@@ -110,27 +121,45 @@ def _running(home: Path, options: ClusterOptions) -> Iterator[tuple[DevCluster, 
 
 
 def kill_leaders(
-    home: Path, options: ClusterOptions, kills: int, seed: int, delay_s: int, say: Callable[[str], None]
+    home: Path,
+    marking: ClusterOptions,
+    stock: ClusterOptions,
+    kills: int,
+    seed: int,
+    delay_s: int,
+    say: Callable[[str], None],
 ) -> None:
     """Kill the leader so often; AssertionError if a drop is not marked, or is left, ServerError if a client sees it."""
-    home.mkdir()
-    with _running(home, options) as (cluster, ensemble, killer):
+    with _running(home / "stock", stock) as (cluster, ensemble, killer), _publisher(cluster) as producer:
+        for _ in range(_OF_STOCK):
+            timer = threading.Timer(_MESSAGES / PER_SECOND / 2, killer.kill)
+            timer.start()
+            took = latencies(producer, _MESSAGES)
+            timer.join()
+            ensemble.start()
+            say(f"the leader of a stock broker's ZooKeeper killed: {_told(took)}")
+    with _running(home / "marking", marking) as (cluster, ensemble, killer):
         site = MarkingSite(cluster, "leader", home / "site", delay_s, log=ensemble.observer.log_folder)
-        with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
-            admin.put("/namespaces/leader/published")
-        topic = "persistent://leader/published/topic"
-        with (
-            closing(cluster.connection().client(operation_timeout_seconds=60)) as client,
-            closing(client.subscribe(topic, "reader", message_listener=acknowledge)),
-            closing(client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)) as producer,
-            site.played(seed, say) as done,
-        ):
+        with _publisher(cluster) as producer, site.played(seed, say) as done:
             for number in range(1, kills + 1):
                 killer.armed = True
                 took = latencies(producer, _MESSAGES)
                 eventually(lambda number=number: len(killer.killed) == number, _FIRED_S)
                 ensemble.start()
                 say(f"leader {number} of {kills} killed: {_told(took)}; {dict(done)}")
+
+
+@contextmanager
+def _publisher(cluster: DevCluster) -> Iterator[pulsar.Producer]:
+    """Make a producer on a topic whose messages are acknowledged as they come."""
+    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
+        admin.put("/namespaces/public/published")
+    with (
+        closing(cluster.connection().client(operation_timeout_seconds=60)) as client,
+        closing(client.subscribe(_TOPIC, "reader", message_listener=acknowledge)),
+        closing(client.create_producer(_TOPIC, batching_enabled=False, block_if_queue_full=True)) as producer,
+    ):
+        yield producer
 
 
 def _told(took: Sequence[float]) -> str:
