@@ -12,7 +12,8 @@ import org.apache.pulsar.client.api.transaction.Transaction;
 /**
  * Transactions until a line comes: SERVICE_URL NAMESPACE. A round uses one of a few topics, and unsubscribes at its end.
  * Each transaction sends, and acknowledges what was committed before; each fifth one is aborted. Any error ends it, but
- * that a message is in another transaction: brokers deliver what is acknowledged again when an aborted one is not over.
+ * that a message is in another transaction: brokers deliver what is acknowledged again when an aborted one is not over;
+ * and that a connection was lost on the way, as on a machine that is too busy for keep-alives.
  */
 public class LivingTransactions {
     private static final int TOPICS = 3;
@@ -21,6 +22,7 @@ public class LivingTransactions {
     private static final int ABORTED = 5;
     private static final byte[] PAYLOAD = new byte[2000];
     private static int conflicts;
+    private static int disconnects;
 
     public static void main(String[] arguments) throws Exception {
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
@@ -33,7 +35,8 @@ public class LivingTransactions {
                 rounds++;
             }
         }
-        System.out.printf("answer %d transactions, %d conflicts%n", rounds * TRANSACTIONS, conflicts);
+        System.out.printf("answer %d transactions, %d conflicts, %d connections lost%n", rounds * TRANSACTIONS, conflicts,
+                disconnects);
     }
 
     private static void round(PulsarClient client, String topic) throws Exception {
@@ -69,10 +72,13 @@ public class LivingTransactions {
             consumer.acknowledgeAsync(received.getMessageId(), transaction).get();
             return true;
         } catch (ExecutionException e) {
-            if (!(e.getCause() instanceof PulsarClientException.TransactionConflictException)) {
+            if (e.getCause() instanceof PulsarClientException.TransactionConflictException) {
+                conflicts++;
+            } else if (e.getCause() instanceof PulsarClientException.ConnectException) {
+                disconnects++;
+            } else {
                 throw e;
             }
-            conflicts++;
             return false;
         }
     }

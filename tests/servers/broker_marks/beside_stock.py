@@ -12,6 +12,7 @@ from typing import Final
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.ledgers.nodes.naming import unpack
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.ports import LOOPBACK
 from servers.blue_green.further_broker import SHARING, further_broker
@@ -62,7 +63,14 @@ def live_beside_stock(
                 assert {one["name"] for one in shown["brokers"] if not one["marks"]} == {names[1]}
                 # Its topics go to the marking broker, which knows nothing of what it dropped.
                 _move(admin, "side/left", "0x00000000_0xffffffff", names[1])
-                left = set(site.kill_between(0, broker=process, namespace="left"))
+
+                def is_followed(path: str, ledgers: set[int]) -> bool:
+                    named = (
+                        set(unpack(naming).places) for _, node, naming in following.state().items() if node == path
+                    )
+                    return any(ledgers <= each for each in named)
+
+                left = set(site.kill_between(0, broker=process, namespace="left", is_known=is_followed))
                 unmarked = left & set(site.drops().unmarked_by_stock)
                 assert unmarked
                 say(f"the stock broker was killed, and left {len(unmarked)} ledgers behind that nobody marked")

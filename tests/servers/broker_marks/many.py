@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,16 +53,17 @@ def compare(
         }
 
         def step(what: str, do: Callable[[_Player, Sequence[str]], None], over: Sequence[Sequence[str]]) -> None:
-            took = Counter[str]()
+            took, cpu = Counter[str](), Counter[str]()
             for number, part in enumerate(over):
                 for name in players if number % 2 else reversed(players):
-                    begin = time.monotonic()
+                    begin, before = time.monotonic(), players[name].cpu_s()
                     do(players[name], part)
                     took[name] += time.monotonic() - begin
+                    # That of a server that was stopped is not known.
+                    cpu[name] += max(0.0, players[name].cpu_s() - before)
             peer, *others = players
             for other in others:
-                ratio = took[other] / took[peer]
-                say(f"{what}: {other} {took[other]:.1f} s, {peer} {took[peer]:.1f} s, ratio {ratio:.2f}")
+                say(f"{what}: {_compared(took, other, peer)}; processor time: {_compared(cpu, other, peer)}")
 
         for player in players.values():
             player.make_long_lists(ledgers)
@@ -69,7 +71,14 @@ def compare(
         step(f"{topics:,} topics with two subscriptions made", _Player.make, parts)
         step(f"{topics:,} topics unloaded", _Player.unload, [(bundle,) for bundle in _bundles()])
         step(f"{topics:,} topics deleted", _Player.delete, parts)
+        for name, player in players.items():
+            say(f"the broker {name} had {player.most_memory_mib()} MiB of memory at most")
         step("the broker stopped", lambda player, _: player.cluster.broker.stop(), [()])
+
+
+def _compared(values: Counter[str], other: str, peer: str) -> str:
+    ratio = f"{values[other] / values[peer]:.2f}" if values[peer] else "unknown"
+    return f"{other} {values[other]:.1f} s, {peer} {values[peer]:.1f} s, ratio {ratio}"
 
 
 class _Player:
@@ -78,6 +87,18 @@ class _Player:
         self._admin = admin
         self._pool = pool
         self._listed: dict[str, list[str]] = {}
+
+    def cpu_s(self) -> float:
+        """Return the processor time of the servers that run."""
+        running = [server.pid for server in self.cluster.servers if server.is_running()]
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in running]
+        return sum(int(ticks) for stat in stats for ticks in stat[11:13]) / os.sysconf("SC_CLK_TCK")
+
+    def most_memory_mib(self) -> int:
+        """Return the most memory that the broker ever had."""
+        status = Path(f"/proc/{self.cluster.broker.pid}/status").read_text()
+        (kib,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+        return kib // 1024
 
     def make_long_lists(self, ledgers: int) -> None:
         self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": _BUNDLES}})

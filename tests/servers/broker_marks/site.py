@@ -116,8 +116,18 @@ class MarkingSite:
         """What was dropped so far."""
         return read_drops(self._log, self._stock)
 
-    def kill_between(self, number: int, *, broker: ServerProcess | None = None, namespace: str = "life") -> list[int]:
-        """Kill the broker when it has dropped ledgers and could not delete them; return what is left behind."""
+    def kill_between(
+        self,
+        number: int,
+        *,
+        broker: ServerProcess | None = None,
+        namespace: str = "life",
+        is_known: Callable[[str, set[int]], bool] = lambda _path, _ledgers: True,
+    ) -> list[int]:
+        """Kill the broker when it has dropped ledgers and could not delete them; return what is left behind.
+
+        It does not drop them before ``is_known`` says so of the topic's node and these ledgers.
+        """
         topic = f"persistent://{self.tenant}/{namespace}/left-{number}"
         path = f"{MANAGED_LEDGERS_ROOT}/{managed_ledger_of(topic)}"
         with (
@@ -144,6 +154,8 @@ class MarkingSite:
             held = [f"{ledger_path('/ledgers', ledger)}/held" for ledger in listed()[:-1]]
             for each in held:
                 store.create(each, b"")
+            named = set(listed()[:-1])
+            eventually(lambda: is_known(path, named), 60, 0.5)
             admin.post(f"{topic_path(topic)}/subscription/s/skip_all")
             eventually(lambda: len(listed()) <= 1, 60)
             (broker or self.cluster.broker).kill()
