@@ -30,6 +30,7 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.snapshot.transaction_log import Closed, logs_after, read_logs
 from bookwarden.metastore.urls import open_store
 from bookwarden.signals import sigterm_unwinds
+from bookwarden.wire.broker_marks import OUTBOX_ROOT, TWO_PHASE
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.access import broker_connection, broker_is_ready
@@ -44,13 +45,13 @@ _TOPIC: Final = "persistent://public/default/published"
 _BROKERS: Final = 3
 _WATCH_EVENTS: Final = re.compile(r"^zk_sum_node_\w+_watch_count\t(\d+)$", re.MULTILINE)
 _PATIENCE_S: Final = 120.0
-_STOCK, _NOISE, _MARK, _TWO_PHASE = "stock", "a second stock broker", "mark", "two-phase"
+_STOCK, _NOISE, _MARK = "stock", "a second stock broker", "mark"
 _LINE: Final = {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"}
 _LINES: Final[Mapping[str, Mapping[str, str]]] = {
     _STOCK: {},
     _NOISE: {},
     _MARK: _LINE,
-    _TWO_PHASE: {**_LINE, "bookwardenMarks": "two-phase"},
+    TWO_PHASE: {**_LINE, "bookwardenMarks": TWO_PHASE},
 }
 
 
@@ -140,10 +141,27 @@ class _Broker:
         figures.writes.append((self._changes() - changes) / ledgers)
 
     def events_of_trims(self, count: int) -> float:
-        """Return how many events there are for each trimmed ledger."""
+        """Return how many events there are for each trimmed ledger, until the outbox is as empty as it gets."""
+        self._wait_for_outbox()
         before = self._events()
         self._trim(count)
+        self._wait_for_outbox()
         return (self._events() - before) / (count / _ENTRIES)
+
+    def _wait_for_outbox(self) -> None:
+        # In the other mode all is sent, for which there is no topic here.
+        if self.cluster.options.broker_settings.get("bookwardenMarks") == TWO_PHASE:
+            return
+        end = time.monotonic() + _PATIENCE_S
+        with closing(open_store(self.cluster.store_url)) as store:
+            while any(
+                store.children_of(f"{OUTBOX_ROOT}/{folder}/{block}")
+                for folder in store.children_of(OUTBOX_ROOT)
+                for block in store.children_of(f"{OUTBOX_ROOT}/{folder}")
+            ):
+                if time.monotonic() > end:
+                    raise ServerError(f"{OUTBOX_ROOT} is not empty after {_PATIENCE_S:.0f} s")
+                time.sleep(0.5)
 
     def _events(self) -> int:
         told = zookeeper_says(self.cluster.ports.zookeeper, "mntr")
