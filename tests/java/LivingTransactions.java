@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -74,7 +75,8 @@ public class LivingTransactions {
         } catch (ExecutionException e) {
             if (e.getCause() instanceof PulsarClientException.TransactionConflictException) {
                 conflicts++;
-            } else if (e.getCause() instanceof PulsarClientException.ConnectException) {
+            } else if (e.getCause() instanceof PulsarClientException.ConnectException
+                    || e.getCause() instanceof IOException) {
                 disconnects++;
             } else {
                 throw e;
