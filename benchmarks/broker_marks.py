@@ -1,11 +1,14 @@
 """Brokers that mark what leaves their metadata, beside stock ones, while ledgers of ten entries are trimmed.
 
 Peer: a stock broker of the same version with servers of its own; a second one shows the noise. They take turns.
+Then three brokers on a ZooKeeper, which counts the events that it sends for its watches.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -27,21 +30,28 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.snapshot.transaction_log import Closed, logs_after, read_logs
 from bookwarden.metastore.urls import open_store
 from bookwarden.signals import sigterm_unwinds
+from bookwarden.wire.broker_marks import OUTBOX_ROOT, TWO_PHASE
 from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
+from bookwarden_dev.devcluster.access import broker_connection, broker_is_ready
+from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.servers.readiness import zookeeper_says
+from bookwarden_dev.devcluster.servers.specs import ServerFactory, load_runtime
 
 COUNT: Final = 2_000
 ROUNDS: Final = 5
 _ENTRIES: Final = 10
 _TOPIC: Final = "persistent://public/default/published"
+_BROKERS: Final = 3
+_WATCH_EVENTS: Final = re.compile(r"^zk_sum_node_\w+_watch_count\t(\d+)$", re.MULTILINE)
 _PATIENCE_S: Final = 120.0
-_STOCK, _NOISE, _MARK, _TWO_PHASE = "stock", "a second stock broker", "mark", "two-phase"
+_STOCK, _NOISE, _MARK = "stock", "a second stock broker", "mark"
 _LINE: Final = {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"}
 _LINES: Final[Mapping[str, Mapping[str, str]]] = {
     _STOCK: {},
     _NOISE: {},
     _MARK: _LINE,
-    _TWO_PHASE: {**_LINE, "bookwardenMarks": "two-phase"},
+    TWO_PHASE: {**_LINE, "bookwardenMarks": TWO_PHASE},
 }
 
 
@@ -72,8 +82,10 @@ def run(options: Options) -> None:
                 brokers[name].play(count, brokers[name].figures if number else _Figures())
             say(f"round {number} of {rounds}")
         found = {name: dataclasses.asdict(broker.figures) for name, broker in brokers.items()}
-        publish("Brokers that mark, and stock ones", _results(found, count))
         say("stopping everything")
+    with temporary_home() as home, sigterm_unwinds():
+        events = {name: _events(home, name, count) for name in _LINES if name != _NOISE}
+    publish("Brokers that mark, and stock ones", [*_results(found, count), *_results_of_events(events, count)])
 
 
 def _results(found: Mapping[str, Mapping[str, list[float]]], count: int) -> list[Result]:
@@ -92,10 +104,25 @@ def _results(found: Mapping[str, Mapping[str, list[float]]], count: int) -> list
     ]
 
 
+def _results_of_events(events: Mapping[str, float], count: int) -> list[Result]:
+    what = f"events of ZooKeeper to {_BROKERS} brokers for a trimmed ledger"
+    return [Result(f"{what}: {name}", "", found, events[_STOCK], count) for name, found in events.items()]
+
+
+def _events(home: Path, name: str, count: int) -> float:
+    """Count what a ZooKeeper sends for watches while one of three brokers trims; the others have no topics."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(_broker(home, f"{name} of {_BROKERS}", throughput=False))
+        for number in range(1, _BROKERS):
+            stack.enter_context(_further_broker(broker.cluster, home / f"{name}-{number}"))
+        broker.play(count, _Figures())
+        return broker.events_of_trims(count)
+
+
 class _Broker:
     def __init__(self, cluster: DevCluster, producer: pulsar.Producer) -> None:
         self.figures = _Figures()
-        self._cluster = cluster
+        self.cluster = cluster
         self._producer = producer
 
     def play(self, count: int, figures: _Figures) -> None:
@@ -106,20 +133,50 @@ class _Broker:
         self._wait_for_trims()
         usages: list[Usage] = []
         changes, begin = self._changes(), time.monotonic()
-        with measured(self._cluster.broker.pid, usages):
-            for _ in range(count):
-                self._producer.send_async(b"x" * 1024, None)
-            self._producer.flush()
-            self._wait_for_trims()
+        with measured(self.cluster.broker.pid, usages):
+            self._trim(count)
         ledgers = count / _ENTRIES
         figures.trims.append(ledgers / (time.monotonic() - begin))
         figures.cpu_ms.append(usages[0].cpu_seconds / ledgers * 1000)
         figures.writes.append((self._changes() - changes) / ledgers)
 
+    def events_of_trims(self, count: int) -> float:
+        """Return how many events there are for each trimmed ledger, until the outbox is as empty as it gets."""
+        self._wait_for_outbox()
+        before = self._events()
+        self._trim(count)
+        self._wait_for_outbox()
+        return (self._events() - before) / (count / _ENTRIES)
+
+    def _wait_for_outbox(self) -> None:
+        # In the other mode all is sent, for which there is no topic here.
+        if self.cluster.options.broker_settings.get("bookwardenMarks") == TWO_PHASE:
+            return
+        end = time.monotonic() + _PATIENCE_S
+        with closing(open_store(self.cluster.store_url)) as store:
+            while any(
+                store.children_of(f"{OUTBOX_ROOT}/{folder}/{block}")
+                for folder in store.children_of(OUTBOX_ROOT)
+                for block in store.children_of(f"{OUTBOX_ROOT}/{folder}")
+            ):
+                if time.monotonic() > end:
+                    raise ServerError(f"{OUTBOX_ROOT} is not empty after {_PATIENCE_S:.0f} s")
+                time.sleep(0.5)
+
+    def _events(self) -> int:
+        told = zookeeper_says(self.cluster.ports.zookeeper, "mntr")
+        return sum(int(number) for number in _WATCH_EVENTS.findall(told))
+
+    def _trim(self, count: int) -> None:
+        for _ in range(count):
+            self._producer.send_async(b"x" * 1024, None)
+        self._producer.flush()
+        self._wait_for_trims()
+
     def _wait_for_trims(self) -> None:
         path = f"{MANAGED_LEDGERS_ROOT}/{TopicName.parse(_TOPIC).managed_ledger}"
         end = time.monotonic() + _PATIENCE_S
-        with closing(open_store(self._cluster.store_url)) as store:
+        with closing(open_store(self.cluster.store_url)) as store:
             while True:
                 node = store.get(path)
                 if node is not None and len(decode_managed_ledger(node.value).ledgers) <= 1:
@@ -130,21 +187,37 @@ class _Broker:
 
     def _changes(self) -> int:
         """Count the changes of nodes that the ZooKeeper has logged."""
-        logs = logs_after(self._cluster.home / "zookeeper" / "version-2", 0)
+        logs = logs_after(self.cluster.home / "zookeeper" / "version-2", 0)
         return sum(
             not isinstance(change, Closed) for transaction in read_logs(logs, 0) for change in transaction.changes
         )
 
 
 @contextmanager
-def _broker(home: Path, name: str) -> Iterator[_Broker]:
+def _further_broker(cluster: DevCluster, home: Path) -> Iterator[None]:
+    """Run another broker of a cluster."""
+    broker, web = free_ports(2, [port for port in dataclasses.astuple(cluster.ports) if port])
+    ports = dataclasses.replace(cluster.ports, broker=broker, web=web)
+    factory = ServerFactory(home, ports, cluster.options, functools.partial(load_runtime, cluster.options.pulsar))
+    connection = broker_connection(ports, "none", home)
+    process = ServerProcess(factory.broker(lambda: broker_is_ready(connection)))
+    try:
+        process.start()
+        yield
+    finally:
+        process.kill()
+
+
+@contextmanager
+def _broker(home: Path, name: str, *, throughput: bool = True) -> Iterator[_Broker]:
     """Start a broker with its own ZooKeeper and bookie, and a subscriber that acknowledges all that it gets."""
+    kind = name.removesuffix(f" of {_BROKERS}")
     options = ClusterOptions(
         max_entries_per_ledger=_ENTRIES,
-        throughput=True,
+        throughput=throughput,
         log_level="warn",
         broker_jar=str(PACKAGED),
-        broker_settings={"managedLedgerDefaultMarkDeleteRateLimit": "1000", **_LINES[name]},
+        broker_settings={"managedLedgerDefaultMarkDeleteRateLimit": "1000", **_LINES[kind]},
     )
     with (
         DevCluster(home / name.replace(" ", "-"), options, progress=say) as cluster,

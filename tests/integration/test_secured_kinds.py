@@ -6,6 +6,7 @@ import base64
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import load_settings
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.sweep.driver import run_sweep
+from bookwarden.wire.broker_marks import TWO_PHASE
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import PhaseOne
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.credentials import broker_credentials
+from servers.marking_brokers import MARKS as MARKING_STORAGE
 from servers.operator import Operator
 from servers.population import Population
+from servers.switching.broker_jar import broker_jar
 from servers.token_issuer import TokenIssuer
 from servers.waiting import eventually
 
@@ -37,7 +43,9 @@ AUDIENCE = "urn:bookwarden:test"
 LIFE_S = 8
 PROVIDERS = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 QUICK = {"brokerShutdownTimeoutMs": "1000"}
+MARKS = {"managedLedgerStorageClassName": MARKING_STORAGE, "bookwardenMarks": TWO_PHASE}
 TOPIC = "persistent://public/default/renewed"
+DROPPED = "persistent://public/default/dropped"
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +84,10 @@ def open_cluster(cluster: DevCluster) -> DevCluster:
 
 @pytest.fixture
 def strict_cluster(cluster: DevCluster) -> Iterator[DevCluster]:
-    """The cluster while its broker takes certificates only, and requires one of every connection."""
+    """The cluster while its broker takes certificates only, requires one of every connection, and marks."""
     cluster.broker.stop()
-    strict = DevCluster(cluster.home, ClusterOptions(auth="tls", broker_settings=QUICK))
+    options = ClusterOptions(auth="tls", broker_jar=str(broker_jar()), broker_settings={**QUICK, **MARKS})
+    strict = DevCluster(cluster.home, options)
     try:
         strict.broker.start()
         yield strict
@@ -199,9 +208,17 @@ def test_the_whole_job_works_with_client_certificates(
     operator.run("init")
     leak(cluster, 1_000_000_002)
     mark_by_library(operator, 1_000_000_002)
+    dropped = drop_topic(own)
+    settings = load_settings(operator.file)
+    with Cluster(settings) as opened:
+        topics = opened.deletion_topics
+        # The broker sends its own mark, by its own certificate; it may do so twice.
+        eventually(lambda: topics.in_flight().messages > 1, 60)
+    assert is_there(cluster, dropped)
     operator.run("inflight")
-    run_sweep(spark, load_settings(operator.file), once=True)
+    run_sweep(spark, settings, once=True)
     assert not is_there(cluster, 1_000_000_002)
+    assert not is_there(cluster, dropped)
 
     ordinary = cluster.connection(superuser=False)
     operator.fails(9, "rights", "inflight", **certificate(ordinary.tls_certificate_file, ordinary.tls_private_key_file))
@@ -220,6 +237,16 @@ def test_the_whole_job_works_with_client_certificates(
         client.close()
     operator.fails(3, "pulsar.tls_certificate_file", "inflight", **certificate("/no/such/file", "/no/such/file"))
     assert operator.telltales(secret_lines(Path(files["tls_private_key_file"]))) == []
+
+
+def drop_topic(connection: PulsarConnection) -> int:
+    """Make a topic, and delete it; return its ledger."""
+    with closing(connection.client()) as client:
+        client.create_producer(DROPPED).send(b"x")
+    with closing(PulsarAdmin(connection)) as admin:
+        (ledger,) = admin.get_json(f"{topic_path(DROPPED)}/internalStats")["ledgers"]
+        admin.delete(topic_path(DROPPED), params={"force": True})
+    return int(ledger["ledgerId"])
 
 
 def certificate(certificate_file: str | None, private_key_file: str | None) -> dict[str, str]:

@@ -17,10 +17,15 @@ from servers.waiting import eventually
 
 
 class LoneZooKeeper(ServerProcess):
-    """One ZooKeeper server on a free port; its data outlives `kill` and `start`."""
+    """One ZooKeeper server on a free port, or a given one; its data outlives `kill` and `start`."""
 
-    def __init__(self, home: Path, *, settings: str = "", java_options: tuple[str, ...] = ()) -> None:
-        self.port, self.secure_port = free_ports(2)
+    def __init__(
+        self, home: Path, *, settings: str = "", java_options: tuple[str, ...] = (), port: int | None = None
+    ) -> None:
+        free, self.secure_port = free_ports(2)
+        self.port = port or free
+        #: Where it writes its log.
+        self.log_folder = home / "data" / "version-2"
         config = home / "zoo.cfg"
         config.write_text(
             f"tickTime=500\ndataDir={home / 'data'}\nclientPort={self.port}\nclientPortAddress={LOOPBACK}\n"

@@ -50,6 +50,10 @@ class LossyProxy:
         self._listener.close()
         self.break_connections()
 
+    def _passed(self, block: bytes, client: socket.socket, is_answer: bool) -> bytes:
+        """Return what is passed on of what came from a client, or is an answer to it."""
+        return b"" if is_answer and self._losing.is_set() else block
+
     def _accept(self) -> None:
         while True:
             try:
@@ -77,8 +81,8 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             # Who sees one connection end must not get through on another that is about to be closed.
             while (block := source.recv(65536)) and not self._cut.is_set():
-                if not (is_answer and self._losing.is_set()):
-                    target.sendall(block)
+                if passed := self._passed(block, target if is_answer else source, is_answer):
+                    target.sendall(passed)
         _shut(source)
         _shut(target)
 

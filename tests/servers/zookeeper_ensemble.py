@@ -16,28 +16,29 @@ _JAVA_OPTIONS = ("-Xmx144m", "-Dreadonlymode.enabled=true")
 
 
 class ZooKeeperEnsemble:
-    """``voters`` are three servers of which two make a quorum; ``observer`` has no vote and is started by who needs it.
+    """``voters`` are three servers of which two make a quorum; ``observer`` has no vote and is started by who needs it,
+    on a given port if need be.
 
     A server without a quorum soon answers reads alone, see `parted`. Each server is a `ServerProcess`
     and is killed and started by itself; data outlives that.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, observer_port: int | None = None) -> None:
         ports = free_ports(2 * (_VOTERS + 1))
         members = ""
         for number in range(1, _VOTERS + 2):
             kind = "participant" if number <= _VOTERS else "observer"
             members += f"server.{number}={LOOPBACK}:{ports[2 * number - 2]}:{ports[2 * number - 1]}:{kind}\n"
-        servers = [self._server(home / str(number), number, members) for number in range(1, _VOTERS + 2)]
-        self.voters, self.observer = servers[:_VOTERS], servers[_VOTERS]
+        self.voters = [self._server(home / str(number), number, members) for number in range(1, _VOTERS + 1)]
+        self.observer = self._server(home / str(_VOTERS + 1), _VOTERS + 1, members, observer_port)
 
-    def _server(self, home: Path, number: int, members: str) -> LoneZooKeeper:
+    def _server(self, home: Path, number: int, members: str, port: int | None = None) -> LoneZooKeeper:
         data = home / "data"
         data.mkdir(parents=True)
         (data / "myid").write_text(f"{number}\n", encoding="ascii")
         role = "peerType=observer\n" if number > _VOTERS else ""
         settings = f"initLimit=40\nsyncLimit=20\n{role}{members}"
-        return LoneZooKeeper(home, settings=settings, java_options=_JAVA_OPTIONS)
+        return LoneZooKeeper(home, settings=settings, java_options=_JAVA_OPTIONS, port=port)
 
     @property
     def hosts(self) -> str:

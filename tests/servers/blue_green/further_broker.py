@@ -10,7 +10,7 @@ from pathlib import Path
 import urllib3
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden_dev.devcluster import DevCluster, ServerProcess, access
+from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess, access
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
@@ -24,11 +24,13 @@ SHARING = {
 
 
 @contextmanager
-def further_broker(beside: DevCluster, home: Path) -> Iterator[tuple[ServerProcess, PulsarConnection]]:
-    """Run one without authentication for the block; it is killed behind it."""
+def further_broker(
+    beside: DevCluster, home: Path, options: ClusterOptions | None = None
+) -> Iterator[tuple[ServerProcess, PulsarConnection]]:
+    """Run one without authentication for the block, with the cluster's options or others; it is killed behind it."""
     broker, web = free_ports(2, [port for port in dataclasses.astuple(beside.ports) if port])
     ports = dataclasses.replace(beside.ports, broker=broker, web=web)
-    factory = ServerFactory(home, ports, beside.options, lambda: quick_runtime(beside.options.pulsar))
+    factory = ServerFactory(home, ports, options or beside.options, lambda: quick_runtime(beside.options.pulsar))
 
     def is_ready() -> bool:
         with urllib3.PoolManager(retries=False, timeout=2.0) as pool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_id_of
-from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, logs_after, read_logs
+from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, Transaction, logs_after, read_logs
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
 from bookwarden.wire.pb import managed_ledger_pb2
 from servers.population import ROOT
@@ -29,18 +29,21 @@ Key = int | UUID
 @dataclass
 class DropsInLog:
     """``dropped`` is what no node names any more, with the node that named it last; ``unmarked`` is what was in no
-    outbox when its node was written, and still in BookKeeper. Cursors of compaction are left out: their property is
-    no list of what they need.
+    outbox when its node was written, and still in BookKeeper; ``unmarked_by_stock`` is that of the broker ``stock``.
+    Cursors of compaction are left out: their property is no list of what they need.
 
     ``kept_ms`` says how long each dropped ledger stayed in BookKeeper, of those that were deleted behind their drop.
     """
 
+    stock: str = ""  #: HOST:PORT of a broker that does not mark.
     dropped: dict[Key, str] = field(default_factory=dict)
     unmarked: dict[Key, str] = field(default_factory=dict)
+    unmarked_by_stock: dict[Key, str] = field(default_factory=dict)
     marked: set[Key] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
     kept_ms: dict[int, int] = field(default_factory=dict)
     _dropped_ms: dict[Key, int] = field(default_factory=dict)
+    _stock_sessions: set[int] = field(default_factory=set)
     _deleted: set[int] = field(default_factory=set)
     _named: dict[str, frozenset[Key]] = field(default_factory=dict)
 
@@ -49,14 +52,27 @@ class DropsInLog:
         """The ledgers in BookKeeper among what was dropped."""
         return {key for key in self.dropped if isinstance(key, int)}
 
-    def created(self, path: str, value: bytes, at_ms: int) -> None:
+    @property
+    def named(self) -> set[int]:
+        """The ledgers in BookKeeper that are named now."""
+        return {key for keys in self._named.values() for key in keys if isinstance(key, int)}
+
+    @property
+    def topics(self) -> list[str]:
+        """The nodes of topics that name anything now."""
+        return [path for path, keys in self._named.items() if keys and path.count("/") == _OF_TOPICS]
+
+    def created(self, node: Created, at_ms: int, session: int) -> None:
         """Take a new node into account."""
+        path, value = node.path, node.value
+        if self.stock and path == f"/loadbalance/brokers/{self.stock}":
+            self._stock_sessions.add(node.owner)
         if path.startswith(f"{OUTBOX_ROOT}/") and path.count("/") == _OUTBOX_NODES:
             marks = decode_outbox_node(value, "")
             self.marked |= {mark.offload_context.uuid if mark.offload_context else mark.ledger_id for mark in marks}
-        self.written(path, value, at_ms)
+        self.written(path, value, at_ms, session)
 
-    def written(self, path: str, value: bytes | None, at_ms: int) -> None:
+    def written(self, path: str, value: bytes | None, at_ms: int, session: int) -> None:
         """Take a node's value into account, None for one that was deleted."""
         if value is None and path.startswith(f"{ROOT}/") and "/L" in path:
             ledger = ledger_id_of(ROOT, path)
@@ -74,23 +90,33 @@ class DropsInLog:
         for key in before - now:
             self.dropped[key] = path
             self._dropped_ms[key] = at_ms
-            self.kinds[_kind(path, value)] += 1
+            self.kinds[_kind(path, key, value)] += 1
             if key not in self.marked and key not in self._deleted:
-                self.unmarked[key] = path
+                by_stock = session in self._stock_sessions
+                (self.unmarked_by_stock if by_stock else self.unmarked)[key] = path
 
 
-def read_drops(folder: Path) -> DropsInLog:
-    """Read the log of a ZooKeeper from its first transaction, as far as it goes."""
-    found = DropsInLog()
-    for transaction in read_logs(logs_after(folder, 0), 0):
+def read_drops(folder: Path, stock: str = "") -> DropsInLog:
+    """Read the log of a ZooKeeper from its first transaction, as far as it goes: of an ensemble one that never ends."""
+    found = DropsInLog(stock)
+    for transaction in _transactions(folder):
+        at_ms, session = transaction.time_ms, transaction.session
         for change in transaction.changes:
             if isinstance(change, Created):
-                found.created(change.path, change.value, transaction.time_ms)
+                found.created(change, at_ms, session)
             elif isinstance(change, Replaced):
-                found.written(change.path, change.value, transaction.time_ms)
+                found.written(change.path, change.value, at_ms, session)
             elif isinstance(change, Deleted):
-                found.written(change.path, None, transaction.time_ms)
+                found.written(change.path, None, at_ms, session)
     return found
+
+
+def _transactions(folder: Path) -> Iterator[Transaction]:
+    """Read all epochs: each leader begins one; a server without others has the first only."""
+    latest = folder / "currentEpoch"
+    for epoch in range(int(latest.read_text()) + 1 if latest.exists() else 1):
+        before = epoch << 32
+        yield from read_logs(logs_after(folder, before), before)
 
 
 def _named_by(path: str, value: bytes) -> Iterator[Key]:
@@ -110,6 +136,11 @@ def _named_by(path: str, value: bytes) -> Iterator[Key]:
                 yield int(each.value)
 
 
-def _kind(path: str, value: bytes | None) -> str:
+def _kind(path: str, key: Key, value: bytes | None) -> str:
     what = "topic" if path.count("/") == _OF_TOPICS else "cursor"
+    if isinstance(key, UUID):
+        what = "copy"
+    elif "__transaction_" in path:
+        # The log of a coordinator, of acknowledgements, or the snapshots of a buffer.
+        what = f"transactions' {what}"
     return f"{what} {'deleted' if value is None else 'written'}"

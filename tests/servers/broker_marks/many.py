@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,7 @@ _PATIENCE_S: Final = 1200.0
 # The brokers take turns, part by part: what else the machine does slows both.
 _PARTS: Final = 20
 _LISTS: Final = 4
+_BUNDLES: Final = 8
 _LONG: Final = tuple(f"persistent://{_NAMESPACE}/long-{number}" for number in range(_LISTS))
 
 
@@ -50,24 +53,32 @@ def compare(
         }
 
         def step(what: str, do: Callable[[_Player, Sequence[str]], None], over: Sequence[Sequence[str]]) -> None:
-            took = Counter[str]()
+            took, cpu = Counter[str](), Counter[str]()
             for number, part in enumerate(over):
                 for name in players if number % 2 else reversed(players):
-                    begin = time.monotonic()
+                    begin, before = time.monotonic(), players[name].cpu_s()
                     do(players[name], part)
                     took[name] += time.monotonic() - begin
+                    # That of a server that was stopped is not known.
+                    cpu[name] += max(0.0, players[name].cpu_s() - before)
             peer, *others = players
             for other in others:
-                ratio = took[other] / took[peer]
-                say(f"{what}: {other} {took[other]:.1f} s, {peer} {took[peer]:.1f} s, ratio {ratio:.2f}")
+                say(f"{what}: {_compared(took, other, peer)}; processor time: {_compared(cpu, other, peer)}")
 
         for player in players.values():
             player.make_long_lists(ledgers)
         step(f"{_LISTS} topics of {ledgers:,} ledgers deleted", _Player.delete_long_list, [(name,) for name in _LONG])
         step(f"{topics:,} topics with two subscriptions made", _Player.make, parts)
-        step(f"{topics:,} topics unloaded", lambda player, _: player.unload(), [()])
+        step(f"{topics:,} topics unloaded", _Player.unload, [(bundle,) for bundle in _bundles()])
         step(f"{topics:,} topics deleted", _Player.delete, parts)
+        for name, player in players.items():
+            say(f"the broker {name} had {player.most_memory_mib()} MiB of memory at most")
         step("the broker stopped", lambda player, _: player.cluster.broker.stop(), [()])
+
+
+def _compared(values: Counter[str], other: str, peer: str) -> str:
+    ratio = f"{values[other] / values[peer]:.2f}" if values[peer] else "unknown"
+    return f"{other} {values[other]:.1f} s, {peer} {values[peer]:.1f} s, ratio {ratio}"
 
 
 class _Player:
@@ -77,8 +88,20 @@ class _Player:
         self._pool = pool
         self._listed: dict[str, list[str]] = {}
 
+    def cpu_s(self) -> float:
+        """Return the processor time of the servers that run."""
+        running = [server.pid for server in self.cluster.servers if server.is_running()]
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in running]
+        return sum(int(ticks) for stat in stats for ticks in stat[11:13]) / os.sysconf("SC_CLK_TCK")
+
+    def most_memory_mib(self) -> int:
+        """Return the most memory that the broker ever had."""
+        status = Path(f"/proc/{self.cluster.broker.pid}/status").read_text()
+        (kib,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+        return kib // 1024
+
     def make_long_lists(self, ledgers: int) -> None:
-        self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": 8}})
+        self._admin.put(f"/namespaces/{_NAMESPACE}", {"bundles": {"numBundles": _BUNDLES}})
         first = _FIRST_LEDGER
         for topic in _LONG:
             holder, ids = ManagedLedgerHolder(managed_ledger_name(topic)), range(first, first + ledgers)
@@ -106,8 +129,9 @@ class _Player:
                 lambda path: self._admin.put(path, "latest"), [f"{name}/subscription/{subscription}" for name in names]
             )
 
-    def unload(self) -> None:
-        self._admin.put(f"/namespaces/{_NAMESPACE}/unload")
+    def unload(self, bundles: Sequence[str]) -> None:
+        (bundle,) = bundles
+        self._admin.put(f"/namespaces/{_NAMESPACE}/{bundle}/unload")
 
     def delete(self, names: Sequence[str]) -> None:
         self._each(lambda name: self._admin.delete(name, params={"force": True}), names)
@@ -115,6 +139,12 @@ class _Player:
     def _each(self, call: Callable[[str], object], names: Iterable[str]) -> None:
         for _ in self._pool.map(call, names):
             pass
+
+
+def _bundles() -> list[str]:
+    """List the bundles of the namespace, by their ranges of hashes."""
+    borders = [min(number * 2**32 // _BUNDLES, 2**32 - 1) for number in range(_BUNDLES + 1)]
+    return [f"0x{first:08x}_0x{last:08x}" for first, last in pairwise(borders)]
 
 
 @contextmanager

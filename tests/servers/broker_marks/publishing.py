@@ -92,7 +92,7 @@ def _measure(cluster: DevCluster, admin: PulsarAdmin, fault: Fault, what: str, s
     with (
         closing(open_store(cluster.store_url)) as store,
         closing(cluster.connection().client()) as client,
-        closing(client.subscribe(_TOPIC, "reader", message_listener=_acknowledge)),
+        closing(client.subscribe(_TOPIC, "reader", message_listener=acknowledge)),
         closing(client.create_producer(_TOPIC, batching_enabled=False, block_if_queue_full=True)) as producer,
     ):
         latencies(producer, _COUNT)
@@ -109,5 +109,5 @@ def _measure(cluster: DevCluster, admin: PulsarAdmin, fault: Fault, what: str, s
             say(f"{what}, {name}: publish p50 {p50:.1f} ms, p99 {p99:.1f} ms, {len(values)} messages")
 
 
-def _acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+def acknowledge(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
     consumer.acknowledge(message)

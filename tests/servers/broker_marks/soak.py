@@ -13,56 +13,46 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pulsar
+from benchmarks.java_peer import java_peer
 
-from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.errors import NotFoundError, PulsarError, ServerError
-from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.urls import open_store
-from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, decode_marking_broker
-from bookwarden.wire.managed_ledger import decode_managed_ledger
-from bookwarden.wiring.cluster import Cluster
+from bookwarden.errors import NotFoundError, ServerError
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
-from servers.broker_marks.drops_in_log import DropsInLog, read_drops
+from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.servers.specs import load_runtime
+from servers.broker_marks.beside_stock import live_beside_stock
 from servers.broker_marks.many import compare
 from servers.broker_marks.publishing import publish_without_deletion_topic
 from servers.broker_marks.releases import servers_of, use_broker
+from servers.broker_marks.site import GONE_S, MarkingSite
+from servers.broker_marks.store_leader import kill_leaders
 from servers.deletion_site import PARTITIONS
-from servers.follow.life import living
-from servers.follow.site import site_of
-from servers.marked_load import sweep_process
-from servers.marking_brokers import nodes_in_outbox
+from servers.object_store import OFFLOAD_BUCKET, ObjectStore
 from servers.pool import ENTRIES_PER_LEDGER, PLAIN
 from servers.short_lived import running_until_killed
 from servers.switching.broker_jar import broker_jar
-from servers.topic_contents import managed_ledger_of, send
 from servers.waiting import eventually
 
 _ACTS: Final = {
     "life": "each ledger that left its node was in the outbox before, and none is left",
     "kills": "no ledger is left of a broker that was killed again and again, each fourth time without a deletion topic",
     "topic": "no ledger is left where the deletion topic was unloaded, terminated, deleted or unsubscribed",
+    "leader": "no ledger is left where ZooKeeper's leader was killed between the put into the outbox and the node's",
     "many": "a topic of 100,000 ledgers and 10,000 topics are deleted as fast as without it, and no request fails",
     "publish": "every mark arrives though sending was denied, or the deletion topic's owner hung, under load",
+    "side": "what the marking one of two brokers drops is in an outbox before, what the other one drops follow finds",
     "store": "no ledger is left where ZooKeeper was killed, or the broker stood still beyond its session",
 }
+_TRANSACTIONS: Final = Path(__file__).parents[2] / "java/LivingTransactions.java"
 _SEND_AFTER_S: Final = 20
 _SESSION_S: Final = 10
-_HANDS: Final = 3
-_TOPICS: Final = 20
-# Three tries of a broker's deletes, a minute apart, and a sweep's.
-_GONE_S: Final = 400.0
 #: Of the sweep's deletes, where it alone deletes.
 _DELAY_S: Final = 120
 
@@ -83,6 +73,29 @@ def _cluster(home: Path, options: ClusterOptions, version: str) -> DevCluster:
     return cluster
 
 
+def _transacting(options: ClusterOptions) -> ClusterOptions:
+    return replace(options, broker_settings={**options.broker_settings, "transactionCoordinatorEnabled": "true"})
+
+
+def _offloading(options: ClusterOptions, store: ObjectStore) -> ClusterOptions:
+    store.create_bucket(OFFLOAD_BUCKET)
+    return replace(
+        options,
+        offload=True,
+        broker_settings={**options.broker_settings, **store.broker_settings(OFFLOAD_BUCKET)},
+        broker_environment=store.broker_environment,
+    )
+
+
+@contextmanager
+def transactions(cluster: DevCluster, namespace: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Have a Java client make transactions in the block; any error that it sees is one of the block."""
+    release = load_runtime(cluster.options.pulsar).release
+    with java_peer(_TRANSACTIONS, [cluster.service_url, namespace], release=release, heap_mb=256) as peer:
+        yield
+        say(f"{peer.ask('stop')}, and no other error")
+
+
 def _marking(version: str, mode: str) -> ClusterOptions:
     lines = {
         "bookwardenMarks": mode,
@@ -93,131 +106,9 @@ def _marking(version: str, mode: str) -> ClusterOptions:
     return replace(stock, broker_settings={**stock.broker_settings, **lines})
 
 
-class MarkingSite:
-    """A cluster whose broker marks, topics that live on it, and the sweep as a process of its own."""
-
-    def __init__(self, cluster: DevCluster, tenant: str, home: Path, delay_s: int) -> None:
-        self.cluster = cluster
-        self.tenant = tenant
-        self.delay_s = delay_s
-        #: Ledgers that went before the delay was over: where a doubt arose the broker deletes as ever.
-        self.early = 0
-        home.mkdir()
-        self.site = site_of(cluster, tenant, home)
-        delays = {"deletion.delete_delay_seconds": str(delay_s)}
-        self.site.overrides = {**self.site.overrides, **delays}
-        self.sweep = sweep_process(self.site, home)
-        self.set_up()
-
-    def set_up(self) -> None:
-        """Create what is missing of the deletion topics, and tell brokers of them, as `init` does."""
-        with Cluster(self.site.settings) as opened:
-            topics = opened.deletion_topics
-            topics.setup().run()
-            topics.publish()
-
-    def is_swept(self) -> bool:
-        """Say whether nothing is in flight; False while the topic cannot be asked."""
-        with Cluster(self.site.settings) as opened, suppress(PulsarError, NotFoundError):
-            return opened.deletion_topics.in_flight().messages == 0
-        return False
-
-    @contextmanager
-    def played(self, seed: int, say: Callable[[str], None]) -> Iterator[Counter[str]]:
-        """Let topics live, and sweep, during the block; then AssertionError if a drop was not marked, or is left."""
-        self.sweep.start()
-        try:
-            with living(self.cluster, f"{self.tenant}/life", seed, hands=_HANDS, topics=_TOPICS) as done:
-                yield done
-            with closing(open_store(self.cluster.store_url)) as store:
-                self._settle(store, say)
-            self.sweep.stop()
-        finally:
-            self.sweep.kill()
-
-    def drops(self) -> DropsInLog:
-        """What was dropped so far."""
-        return read_drops(self.cluster.home / "zookeeper" / "version-2")
-
-    def kill_between(self, number: int) -> int:
-        """Kill the broker when it has dropped ledgers and could not delete them; return how many are left behind."""
-        topic = f"persistent://{self.tenant}/life/left-{number}"
-        path = f"{MANAGED_LEDGERS_ROOT}/{managed_ledger_of(topic)}"
-        with (
-            closing(open_store(self.cluster.store_url)) as store,
-            closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin,
-            closing(self.cluster.connection().client()) as client,
-        ):
-
-            def listed() -> list[int]:
-                node = store.get(path)
-                return [ledger.ledger_id for ledger in decode_managed_ledger(node.value).ledgers] if node else []
-
-            def filled() -> bool:
-                try:
-                    client.subscribe(topic, "s").close()
-                    send(client, topic, 5 * ENTRIES_PER_LEDGER)
-                except pulsar.PulsarException:
-                    # A broker that recovers buckets of delayed messages may answer nobody for minutes (findings.md).
-                    return False
-                return True
-
-            eventually(filled, _GONE_S, 1)
-            # What has a node below it cannot be deleted.
-            held = [f"{ledger_path('/ledgers', ledger)}/held" for ledger in listed()[:-1]]
-            for each in held:
-                store.create(each, b"")
-            admin.post(f"{topic_path(topic)}/subscription/s/skip_all")
-            eventually(lambda: len(listed()) <= 1, 60)
-            self.cluster.broker.kill()
-            assert set(store.delete_many([(each, 0) for each in held])) == {DeleteResult.DELETED}
-            return len(self._left(store, self.drops()))
-
-    @contextmanager
-    def without_deletion_topic(self) -> Iterator[None]:
-        """Let brokers know no deletion topic during the block."""
-        with closing(open_store(self.cluster.store_url)) as store:
-            node = store.get(DELETION_TOPIC_NODE)
-            assert node is not None
-            store.delete_many([(DELETION_TOPIC_NODE, node.version)])
-            yield
-            if store.get(DELETION_TOPIC_NODE) is None:
-                store.create(DELETION_TOPIC_NODE, node.value)
-
-    def _settle(self, store: MetadataStore, say: Callable[[str], None]) -> None:
-        # As long as the sweep works the deletion topics drop ledgers of their own.
-        eventually(self.is_swept, _GONE_S, 1)
-        eventually(lambda: nodes_in_outbox(store) == 0, _GONE_S, 1)
-        (broker,) = (
-            decode_marking_broker(node.value)
-            for name in store.list_children(MARKING_BROKERS)
-            if (node := store.get(f"{MARKING_BROKERS}/{name}"))
-        )
-        drops = self.drops()
-        say(f"dropped {len(drops.dropped)}: {dict(drops.kinds)}; {len(drops.unmarked)} of them unmarked")
-        say(f"the broker since its start: {dict(broker.stored)}, gone {broker.gone}, sent {dict(broker.sent)}")
-        assert not drops.unmarked, drops.unmarked
-        assert broker.unmarked_writes == 0
-        eventually(lambda: not self._left(store, drops), _GONE_S, 2)
-        eventually(self.is_swept, _GONE_S, 1)
-        drops = self.drops()
-        # Those of the deletion topics the broker deletes itself.
-        own = f"{MANAGED_LEDGERS_ROOT}/{managed_ledger_of(self.site.settings.deletion.topic)}"
-        kept = {key: after for key, after in drops.kept_ms.items() if not drops.dropped.get(key, "").startswith(own)}
-        early = sum(after < self.delay_s * 1000 for after in kept.values())
-        say(f"{len(kept)} ledgers were deleted behind their drop, {early} of them within {self.delay_s} s")
-        say(f"the deletion topics dropped {len(drops.kept_ms) - len(kept)} of their own")
-        self.early += early
-
-    def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
-        ledgers = sorted(drops.ledgers)
-        nodes = store.get_many([ledger_path("/ledgers", ledger) for ledger in ledgers])
-        return [ledger for ledger, node in zip(ledgers, nodes, strict=True) if node is not None]
-
-
 def live(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Let topics live for some minutes."""
-    with site.played(asked.seed, say) as done:
+    with site.played(asked.seed, say) as done, transactions(site.cluster, f"{site.tenant}/life", say):
         end = time.monotonic() + asked.minutes * 60
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 60))
@@ -234,7 +125,7 @@ def kill(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None
                 if number % 4 == 3:
                     stack.enter_context(site.without_deletion_topic())
                 time.sleep(chance.uniform(2, 15))
-                leaked = site.kill_between(number)
+                leaked = len(site.kill_between(number))
                 site.cluster.broker.start()
                 say(f"kill {number + 1} of {asked.kills} left {leaked} ledgers behind; {dict(done)}")
                 if number % 4 == 3:
@@ -266,10 +157,10 @@ def lose_topic(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str]
         for number, fault in enumerate((unloaded, terminated, deleted, unsubscribed)):
             with site.without_deletion_topic():
                 # What was confirmed and not swept would go with the topic.
-                eventually(site.is_swept, _GONE_S, 1)
+                eventually(site.is_swept, GONE_S, 1)
                 site.sweep.stop()
                 fault()
-            leaked = site.kill_between(number)
+            leaked = len(site.kill_between(number))
             site.cluster.broker.start()
             time.sleep(2 * _SEND_AFTER_S)
             if fault is not unloaded:
@@ -344,8 +235,25 @@ def main() -> int:
             publish_without_deletion_topic(home, _marking(asked.version, "two-phase"), _say)
             continue
         options = _marking(asked.version, asked.mode)
-        with running_until_killed(_cluster(home / f"pulsar-{act}", options, asked.version)) as cluster:
-            plays[act](MarkingSite(cluster, act, home / act, delay_s), asked, _say)
+        if act == "side":
+            live_beside_stock(home / act, options, _stock(asked.version), asked.seed, asked.minutes, delay_s, _say)
+            _say(f"{act}: {_ACTS[act]}")
+            continue
+        if act == "leader":
+            kills = max(2, asked.kills // 3)
+            kill_leaders(home / act, options, _stock(asked.version), kills, asked.seed, delay_s, _say)
+            _say(f"{act}: {_ACTS[act]}")
+            continue
+        with ExitStack() as stack:
+            store = None
+            if act == "life":
+                options = _transacting(options)
+            if act == "life" and asked.version == PULSAR_VERSIONS[0]:
+                store = stack.enter_context(ObjectStore(home))
+                options = _offloading(options, store)
+            cluster = _cluster(home / f"pulsar-{act}", options, asked.version)
+            stack.enter_context(running_until_killed(cluster))
+            plays[act](MarkingSite(cluster, act, home / act, delay_s, offloaded=store), asked, _say)
         _say(f"{act}: {_ACTS[act]}")
     shutil.rmtree(home)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import threading
@@ -29,7 +30,8 @@ _PAYLOAD = bytes(2000)
 class OrdinaryLife:
     """Topics that live: each step does one thing to one of them, and a broker in trouble is no matter.
 
-    ``alone`` is held by what ends the life of a topic on a broker.
+    ``alone`` is held by what ends the life of a topic on a broker. With ``offload`` ledgers are offloaded, with
+    ``namespaces`` some more namespaces live, too, and are deleted with their topics.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class OrdinaryLife:
         bundles: int,
         done: Counter[str],
         alone: threading.Lock,
+        offload: bool = False,
+        namespaces: bool = False,
     ) -> None:
         self._namespace = namespace
         self._random = random.Random(seed)
@@ -61,20 +65,31 @@ class OrdinaryLife:
             self._delete_schema: 1,
             self._delay: 1,
         }
+        if offload:
+            self._actions[self._offload] = 3
+        if namespaces:
+            self._actions[self._delete_namespace] = 1
+        self._namespaces = (f"{namespace}-{seed}-{number}" for number in itertools.count())
         self._done = done
         self._alone = alone
         self._client = cluster.connection().client(operation_timeout_seconds=20)
         policy = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
         self._admin.post(f"/namespaces/{namespace}/retention", policy)
         acknowledge_each(self._admin, namespace)
+        if offload:
+            # What is offloaded goes from BookKeeper with the next trim.
+            self._admin.put(f"/namespaces/{namespace}/offloadDeletionLagMs", 0)
 
     def step(self) -> None:
         """Do one thing."""
         topic = f"persistent://{self._namespace}/living-{self._random.randrange(self._topics)}"
         (action,) = self._random.choices(list(self._actions), weights=list(self._actions.values()))
-        with suppress(PulsarError, NotFoundError, pulsar.PulsarException):
+        name = action.__name__.strip("_")
+        try:
             action(topic)
-            self._done[action.__name__.strip("_")] += 1
+            self._done[name] += 1
+        except (PulsarError, NotFoundError, pulsar.PulsarException) as error:
+            self._done[f"{name}: {type(error).__name__}"] += 1
 
     def close(self) -> None:
         self._client.close()
@@ -109,6 +124,21 @@ class OrdinaryLife:
         with self._alone:
             self._admin.get_json(f"{topic_path(topic)}/stats")
             self._admin.delete(topic_path(topic), params={"force": True})
+
+    def _delete_namespace(self, _topic: str) -> None:
+        namespace = next(self._namespaces)
+        self._admin.put(f"/namespaces/{namespace}")
+        acknowledge_each(self._admin, namespace)
+        for number in range(2):
+            topic = f"persistent://{namespace}/short-{number}"
+            self._send(topic)
+            self._acknowledge(topic)
+        with self._alone:
+            self._admin.delete(f"/namespaces/{namespace}", params={"force": True})
+
+    def _offload(self, topic: str) -> None:
+        last = self._admin.get_json(f"{topic_path(topic)}/internalStats")["ledgers"][-1]["ledgerId"]
+        self._admin.put(f"{topic_path(topic)}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
 
     def _delete_subscription(self, topic: str) -> None:
         self._admin.delete(f"{topic_path(topic)}/subscription/{_SUBSCRIPTION}", params={"force": True})
@@ -156,11 +186,23 @@ def living(
     hands: int = 1,
     topics: int = _TOPICS,
     bundles: int = _BUNDLES,
+    offload: bool = False,
+    namespaces: bool = False,
 ) -> Iterator[Counter[str]]:
-    """Let topics live during the block, so many things at a time; count what was done."""
+    """Let topics live during the block, so many things at a time; count what was done, and what failed by error."""
     done, alone, ended = Counter[str](), threading.Lock(), threading.Event()
     lives = [
-        OrdinaryLife(cluster, namespace, each, topics=topics, bundles=bundles, done=done, alone=alone)
+        OrdinaryLife(
+            cluster,
+            namespace,
+            each,
+            topics=topics,
+            bundles=bundles,
+            done=done,
+            alone=alone,
+            offload=offload,
+            namespaces=namespaces,
+        )
         for each in range(seed, seed + hands)
     ]
 

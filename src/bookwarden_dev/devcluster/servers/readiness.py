@@ -23,16 +23,22 @@ def zookeeper_serves(port: int) -> bool:
 def zookeeper_mode(port: int) -> str | None:
     """Return the mode of a ZooKeeper, such as leader or standalone: its `srvr` command has it only while it serves."""
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=_PROBE_SECONDS) as connection:
-            connection.settimeout(_PROBE_SECONDS)
-            connection.sendall(b"srvr")
-            answer = b""
-            while block := connection.recv(4096):
-                answer += block
+        answer = zookeeper_says(port, "srvr")
     except OSError:
         return None
-    _, named, rest = answer.partition(b"Mode: ")
-    return rest.partition(b"\n")[0].decode() if named else None
+    _, named, rest = answer.partition("Mode: ")
+    return rest.partition("\n")[0] if named else None
+
+
+def zookeeper_says(port: int, word: str) -> str:
+    """Return the answer of a ZooKeeper to a word of four letters; raise OSError if it does not answer."""
+    with socket.create_connection((LOOPBACK, port), timeout=_PROBE_SECONDS) as connection:
+        connection.settimeout(_PROBE_SECONDS)
+        connection.sendall(word.encode())
+        answer = b""
+        while block := connection.recv(4096):
+            answer += block
+    return answer.decode()
 
 
 def listens(port: int) -> bool:

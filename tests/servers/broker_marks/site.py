@@ -1,0 +1,240 @@
+"""A cluster whose broker marks, on which topics live and are swept, and what is asserted of it in the end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import pulsar
+
+from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.urls import open_store
+from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, decode_marking_broker
+from bookwarden.wire.managed_ledger import decode_managed_ledger
+from bookwarden.wiring.cluster import Cluster
+from bookwarden_dev.devcluster import DevCluster, ServerProcess
+from servers.broker_marks.drops_in_log import DropsInLog, read_drops
+from servers.follow.life import living
+from servers.follow.site import site_of
+from servers.marked_load import sweep_process
+from servers.marking_brokers import nodes_in_outbox
+from servers.object_store import OFFLOAD_BUCKET, ObjectStore
+from servers.pool import ENTRIES_PER_LEDGER
+from servers.topic_contents import managed_ledger_of, send
+from servers.waiting import eventually
+
+#: Three tries of a broker's deletes, a minute apart, and a sweep's.
+GONE_S: Final = 400.0
+_HANDS: Final = 3
+_TOPICS: Final = 20
+_UUID_LENGTH: Final = 36
+
+
+class MarkingSite:
+    """A cluster whose broker marks, topics that live on it, and the sweep as a process of its own."""
+
+    def __init__(
+        self,
+        cluster: DevCluster,
+        tenant: str,
+        home: Path,
+        delay_s: int,
+        *,
+        offloaded: ObjectStore | None = None,
+        log: Path | None = None,
+        stock: str = "",
+    ) -> None:
+        """Make what is missing; ``log`` is where ZooKeeper has its log, if that is not the cluster's own.
+
+        Where there is a store for what is offloaded some topics are. ``stock`` names a broker that does not mark.
+        """
+        self.cluster = cluster
+        self.tenant = tenant
+        self.delay_s = delay_s
+        self._offloaded = offloaded
+        self._stock = stock
+        self._log = log or cluster.home / "zookeeper" / "version-2"
+        #: Ledgers that went before the delay was over: where a doubt arose the broker deletes as ever.
+        self.early = 0
+        home.mkdir()
+        self.site = site_of(cluster, tenant, home)
+        self.site.overrides = {**self.site.overrides, "deletion.delete_delay_seconds": str(delay_s)}
+        if offloaded:
+            stores = json.dumps([offloaded.sweep_settings(OFFLOAD_BUCKET)])
+            self.site.overrides = {**self.site.overrides, "offload.stores": stores}
+        self.sweep = sweep_process(self.site, home)
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Create what is missing of the deletion topics, and tell brokers of them, as `init` does."""
+        with Cluster(self.site.settings) as opened:
+            topics = opened.deletion_topics
+            topics.setup().run()
+            topics.publish()
+
+    def is_swept(self) -> bool:
+        """Say whether nothing is in flight; False while the topic cannot be asked."""
+        with Cluster(self.site.settings) as opened, suppress(PulsarError, NotFoundError):
+            return opened.deletion_topics.in_flight().messages == 0
+        return False
+
+    @contextmanager
+    def played(self, seed: int, say: Callable[[str], None]) -> Iterator[Counter[str]]:
+        """Let topics live, and sweep, during the block.
+
+        Then AssertionError if a drop was not marked, or is left, or if anything that is named is lost.
+        """
+        self.sweep.start()
+        try:
+            with living(
+                self.cluster,
+                f"{self.tenant}/life",
+                seed,
+                hands=_HANDS,
+                topics=_TOPICS,
+                offload=self._offloaded is not None,
+                namespaces=True,
+            ) as done:
+                yield done
+            with closing(open_store(self.cluster.store_url)) as store:
+                self._settle(store, say)
+            self.sweep.stop()
+        finally:
+            self.sweep.kill()
+
+    def drops(self) -> DropsInLog:
+        """What was dropped so far."""
+        return read_drops(self._log, self._stock)
+
+    def kill_between(
+        self,
+        number: int,
+        *,
+        broker: ServerProcess | None = None,
+        namespace: str = "life",
+        is_known: Callable[[str, set[int]], bool] = lambda _path, _ledgers: True,
+    ) -> list[int]:
+        """Kill the broker when it has dropped ledgers and could not delete them; return what is left behind.
+
+        It does not drop them before ``is_known`` says so of the topic's node and these ledgers.
+        """
+        topic = f"persistent://{self.tenant}/{namespace}/left-{number}"
+        path = f"{MANAGED_LEDGERS_ROOT}/{managed_ledger_of(topic)}"
+        with (
+            closing(open_store(self.cluster.store_url)) as store,
+            closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin,
+            closing(self.cluster.connection().client()) as client,
+        ):
+
+            def listed() -> list[int]:
+                node = store.get(path)
+                return [ledger.ledger_id for ledger in decode_managed_ledger(node.value).ledgers] if node else []
+
+            def filled() -> bool:
+                try:
+                    client.subscribe(topic, "s").close()
+                    send(client, topic, 5 * ENTRIES_PER_LEDGER)
+                except pulsar.PulsarException:
+                    # A broker that recovers buckets of delayed messages may answer nobody for minutes (findings.md).
+                    return False
+                return True
+
+            eventually(filled, GONE_S, 1)
+            # What has a node below it cannot be deleted.
+            held = [f"{ledger_path('/ledgers', ledger)}/held" for ledger in listed()[:-1]]
+            for each in held:
+                store.create(each, b"")
+            named = set(listed()[:-1])
+            eventually(lambda: is_known(path, named), 60, 0.5)
+            admin.post(f"{topic_path(topic)}/subscription/s/skip_all")
+            eventually(lambda: len(listed()) <= 1, 60)
+            (broker or self.cluster.broker).kill()
+            assert set(store.delete_many([(each, 0) for each in held])) == {DeleteResult.DELETED}
+            return self._left(store, self.drops())
+
+    @contextmanager
+    def without_deletion_topic(self) -> Iterator[None]:
+        """Let brokers know no deletion topic during the block."""
+        with closing(open_store(self.cluster.store_url)) as store:
+            node = store.get(DELETION_TOPIC_NODE)
+            assert node is not None
+            store.delete_many([(DELETION_TOPIC_NODE, node.version)])
+            yield
+            if store.get(DELETION_TOPIC_NODE) is None:
+                store.create(DELETION_TOPIC_NODE, node.value)
+
+    def _settle(self, store: MetadataStore, say: Callable[[str], None]) -> None:
+        # The sweep keeps a bucket of delayed messages for as long as its topic's owner may have it in memory.
+        with closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin:
+            admin.put(f"/namespaces/{self.tenant}/life/unload")
+        # As long as the sweep works the deletion topics drop ledgers of their own.
+        eventually(self.is_swept, GONE_S, 1)
+        eventually(lambda: nodes_in_outbox(store) == 0, GONE_S, 1)
+        (broker,) = (
+            decode_marking_broker(node.value)
+            for name in store.list_children(MARKING_BROKERS)
+            if (node := store.get(f"{MARKING_BROKERS}/{name}"))
+        )
+        drops = self.drops()
+        say(f"dropped {len(drops.dropped)}: {dict(drops.kinds)}; {len(drops.unmarked)} of them unmarked")
+        if self._stock:
+            say(f"the stock broker dropped {len(drops.unmarked_by_stock)} more that are in no outbox")
+        say(f"the broker since its start: {dict(broker.stored)}, gone {broker.gone}, sent {dict(broker.sent)}")
+        assert not drops.unmarked, drops.unmarked
+        assert broker.unmarked_writes == 0
+        eventually(lambda: not self._left(store, drops) and not self._left_copies(drops), GONE_S, 2)
+        eventually(self.is_swept, GONE_S, 1)
+        drops = self.drops()
+        self._assert_that_nothing_is_lost(store, drops)
+        # Those of the deletion topics the broker deletes itself.
+        own = f"{MANAGED_LEDGERS_ROOT}/{managed_ledger_of(self.site.settings.deletion.topic)}"
+        kept = {key: after for key, after in drops.kept_ms.items() if not drops.dropped.get(key, "").startswith(own)}
+        early = sum(after < self.delay_s * 1000 for after in kept.values())
+        say(f"{len(kept)} ledgers were deleted behind their drop, {early} of them within {self.delay_s} s")
+        say(f"the deletion topics dropped {len(drops.kept_ms) - len(kept)} of their own")
+        self.early += early
+
+    def _assert_that_nothing_is_lost(self, store: MetadataStore, drops: DropsInLog) -> None:
+        """Check what is named in the end; of the deletion topics it may have been dropped since the log was read."""
+        lost = drops.named - _present(store, drops.named)
+        lost &= self.drops().named
+        assert not lost, sorted(lost)
+        if self._offloaded is None:
+            return
+        nodes = [node for node in store.get_many(drops.topics) if node is not None]
+        copies = {
+            f"{ledger.offload.uuid}-ledger-{ledger.ledger_id}"
+            for node in nodes
+            for ledger in decode_managed_ledger(node.value).ledgers
+            if ledger.offload is not None and ledger.offload.complete
+        }
+        lost_copies = copies - self._offloaded.keys(OFFLOAD_BUCKET)
+        assert not lost_copies, sorted(lost_copies)
+
+    def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
+        return sorted(_present(store, drops.ledgers))
+
+    def _left_copies(self, drops: DropsInLog) -> list[str]:
+        """List the objects of offloaded copies among what was dropped."""
+        if self._offloaded is None:
+            return []
+        dropped = {str(key) for key in drops.dropped if isinstance(key, UUID)}
+        return [name for name in self._offloaded.keys(OFFLOAD_BUCKET) if name[:_UUID_LENGTH] in dropped]
+
+
+def _present(store: MetadataStore, ledgers: set[int]) -> set[int]:
+    """Return those of the ledgers that BookKeeper has."""
+    listed = sorted(ledgers)
+    nodes = store.get_many([ledger_path("/ledgers", ledger) for ledger in listed])
+    return {ledger for ledger, node in zip(listed, nodes, strict=True) if node is not None}
