@@ -21,7 +21,7 @@
 #              broker's alone, as are 3.0.0, 3.3.6 and 4.0.0, which are refused
 # make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
 #              that replicates; 200 topics with late consumers, and 200 whose broker is killed, TOPICS; VERSIONS=4.2.4:4.2.4 for one pair of
-#              blue and green, ACTS="late killed rows restarted replicated refused" for some of it
+#              blue and green, ACTS="late killed rows restarted replicated deadlock refused" for some
 # make soak STORM=spark   a master and two workers of Spark with users and environments of their own: executors, tasks and drivers killed while
 #              20,000 marks of each act are swept, each accounted for; half an hour; MARKS=2000, KILLS, SEED, ACTS="journal sends" for some
 # make soak STORM=damage  nodes of a real cluster damaged in 4,000 ways, swept and scanned: nothing that lives goes, each leak of an untidy

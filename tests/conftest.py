@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import kazoo.protocol.connection
+import kazoo.retry
 import pulsar
 import pytest
 import urllib3
@@ -119,6 +122,19 @@ def _quick_start_of_spark(request: pytest.FixtureRequest) -> Iterator[None]:
             patch.setenv("SPARK_HOME", str(quick_spark_home()))
         # Read by PySpark when it starts a JVM, here or in a process that a test starts.
         patch.setenv("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{options}" pyspark-shell')
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _random_numbers_of_kazoo() -> Iterator[None]:
+    """Give kazoo random numbers of its own: hypothesis fails a test while which another thread takes a global one.
+
+    A thread of kazoo's takes some for as long as it does not reach its server, also between tests.
+    """
+    own = random.Random()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (kazoo.retry, kazoo.protocol.connection):
+            patch.setattr(module, "random", own)
         yield
 
 

@@ -64,6 +64,9 @@ def on_cluster(
     """A stage with a topic in a namespace that is named after the file, which decides about partitions."""
     namespace = f"public/{request.node.callspec.params['path'].stem}"
     with closing(PulsarAdmin(played_cluster.connection())) as admin:
+        # That of a first try, which is to be seen failing, and not this fixture.
+        if namespace in admin.get_json("/namespaces/public"):
+            admin.delete(f"/namespaces/{namespace}", params={"force": True})
         admin.put(f"/namespaces/{namespace}")
     site = DeletionSite.of(played_cluster, namespace, tmp_path)
     topic = f"persistent://{namespace}/orders"

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900 * S
 
 Sweep = Callable[[], AbstractContextManager[RunningDriver]]
 
-LEDGERS = 1650 * STORM
+LEDGERS = 1100 * STORM
 # One task does all of a batch there, and at this pace a fault finds it in the middle.
 LEDGERS_ON_OXIA = 550
 OXIA_PACE = {"metadata_store.max_requests_per_second": "100"}
@@ -54,7 +54,7 @@ def load(cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_p
             "sweep.max_backoff_seconds": "2",
             "sweep.max_failures": "50",
             "sweep.stall_seconds": "90",
-            "sweep.max_entries_per_batch": "50",
+            "sweep.max_entries_per_batch": "50" if has_oxia else "100",
             **(OXIA_PACE if has_oxia else {}),
         },
     )

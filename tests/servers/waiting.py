@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_TIMES, _MOST_S = 3, 0.5
+_TIMES, _MOST_S = 9, 0.5
 
 
-def eventually(condition: Callable[[], T], timeout: float = 30.0, pause: float = 0.02) -> T:
+def eventually(condition: Callable[[], T], timeout: float = 30.0, pause: float = 0.05) -> T:
     """Call until the result is true and return it; fail after ``timeout`` seconds.
 
     ``pause`` is the least time between calls. A condition that takes long is looked at less often, since what it waits

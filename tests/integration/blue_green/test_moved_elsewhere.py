@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from bookwarden_dev.demo.traffic import Flow
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import ClusterOptions
 from servers.blue_green.application import Application
 from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.further_broker import SHARING, further_broker
 from servers.blue_green.late import late_subscriptions_lose_nothing
 from servers.blue_green.moving import SECONDS, drain, has_all, traffic
 from servers.blue_green.site import QUICK_ROUNDS, BlueGreenSite, blue_green_site
-from servers.short_lived import running_until_killed
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,17 +45,28 @@ def move(site: BlueGreenSite, namespace: str, folder: Path) -> None:
     assert site.answer("verify", namespace)["done"]
 
 
-def test_a_namespace_moves_to_a_newer_green_with_two_brokers(site: BlueGreenSite, tmp_path: Path) -> None:
-    options = ClusterOptions(pulsar="4.2.4", cluster_name="green", broker_settings=SHARING)
-    with (
-        running_until_killed(DevCluster(tmp_path / "green", options)) as green,
-        further_broker(green, tmp_path / "green-2"),
-    ):
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlueGreenSite]:
+    """Blue and green of 4.2.4."""
+    blue = ClusterOptions(pulsar="4.2.4", broker_settings=QUICK_ROUNDS)
+    green = ClusterOptions(pulsar="4.2.4", broker_settings=SHARING)
+    with blue_green_site(tmp_path_factory.mktemp("newer"), blue, green) as site:
+        yield site
+
+
+def test_late_subscriptions_of_4_2_lose_nothing(newer: BlueGreenSite, tmp_path: Path) -> None:
+    late_subscriptions_lose_nothing(newer, "4.2.4", tmp_path)
+
+
+def test_a_namespace_moves_to_a_newer_green_with_two_brokers(
+    site: BlueGreenSite, newer: BlueGreenSite, tmp_path: Path
+) -> None:
+    with further_broker(newer.green, tmp_path / "green-2"):
         clusters = copy.copy(site.clusters)
-        clusters.green = green
-        newer = BlueGreenSite(clusters, tmp_path)
-        move(newer, newer.make_namespace(newer.fresh("newer")), tmp_path)
-        with newer.context() as context:
+        clusters.green = newer.green
+        mixed = BlueGreenSite(clusters, tmp_path)
+        move(mixed, mixed.make_namespace(mixed.fresh("newer")), tmp_path)
+        with mixed.context() as context:
             loaded = context.green.nodes.brokers()
         assert len(loaded) == 2
 
@@ -76,14 +87,6 @@ def test_a_namespace_of_4_2_moves_with_tokens_and_tls_and_comes_back(tmp_path: P
             assert running.stop()[0].tally.send_errors == 0
 
 
-def test_late_subscriptions_of_4_2_lose_nothing_and_its_deadlock_is_cured(tmp_path: Path) -> None:
-    """Without TLS, with which the deadlock is much rarer."""
-    options = ClusterOptions(pulsar="4.2.4", broker_settings=QUICK_ROUNDS)
-    with blue_green_site(tmp_path / "site", options) as site:
-        late_subscriptions_lose_nothing(site, "4.2.4", tmp_path)
-        # The last: its broker is killed.
-        deadlock_is_reported_and_cured(site, "4.2.4")
-
-
 def test_a_deadlock_in_blues_broker_is_reported_and_cured(site: BlueGreenSite) -> None:
+    """That of 4.2.4 is provoked by `make soak STORM=blue-green`."""
     deadlock_is_reported_and_cured(site, "4.0.8")

@@ -282,8 +282,9 @@ def test_a_damaged_replica_is_passed_over_and_an_entry_without_a_good_one_is_nam
     first, holders = Replicas(originals[once]).of(ENTRY)[0], bookies_of(originals[everywhere])
     servers = {bookie: faults.server(bookie) for bookie in {first, *holders}}
     with faults.nothing_replicated("a"):
+        # All that is acknowledged is in their journals.
         for server in servers.values():
-            server.stop()
+            server.kill()
         damage(servers[first], once, ENTRY)
         for bookie in holders:
             damage(servers[bookie], everywhere, ENTRY)
@@ -308,7 +309,7 @@ def test_a_copy_that_is_damaged_after_it_was_closed_is_not_proven_any_more(fault
     # The replica that nobody asks as long as the other one answers.
     bookie = Replicas(faults.copies()[ledger_id]).of(ENTRY)[1]
     with faults.nothing_replicated("b"):
-        faults.server(bookie).stop()
+        faults.server(bookie).kill()
         damage(faults.server(bookie), ledger_id, ENTRY)
         faults.server(bookie).start()
         problem = faults.problem_of_copy(ledger_id)

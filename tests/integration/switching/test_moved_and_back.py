@@ -19,7 +19,7 @@ from servers.switching.watched_load import watched_load
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 
-LOADED = 6
+LOADED = 3
 PER_SECOND = 10
 
 

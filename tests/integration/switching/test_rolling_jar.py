@@ -42,10 +42,12 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
 _LOG = logging.getLogger(__name__)
 
 CLUSTERS = (ClusterPlan("a", PULSARS_LEDGERS_ROOT, bookies=1), ClusterPlan("b", "/bookies-b", bookies=1))
-TOPICS = 6
-PER_SECOND = 40
+# What a load costs grows with its pace and with each new ledger.
+TOPICS = 4
+PER_SECOND = 20
 # More than a ledger of each topic.
-ENOUGH = 130
+ENOUGH = 50
+SMALL_LEDGERS = {"managedLedgerMaxEntriesPerLedger": "40"}
 PATIENCE = 120
 # What a switch may cost is below one second; two busy cores are given more.
 LONGEST_GAP = 10.0
@@ -66,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
         None,
         clusters=CLUSTERS,
         brokers=[PULSAR_VERSIONS[0]] * 2,
-        broker_settings=LONE_BOOKIES,
+        broker_settings={**LONE_BOOKIES, **SMALL_LEDGERS},
         make_broker=InstalledBroker,
     ) as servers:
         servers.start_bookies()

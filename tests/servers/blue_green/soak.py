@@ -24,6 +24,7 @@ from benchmarks.population import zookeeper_at
 from bookwarden.cli.cluster_migration.options import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden_dev.devcluster import ClusterOptions
+from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.late import FLAGGED, QUESTION, ask_with, late_flows, make_topics
 from servers.blue_green.moving import Watching, drain_or_abort, drained
@@ -41,7 +42,7 @@ _TOPICS: Final = 200
 _NAMESPACES: Final = 5
 _REFUSED: Final = ("compacted-topics", "readers", "transactions")
 _OPTIONS: Final = {"transactionCoordinatorEnabled": "true"}
-_ACTS: Final = ("late", "killed", "rows", "restarted", "replicated", "refused")
+_ACTS: Final = ("late", "killed", "rows", "restarted", "replicated", "deadlock", "refused")
 Say = Callable[[str], None]
 
 
@@ -85,6 +86,7 @@ def play(blue: str, green: str, topics: int, acts: Sequence[str]) -> list[str]:
                 "rows": lambda: move(site, traffic),
                 "restarted": lambda: move_restarted(site, traffic),
                 "replicated": lambda: move_replicated(site, traffic, home, blue),
+                "deadlock": lambda: cure_deadlock(site, blue),
                 # The last: a transaction that it leaves open stands in the way of every other move.
                 "refused": lambda: move_refused(site, traffic),
             }
@@ -93,6 +95,13 @@ def play(blue: str, green: str, topics: int, acts: Sequence[str]) -> list[str]:
     if not bad:
         shutil.rmtree(home)
     return bad
+
+
+def cure_deadlock(site: BlueGreenSite, version: str) -> list[JavaAccount]:
+    """Provoke blue's deadlock, which the commands have to report until its broker is killed; no message is counted."""
+    deadlock_is_reported_and_cured(site, version)
+    _say("a deadlock in blue's broker was reported, and cured")
+    return []
 
 
 def advance_ids(site: BlueGreenSite) -> None:

@@ -57,7 +57,7 @@ BOTH_VERSIONS: Final = SiteKind(
         ClusterPlan("c", "/bookies-c", own_zookeeper=True),
     ),
     # Few enough that a load fills several ledgers in some seconds.
-    {"managedLedgerMaxEntriesPerLedger": "40"},
+    {"managedLedgerMaxEntriesPerLedger": "20"},
 )
 #: Auditors act as soon as a bookie's registration is gone.
 REPLICATING: Final = SiteKind(

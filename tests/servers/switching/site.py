@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import secrets
@@ -172,7 +173,7 @@ class SwitchingSite:
             found = read_followers(self.store)
             return len(found) == len(self.brokers) and {follower.epoch for follower in found} == {epoch}
 
-        eventually(followed, _FOLLOW_SECONDS, pause=0.002)
+        eventually(followed, _FOLLOW_SECONDS)
 
     def places(self) -> LedgerPlaces:
         """List the ledgers of all clusters, never older than this call."""
@@ -219,7 +220,13 @@ class SwitchingSite:
         self.admin.put(f"/namespaces/{namespace}", {"bundles": {"numBundles": _BUNDLES}})
         keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         self.admin.post(f"/namespaces/{namespace}/retention", keep)
-        topics = [f"persistent://{namespace}/topic-{number}" for number in range(count)]
+        names = (f"persistent://{namespace}/topic-{number}" for number in itertools.count())
+        topics = list(itertools.islice(names, min(count, 1)))
+        while len(topics) < count:
+            topic = next(names)
+            # Topics of one bundle would all be one broker's.
+            if len(topics) > 1 or self._bundle(topic) != self._bundle(topics[0]):
+                topics.append(topic)
         for topic in topics:
             self.admin.put(topic_path(topic))
         if len(self.brokers) > 1:

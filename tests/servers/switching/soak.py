@@ -19,6 +19,9 @@ from servers.switching.site import SwitchingSite, switching_site
 from servers.switching.storm import KINDS, NEWCOMER, SUSPENDED, Storm
 from servers.switching.watched_load import Outcome, watched_load
 
+TOPICS = 6
+PER_SECOND = 20
+
 
 def main() -> int:
     """Play it all; 1 if there was any harm. An AssertionError tells of what did not come back."""
@@ -53,7 +56,7 @@ def main() -> int:
 def _storm(site: SwitchingSite, kills: int, seed: int, home: Path) -> Outcome:
     _say(f"{kills} kills, seed {seed}")
     kinds = [SUSPENDED, *(KINDS[number % len(KINDS)] for number in range(kills - 1))]
-    with watched_load(site) as load:
+    with watched_load(site, TOPICS, PER_SECOND) as load:
         Storm(site, load, seed, home).rage(kinds, lambda kill: _say(str(kill)))
         found = load.end()
     _say(str(found))
@@ -62,7 +65,7 @@ def _storm(site: SwitchingSite, kills: int, seed: int, home: Path) -> Outcome:
 
 def _disagreement(site: SwitchingSite, seconds: float) -> Outcome:
     _say(f"two brokers disagree for {seconds:.0f} s")
-    with watched_load(site) as load:
+    with watched_load(site, TOPICS, PER_SECOND) as load:
         with disagreement(site):
             moves = move_bundles(site, load, seconds)
         load.goes_on()
@@ -75,7 +78,7 @@ def _cut_off(site: SwitchingSite, broker: SiteBroker) -> Outcome:
     _say(f"a broker of {broker.version} is cut off from the metadata store while it is switched, there and back")
     registry = site.registry()
     other = min(registry.clusters.keys() - {registry.active})
-    with behind_a_proxy(site, broker) as proxy, watched_load(site) as load:
+    with behind_a_proxy(site, broker) as proxy, watched_load(site, TOPICS, PER_SECOND) as load:
         for target in (other, registry.active):
             switch_without(site, broker, cut_off(proxy), target)
             load.goes_on()

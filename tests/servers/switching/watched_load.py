@@ -14,9 +14,9 @@ from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.demo.load import Load
 from servers.switching.site import SwitchingSite
 
-_TOPICS: Final = 6
-_PER_SECOND: Final = 20
-_MESSAGES: Final = 20
+_TOPICS: Final = 4
+_PER_SECOND: Final = 10
+_MESSAGES: Final = 10
 _PATIENCE_S: Final = 180.0
 # The other one where nothing was switched yet.
 _ENDS: Final = (Phase.DONE, Phase.REGISTERED)

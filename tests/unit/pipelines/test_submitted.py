@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
+
+CHECKOUT = Path(__file__).parents[3]
+SCRIPTS = sorted(path for folder in ("jobs", "streaming") for path in (CHECKOUT / folder).glob("*.py"))
 
 
 def given(*words: str) -> argparse.Namespace:
@@ -52,3 +56,15 @@ def test_settings_that_are_wrong_are_an_error_like_any_other(caplog: pytest.LogC
     code = run_submitted(given("--set", "sweep.no_such=1"), lambda _: 0)
     assert code != 0
     assert "no_such" in caplog.text
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_flags_that_are_wrong_end_a_program_with_2_before_it_does_anything(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That spark-submit ends with the program's exit code is in tests/integration/test_spark_cluster.py."""
+    monkeypatch.setattr("sys.argv", [str(script), "--no-such-flag"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 2
+    assert f"{script.name}: error: " in capsys.readouterr().err

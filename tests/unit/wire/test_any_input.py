@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kazoo.exceptions import ConnectionLoss
+from kazoo.retry import KazooRetry, RetryFailedError
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import LedgerComponent
@@ -200,3 +203,13 @@ def test_any_writers_schema_and_any_payload(kinds: list[object], payload: bytes)
     with suppress(FormatError):
         schema = parse_writer_schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
         CODEC.decode(payload, schema)
+
+
+def test_kazoo_whose_threads_outlive_other_tests_takes_none_of_the_random_numbers_here() -> None:
+    def lose() -> None:
+        raise ConnectionLoss
+
+    before = random.getstate()
+    with pytest.raises(RetryFailedError):
+        KazooRetry(max_tries=2, sleep_func=lambda _seconds: None)(lose)
+    assert random.getstate() == before

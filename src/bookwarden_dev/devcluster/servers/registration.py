@@ -43,8 +43,9 @@ class ZooKeeperRegistration:
     ledgers_root: str = PULSARS_LEDGERS_ROOT
 
     def is_there(self, started_at: float) -> bool:
-        """Return whether the bookie that was started then is registered."""
-        if not zookeeper_serves(self.zookeeper_port):
+        """Return whether the bookie that was started then is registered, and takes connections."""
+        # A session costs more than a connection, and there is one for each question.
+        if not (listens(self.bookie_port) and zookeeper_serves(self.zookeeper_port)):
             return False
         try:
             with zookeeper_client(self.zookeeper_port) as client:
