@@ -1,0 +1,183 @@
+"""Records of the trash: ledgers that left the metadata and are kept for a time, and the former values of their nodes.
+
+How they are written: `wire.trash`, docs/trash.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import NamedTuple
+
+from bookwarden.ledgers.kinds import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
+from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
+
+
+@dataclass(frozen=True, slots=True)
+class FormerNode:
+    """A node as it was right before it was deleted, or one part of it: the first of one is the whole."""
+
+    value: bytes
+    version: int
+    created_ms: int
+    modified_ms: int
+    part: int = 1
+    parts: int = 1
+
+
+class Generation(NamedTuple):
+    """One life of a topic: a topic of the same name that is made later is another one."""
+
+    managed_ledger: str
+    created_ms: int  #: When the topic's node was made.
+
+
+@dataclass(frozen=True, slots=True)
+class TrashRecord:
+    """One drop that the trash keeps: a deleted node, or ledgers that a broker took out of one.
+
+    The same drop may be there twice, as an equal record.
+    """
+
+    managed_ledger: str
+    time_ms: int  #: When it was dropped, by the broker's clock.
+    created_ms: int  #: When the node that named the ledgers was made: of the topic, the cursor or the schema.
+    cursor: str | None = None  #: Encoded, as in its path.
+    schema_id: str | None = None  #: Of a schema's drop, whose ``managed_ledger`` is the topic without partitions.
+    data: tuple[int, ...] = ()  #: Ledgers of the topic.
+    cursors: tuple[int, ...] = ()  #: The ledger of the cursor.
+    buckets: tuple[int, ...] = ()  #: Of the cursor's delayed messages.
+    compacted: tuple[int, ...] = ()  #: Of the topic's compacted view.
+    schemas: tuple[int, ...] = ()  #: Of the schema.
+    entries: tuple[bytes, ...] = ()  #: `LedgerInfo` of each of ``data`` that was taken out of the list; else none.
+    node: FormerNode | None = None  #: The deleted node, or the schema's that is going to be.
+
+    @property
+    def deletes_topic(self) -> bool:
+        """Whether it is the end of a generation: the topic's own node, deleted."""
+        return self.node is not None and self.cursor is None and self.schema_id is None
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation that it is of; None for cursors and schemas, whose nodes have other times."""
+        if self.cursor is not None or self.schema_id is not None:
+            return None
+        return Generation(self.managed_ledger, self.created_ms)
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """All of its ledgers."""
+        return frozenset().union(self.data, self.cursors, self.buckets, self.compacted, self.schemas)
+
+    def marks(self, reason: str) -> Iterator[PendingDeletion]:
+        """Yield the pending deletions of its ledgers, stamped with when they were dropped."""
+        named: list[tuple[tuple[int, ...], Holder]] = [(self.data, ManagedLedgerHolder(self.managed_ledger))]
+        named.append((self.compacted, CompactedHolder(self.managed_ledger)))
+        if self.cursor is not None:
+            named.append((self.cursors, CursorHolder(self.managed_ledger, self.cursor)))
+            named.append((self.buckets, BucketHolder(self.managed_ledger, self.cursor)))
+        if self.schema_id is not None:
+            named.append((self.schemas, SchemaHolder(self.schema_id)))
+        for ids, holder in named:
+            for ledger_id in ids:
+                yield mark_of_holder(ledger_id, holder, reason).stamped(self.time_ms)
+
+
+def joined(records: Iterable[TrashRecord]) -> tuple[list[TrashRecord], list[TrashRecord]]:
+    """Put divided nodes together; return the records, each once, and those of nodes that lack a part.
+
+    The ledgers of a divided node are divided as well: the record of the whole node has all of them.
+    """
+    whole: list[TrashRecord] = []
+    broken: list[TrashRecord] = []
+    once = sorted(set(records), key=_order)
+    for _, group in groupby(once, key=_order):
+        of_drop = list(group)
+        nodes = {record.node.part: record.node for record in of_drop if record.node is not None}
+        if not nodes:
+            whole += of_drop
+        elif all(node.parts == len(nodes) for node in nodes.values()):
+            whole.append(_joined(of_drop, [nodes[part] for part in sorted(nodes)]))
+        else:
+            broken += of_drop
+    return whole, broken
+
+
+def _order(record: TrashRecord) -> tuple[object, ...]:
+    return (
+        record.managed_ledger,
+        record.cursor or "",
+        record.schema_id or "",
+        record.time_ms,
+        record.created_ms,
+        # A list that was shortened in the same millisecond is another drop.
+        bool(record.entries),
+    )
+
+
+def _joined(of_drop: list[TrashRecord], parts: list[FormerNode]) -> TrashRecord:
+    node = replace(parts[0], value=b"".join(part.value for part in parts), part=1, parts=1)
+    return replace(
+        of_drop[0],
+        node=node,
+        data=_united(record.data for record in of_drop),
+        cursors=_united(record.cursors for record in of_drop),
+        buckets=_united(record.buckets for record in of_drop),
+        compacted=_united(record.compacted for record in of_drop),
+        schemas=_united(record.schemas for record in of_drop),
+    )
+
+
+def _united(ids: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted(frozenset().union(*ids)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRule:
+    """For how long the trash keeps what namespaces drop; 0 keeps nothing."""
+
+    namespaces: str  #: A pattern of ``tenant/namespace``, with * and ?.
+    deleted_s: int = 0  #: Deleted topics, subscriptions and schemas.
+    trimmed_s: int = 0  #: Ledgers that leave the list of a topic that stays.
+
+    def matches(self, namespace: str) -> bool:
+        """Return whether it is the rule of a namespace, unless an earlier one is."""
+        return fnmatchcase(namespace, self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class TrashLease:
+    """The leave that the sweep gives brokers to keep what they drop in the trash, until it ends or is renewed."""
+
+    defer_until_ms: int
+    renewed_by: str
+    max_bytes: int
+    keep: tuple[KeepRule, ...]  #: The first that matches holds.
+
+    def is_valid(self, now_ms: int) -> bool:
+        """Return whether brokers keep anything in the trash now."""
+        return now_ms < self.defer_until_ms
+
+    def rule_of(self, namespace: str) -> KeepRule | None:
+        """Return the rule that holds for a namespace; None where nothing of it is kept."""
+        return first_rule(self.keep, namespace)
+
+
+def first_rule(rules: Iterable[KeepRule], namespace: str) -> KeepRule | None:
+    """Return the first rule that matches a namespace; None where none does, or it keeps nothing."""
+    found = next((rule for rule in rules if rule.matches(namespace)), None)
+    return found if found is not None and (found.deleted_s or found.trimmed_s) else None
+
+
+def namespace_of(managed_ledger: str) -> str:
+    """Return the namespace of a managed ledger, ``tenant/namespace``, as patterns name it."""
+    return managed_ledger.partition("/persistent/")[0]

@@ -1,0 +1,159 @@
+"""Nodes of the trash: its records, which are those of the outbox's format 2, and the lease.
+
+Format: docs/trash.md. The jar's side is broker/src/main/java/bookwarden/broker/marks: `OutboxFormat`, `Trash` and
+`TrashLease`.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final
+from urllib.parse import quote
+
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
+
+_ROOT: Final = "/bookwarden/trash"
+#: Below it a folder for each start of a broker, in that blocks, in these the nodes, as in the outbox.
+TRASH_RECORDS: Final = f"{_ROOT}/records"
+#: Written by the sweep, read by brokers.
+TRASH_LEASE: Final = f"{_ROOT}/lease"
+#: Below it a node for each managed ledger that is being restored.
+TRASH_RESTORES: Final = f"{_ROOT}/restores"
+#: The format of records, and of nodes of the outbox whose drops are to be kept.
+RECORDS_FORMAT: Final = 2
+_LEASE_FORMAT: Final = 1
+
+
+def restore_node(managed_ledger: str) -> str:
+    """Return the path of the node of a managed ledger that is being restored."""
+    return f"{TRASH_RESTORES}/{quote(managed_ledger, safe='')}"
+
+
+def encode_records(records: Iterable[TrashRecord]) -> bytes:
+    """Return the value of a node with these records."""
+    return _dump({"format": RECORDS_FORMAT, "drops": [_drop(record) for record in records], "drivers": []})
+
+
+def decode_records(raw: bytes) -> list[TrashRecord]:
+    """Return the records of a node, of the trash or of the outbox.
+
+    Raises FormatError for another format, also that of the outbox's drops that are not kept, and for what is not as
+    it must be.
+    """
+    try:
+        return [_record(drop) for drop in _fields(raw, "trash", RECORDS_FORMAT)["drops"]]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
+
+
+def without_records(raw: bytes, gone: Collection[TrashRecord]) -> bytes | None:
+    """Rewrite a node without some records, the others as they are; None where none is left.
+
+    Raises FormatError as decoding does.
+    """
+    try:
+        fields = _fields(raw, "trash", RECORDS_FORMAT)
+        fields["drops"] = [drop for drop in fields["drops"] if _record(drop) not in gone]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
+    return _dump(fields) if fields["drops"] else None
+
+
+def encode_lease(lease: TrashLease) -> bytes:
+    """Return the value of TRASH_LEASE."""
+    keep = [
+        {"namespaces": rule.namespaces, "deletedSeconds": rule.deleted_s, "trimmedSeconds": rule.trimmed_s}
+        for rule in lease.keep
+    ]
+    fields = {"format": _LEASE_FORMAT, "deferUntil": lease.defer_until_ms, "renewedBy": lease.renewed_by}
+    return _dump({**fields, "maxBytes": lease.max_bytes, "keep": keep})
+
+
+def decode_lease(raw: bytes) -> TrashLease:
+    """Return what TRASH_LEASE says; FormatError for another format, and for what is not as it must be."""
+    try:
+        fields = _fields(raw, TRASH_LEASE, _LEASE_FORMAT)
+        keep = tuple(
+            KeepRule(str(rule["namespaces"]), int(rule["deletedSeconds"]), int(rule["trimmedSeconds"]))
+            for rule in fields["keep"]
+        )
+        return TrashLease(int(fields["deferUntil"]), str(fields["renewedBy"]), int(fields["maxBytes"]), keep)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{TRASH_LEASE} is not as it must be: {type(error).__name__} {error}") from error
+
+
+def _fields(raw: bytes, what: str, of_format: int) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(raw)
+    if fields["format"] != of_format:
+        raise FormatError(f"{what}: format {fields['format']!r} is not {of_format}: another bookwarden wrote it")
+    return fields
+
+
+def _dump(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _record(drop: Mapping[str, Any]) -> TrashRecord:
+    schema = drop.get("schema")
+    node = drop.get("node") if schema is None else schema
+    return TrashRecord(
+        managed_ledger=_text(drop["managedLedger"]),
+        time_ms=int(drop["time"]),
+        created_ms=int(drop["created"]),
+        cursor=None if drop.get("cursor") is None else _text(drop["cursor"]),
+        schema_id=None if schema is None else _text(schema["id"]),
+        data=_ids(drop, "data"),
+        cursors=_ids(drop, "cursors"),
+        buckets=_ids(drop, "buckets"),
+        compacted=_ids(drop, "compacted"),
+        schemas=_ids(drop, "schemas"),
+        entries=tuple(b64decode(entry, validate=True) for entry in drop.get("entries", ())),
+        node=None if node is None else _node(node),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _ids(drop: Mapping[str, Any], field: str) -> tuple[int, ...]:
+    # Each id is written as its distance from the one before.
+    return tuple(accumulate(int(distance) for distance in drop.get(field, ())))
+
+
+def _node(fields: Mapping[str, Any]) -> FormerNode:
+    part, parts = fields.get("part", (1, 1))
+    value = b64decode(fields["value"], validate=True)
+    return FormerNode(
+        value, int(fields["version"]), int(fields["created"]), int(fields["modified"]), int(part), int(parts)
+    )
+
+
+def _drop(record: TrashRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {"managedLedger": record.managed_ledger}
+    if record.cursor is not None:
+        fields["cursor"] = record.cursor
+    fields |= {"time": record.time_ms, "created": record.created_ms}
+    for field in ("data", "cursors", "buckets", "compacted", "schemas"):
+        ids: Sequence[int] = getattr(record, field)
+        if ids:
+            fields[field] = [ids[0], *(later - earlier for earlier, later in pairwise(ids))]
+    if record.entries:
+        fields["entries"] = [b64encode(entry).decode() for entry in record.entries]
+    node = record.node
+    if node is not None:
+        former: dict[str, Any] = {"value": b64encode(node.value).decode(), "version": node.version}
+        former |= {"created": node.created_ms, "modified": node.modified_ms}
+        if node.parts != 1:
+            former["part"] = [node.part, node.parts]
+        if record.schema_id is None:
+            fields["node"] = former
+        else:
+            fields["schema"] = {"id": record.schema_id, **former}
+    return fields
