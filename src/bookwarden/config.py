@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
+from math import ceil
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args
 
@@ -29,6 +30,7 @@ from pydantic_settings import (
 
 from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.trash import KeepRule
 
 CONFIG_VARIABLE = "BOOKWARDEN_CONFIG"
 _PREFIX = "BOOKWARDEN_"
@@ -298,6 +300,28 @@ class FollowSettings(_Section):
     compare_hours: float = Field(default=24.0, gt=0)
 
 
+class TrashRuleSettings(_Section):
+    """Times for which the trash keeps what the namespaces of a pattern drop."""
+
+    namespaces: str = Field(pattern=r"^[^/\[\]\s]+/[^\[\]\s]+$")
+    keep_deleted_hours: float = Field(default=0.0, ge=0)
+    keep_trimmed_hours: float = Field(default=0.0, ge=0)
+
+
+class TrashSettings(_Section):
+    """The trash of brokers in mode two-phase: what is kept, and how much."""
+
+    rules: tuple[TrashRuleSettings, ...] = ()
+    max_bytes: int = Field(default=100 * 2**30, ge=0)
+
+    def keep_rules(self) -> tuple[KeepRule, ...]:
+        """Return the rules in whole seconds, the first that matches first."""
+        return tuple(
+            KeepRule(rule.namespaces, ceil(rule.keep_deleted_hours * 3600), ceil(rule.keep_trimmed_hours * 3600))
+            for rule in self.rules
+        )
+
+
 class OrphanSettings(_Section):
     """The orphan scan: the folder of scans and plans, the least age, and the limits of a plan."""
 
@@ -414,6 +438,7 @@ class Settings(BaseSettings):
     offload: OffloadSettings = OffloadSettings()
     sweep: SweepSettings = SweepSettings()
     follow: FollowSettings = FollowSettings()
+    trash: TrashSettings = TrashSettings()
     orphans: OrphanSettings = OrphanSettings()
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from bookwarden.config import Settings, load_settings
+from bookwarden.config import Settings, TrashSettings, load_settings
 from bookwarden.errors import ConfigError
+from bookwarden.ledgers.trash import KeepRule
 from bookwarden.wiring.pulsar import connection_of
 
 REFERENCE = Path(__file__).parents[2] / "conf" / "bookwarden.yaml"
@@ -157,3 +158,16 @@ def test_the_grace_of_a_mark_is_one_retry_delay_unless_set() -> None:
     assert (
         load_settings(overrides={"deletion.still_referenced_grace_seconds": "0"}).deletion.still_referenced_grace == 0
     )
+
+
+def test_the_trash_keeps_nothing_unless_a_rule_says_so() -> None:
+    assert load_settings().trash.keep_rules() == ()
+    rules = [{"namespaces": "x/y*", "keep_deleted_hours": 0.0001}, {"namespaces": "*/*", "keep_trimmed_hours": 1.5}]
+    trash = TrashSettings.model_validate({"rules": rules})
+    assert trash.keep_rules() == (KeepRule("x/y*", 1, 0), KeepRule("*/*", 0, 5400))
+
+
+@pytest.mark.parametrize("pattern", ["public", "/x", "x/", "x/[ab]", "x/a b"])
+def test_a_pattern_of_namespaces_that_matches_none_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match=r"rules\.0\.namespaces"):
+        TrashSettings.model_validate({"rules": [{"namespaces": pattern}]})

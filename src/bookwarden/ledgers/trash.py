@@ -26,12 +26,12 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 class FormerNode:
     """A node as it was right before it was deleted, or one part of it: the first of one is the whole."""
 
-    value: bytes
-    version: int
-    created_ms: int
-    modified_ms: int
-    part: int = 1
-    parts: int = 1
+    value: bytes  #: As it was stored, or a part of it.
+    version: int  #: By which it was deleted.
+    created_ms: int  #: By the store's clock, as ``modified_ms``.
+    modified_ms: int  #: When it was last written.
+    part: int = 1  #: Number of this part.
+    parts: int = 1  #: Number of parts of the value.
 
 
 class Generation(NamedTuple):
@@ -48,7 +48,7 @@ class TrashRecord:
     The same drop may be there twice, as an equal record.
     """
 
-    managed_ledger: str
+    managed_ledger: str  #: Tenant/namespace/persistent/topic, with the topic's name encoded.
     time_ms: int  #: When it was dropped, by the broker's clock.
     created_ms: int  #: When the node that named the ledgers was made: of the topic, the cursor or the schema.
     cursor: str | None = None  #: Encoded, as in its path.
