@@ -121,10 +121,11 @@ class OutboxNode(NamedTuple):
 
 
 class Outbox:
-    """The outbox of all brokers of one metadata store. Its nodes are made once, and never changed."""
+    """The outbox of all brokers of one metadata store, or another place with its folders and blocks."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, root: str = OUTBOX_ROOT) -> None:
         self._store = store
+        self._root = root
         #: By path: bytes, and when it was made.
         self._known: dict[str, tuple[int, int]] = {}
 
@@ -143,7 +144,7 @@ class Outbox:
 
     def folders(self) -> list[str]:
         """Return the names of the folders: one for each start of a broker."""
-        return self._store.children_of(OUTBOX_ROOT)
+        return self._store.children_of(self._root)
 
     def read(self, folder: str) -> Iterator[list[OutboxNode]]:
         """Yield the nodes of a folder, some at a time, never older than this call."""
@@ -159,7 +160,7 @@ class Outbox:
 
     def delete_if_empty(self, folder: str) -> bool:
         """Delete a folder in which no node is left; return whether it is gone. No broker may be using it."""
-        root = f"{OUTBOX_ROOT}/{folder}"
+        root = f"{self._root}/{folder}"
         for path in (*self._blocks(folder), root):
             node = self._store.get(path)
             if node is not None and self.delete([OutboxNode(path, node)]):
@@ -167,7 +168,7 @@ class Outbox:
         return True
 
     def _blocks(self, folder: str) -> list[str]:
-        root = f"{OUTBOX_ROOT}/{folder}"
+        root = f"{self._root}/{folder}"
         return [f"{root}/{block}" for block in sorted(self._store.children_of(root), key=_by_number)]
 
     def _paths(self, folder: str) -> Iterator[list[str]]:
