@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
+from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record, String
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
@@ -24,7 +28,7 @@ from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking
 from servers.pool import Clusters
-from servers.topic_contents import listed, managed_ledger_of, retain
+from servers.topic_contents import listed, managed_ledger_of, retain, send
 from servers.trashed_topics import TrashGround, now_ms
 from servers.waiting import eventually
 
@@ -62,6 +66,19 @@ class Ground:
         self.context.close()
         self.client.close()
         self.marks.close()
+
+    def run(self, *arguments: str) -> Any:
+        """Run a command of `trash`; return what it writes for programs."""
+        site = self.marks.site
+        settings = {
+            "metadata_store.urls": f"['{site.store_url}']",
+            "pulsar.service_url": site.service_url,
+            "pulsar.admin_url": site.admin_url,
+        }
+        options = [option for name, value in settings.items() for option in ("--set", f"{name}={value}")]
+        result = CliRunner().invoke(cli, ["-o", "json", *options, "trash", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
 
     def generation(self, topic: str) -> TrashedGeneration:
         return next(
@@ -155,7 +172,7 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
     topic = ground.marks.topic("deleted")
     ground.fill(topic)
     before = ground.state(topic)
-    former = ground.trash.delete(topic)
+    (former,) = ground.trash.delete(topic)
     trashed = ground.generation(topic)
     plan = ground.context.restore.plan(trashed, RestoreRequest())
     assert (len(plan.ledgers), plan.lost, plan.schema_versions) == (len(ledger_entries(former.topic.value)), (), 2)
@@ -208,6 +225,25 @@ def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground)
     assert ground.delivered(topic, "full") == rest
     assert ground.delivered(topic, "holes") == [*(number for number in range(60) if number % 3 != 0), *rest]
     assert ground.delivered(topic, "idle") == list(range(75))
+
+
+def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground) -> None:
+    topic = ground.marks.topic("partitioned")
+    ground.admin.put(f"{topic_path(topic)}/partitions", 2)
+    ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared).close()
+    send(ground.client, topic, 30)
+    ground.trash.delete(topic, partitions=2)
+    planned = ground.run("restore", topic)
+    assert (planned["partitions"], len(planned["topics"])) == (2, 2)
+    assert sum(one["subscriptions"] == [] for one in planned["topics"]) == 0
+    ground.run("restore", topic, "--execute")
+    assert Topics(ground.admin).partition_count(topic) == 2
+    consumer = ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
+    found = [int(consumer.receive(timeout_millis=30_000).data()) for _ in range(30)]
+    assert sorted(found) == list(range(30))
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=500)
+    assert ground.run("list")["generations"] == []
 
 
 def test_ledgers_and_a_subscription_come_back_on_a_topic_that_lives(ground: Ground) -> None:

@@ -91,13 +91,15 @@ class TrashGround:
         ]
         return found
 
-    def delete(self, topic: str) -> FormerTopic:
-        """Have the broker delete a topic, and keep it."""
-        former = self.remember(topic)
-        self._admin.delete(f"{topic_path(topic)}?force=true")
-        eventually(lambda: self._store.get(managed_ledger_path(former.managed_ledger)) is None, 30)
-        self.put_back(former)
-        self.keep(*former.records())
+    def delete(self, topic: str, partitions: int = 0) -> list[FormerTopic]:
+        """Have the broker delete a topic, and keep it: its partitions, if it has any."""
+        names = [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
+        former = [self.remember(name) for name in names]
+        self._admin.delete(f"{topic_path(topic)}{'/partitions' if partitions else ''}?force=true")
+        for one in former:
+            eventually(lambda one=one: self._store.get(managed_ledger_path(one.managed_ledger)) is None, 30)
+            self.put_back(one)
+            self.keep(*one.records())
         return former
 
     def put_back(self, former: FormerTopic) -> None:

@@ -370,7 +370,8 @@ class _Planning:
             if self._now.topic is not None:
                 raise RefusedError(
                     f"{self._topic}: the live topic numbers its schemas otherwise than the deleted one, so that "
-                    "messages of one would be read with the schemas of the other"
+                    "messages of one would be read with the schemas of the other: delete the live one first, if you can "
+                    "do without it, then restore"
                 )
             why = "what a client registered after the topic was deleted is replaced by the topic's own"
             self._lost.append(NotRestored("schema", why))
