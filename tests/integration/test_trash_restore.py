@@ -27,7 +27,7 @@ from bookwarden.wiring.trash import TrashContext
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking
-from servers.pool import Clusters
+from servers.pool import ON_OXIA, Clusters
 from servers.topic_contents import listed, managed_ledger_of, retain, send
 from servers.trashed_topics import TrashGround, now_ms
 from servers.waiting import eventually
@@ -141,17 +141,18 @@ class Ground:
         reader.close()
         return found
 
-    def state(self, topic: str) -> tuple[int, dict[str, str]]:
-        """Return number of schema versions, and where the subscriptions are."""
+    def state(self, topic: str) -> tuple[int, dict[str, int]]:
+        """Return the number of schema versions, and the backlogs of the subscriptions."""
         versions = self.admin.get_json(f"/schemas/{topic.removeprefix('persistent://')}/schemas")
-        positions = Topics(self.admin).mark_delete_positions(topic)
-        return len(versions["getSchemaResponses"]), {name: str(found) for name, found in positions.items()}
+        names = Topics(self.admin).subscriptions(topic)
+        return len(versions["getSchemaResponses"]), {name: self.backlog(topic, name) for name in names}
 
 
-@pytest.fixture(scope="module")
-def cluster(clusters: Clusters) -> Iterator[DevCluster]:
+@pytest.fixture(scope="module", params=["zookeeper", pytest.param("oxia", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Iterator[DevCluster]:
     taken = clusters.taken(
         marking(
+            ON_OXIA if request.param == "oxia" else None,
             bookwardenMarks="two-phase",
             managedLedgerDefaultMarkDeleteRateLimit="1000",
             managedLedgerCursorPositionFlushSeconds="1",
@@ -172,6 +173,7 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
     topic = ground.marks.topic("deleted")
     ground.fill(topic)
     before = ground.state(topic)
+    assert before == (2, {"full": 0, "half": HALF, "holes": 2 * HALF * 2 // 3, "idle": 2 * HALF})
     (former,) = ground.trash.delete(topic)
     trashed = ground.generation(topic)
     plan = ground.context.restore.plan(trashed, RestoreRequest())

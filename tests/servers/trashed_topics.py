@@ -12,8 +12,9 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.metadata import Restoration, StoredLedger
-from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerNode, TrashRecord
+from bookwarden.wire.cursor import at_position, decode_cursor
 from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.schema_locator import decode_schema_locator
 from bookwarden.wire.trash import TRASH_RECORDS, encode_records
@@ -117,12 +118,15 @@ class TrashGround:
 
     def persisted(self, topic: str, subscription: str) -> tuple[tuple[int, int], int]:
         """Return the position of a subscription in its ledger, and the number of ranges behind it."""
-        cursors = ManagedLedgers(self._store).cursors(TopicName.parse(topic).managed_ledger)
-        info = next(read.info for cursor, read in cursors.items() if decode_local_name(cursor) == subscription)
-        if info.cursors_ledger_id is None:
-            return info.mark_delete or (-1, -1), len(info.acknowledged)
-        found = self._swept.metadata.last_entries.position(info.cursors_ledger_id)
-        return (-1, -1) if found is None else found.mark_delete, 0 if found is None else len(found.acknowledged)
+        name = f"{managed_ledger_path(TopicName.parse(topic).managed_ledger)}/{encode_local_name(subscription)}"
+        node = self._store.get(name)
+        assert node is not None
+        own = decode_cursor(node.value).cursors_ledger_id
+        entry = None if own is None else self._swept.metadata.last_entries.last_entry(own)
+        # Brokers from 4.1 on write ranges as bits.
+        info = decode_cursor(at_position(node.value, entry))
+        assert info.mark_delete is not None
+        return info.mark_delete, len(info.acknowledged)
 
     def _former(self, path: str) -> FormerNode:
         node = self._store.get(path)

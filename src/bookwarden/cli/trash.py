@@ -132,20 +132,21 @@ def restore(
                 return
         if not chosen:
             raise NotFoundError(_not_found(name, generation))
-        partitions = _partitions(chosen, name)
-        done: list[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]] = []
-        for trashed in chosen:
-            # The topic is a partitioned one only when all of them are back.
-            request = RestoreRequest(cursor, under_live, partitions if trashed is chosen[-1] else 0)
-            if not execute:
-                done.append((trashed, context.restore.plan(trashed, request), None))
-                continue
-            invocation.say(f"restoring {_topic(trashed)}")
-            result = context.restore.run(trashed, request)
-            done.append((trashed, result.plan, result))
+        partitions, request = _partitions(chosen, name), RestoreRequest(cursor, under_live)
+        done: list[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]]
+        if not execute:
+            done = [(one, context.restore.plan(one, request), None) for one in chosen]
+        else:
+            invocation.say(f"restoring {name}")
+            results = (
+                context.restore.run_partitions(chosen, request, partitions)
+                if partitions
+                else [context.restore.run(one, request) for one in chosen]
+            )
+            done = [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
     invocation.write(_describe(done, partitions, executed=execute))
-    results = [result for _, _, result in done if result is not None]
-    click.get_current_context().exit(_LEFT if any(one.gone or one.problems or one.left for one in results) else 0)
+    is_whole = all(result is None or not (result.gone or result.problems or result.left) for _, _, result in done)
+    click.get_current_context().exit(0 if is_whole else _LEFT)
 
 
 def _choose(

@@ -41,8 +41,6 @@ class RestoreRequest:
 
     subscription: str | None = None  #: This one alone, by encoded name; None: all that were deleted with the topic.
     under_live: bool = False  #: Put ledgers and subscriptions under a topic of that name that lives.
-    #: Make the topic that it is a partition of one of so many, when it is back; 0: not.
-    partitions: int = 0
 
 
 class NotRestored(NamedTuple):
@@ -370,8 +368,8 @@ class _Planning:
             if self._now.topic is not None:
                 raise RefusedError(
                     f"{self._topic}: the live topic numbers its schemas otherwise than the deleted one, so that "
-                    "messages of one would be read with the schemas of the other: delete the live one first, if you can "
-                    "do without it, then restore"
+                    "messages of one would be read with the schemas of the other: if you can do without the live "
+                    "one, delete it first"
                 )
             why = "what a client registered after the topic was deleted is replaced by the topic's own"
             self._lost.append(NotRestored("schema", why))

@@ -34,6 +34,7 @@ from bookwarden.errors import (
     LostRaceError,
     NotFoundError,
     OutcomeUnknownError,
+    PulsarConflictError,
     PulsarUnavailableError,
     RefusedError,
     StoreError,
@@ -152,6 +153,31 @@ class Restore:
         Raises RefusedError, which names the other operator, while another restores the topic, or has begun to restore
         something else of it; errors as of `plan`; PulsarError where no broker loads the topic. Run it again then.
         """
+        return self._run(trashed, request, None)
+
+    def run_partitions(
+        self, trashed: Sequence[TrashedGeneration], request: RestoreRequest, partitions: int
+    ) -> list[RestoreResult]:
+        """Restore partitions, as `run` does each, of a topic that has so many.
+
+        It is a partitioned topic again when all of them are written, since clients make those that are not there; and
+        before any is loaded, since brokers from 4.2 on load none of a topic that is not partitioned.
+        """
+        written = [self._run(one, request, None, until=RestoreStep.TOUCHED) for one in trashed]
+        name = TopicName.of_managed_ledger(trashed[0].managed_ledger).base.managed_ledger
+        value = json.dumps({"partitions": partitions}, separators=(",", ":")).encode()
+        with suppress(LostRaceError):
+            self._store.create(f"{_PARTITIONED_TOPICS}/{name}", value, make_parents=True)
+        return [self._run(one, request, before) for one, before in zip(trashed, written, strict=True)]
+
+    def _run(
+        self,
+        trashed: TrashedGeneration,
+        request: RestoreRequest,
+        before: RestoreResult | None,
+        until: RestoreStep = RestoreStep.PROVEN,
+    ) -> RestoreResult:
+        """Restore it up to a step; ``before`` is the result of an earlier call that did a part."""
         managed_ledger = trashed.managed_ledger
         words = LeaseMessages(
             work=f"the restore of {_topic(managed_ledger)}",
@@ -162,7 +188,7 @@ class Restore:
         with RecordLease(self._store, restore_node(managed_ledger), words, self._times) as lease:
             journal = _Journal(lease, self._fields(trashed, request), self.on_step)
             journal.take(self._find(lease, managed_ledger))
-            plan = None
+            plan, gone = (None, ()) if before is None else (before.plan, before.gone)
             if journal.step in (RestoreStep.BEGUN, RestoreStep.WRITING):
                 try:
                     plan = self._write(trashed, request, journal)
@@ -172,19 +198,16 @@ class Restore:
                         with suppress(StoreError, RefusedError):
                             lease.remove()
                 journal.reach(RestoreStep.WRITTEN)
-            gone: tuple[int, ...] = ()
             if journal.step is RestoreStep.WRITTEN:
                 gone = self._touch(trashed)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
-            if journal.step is RestoreStep.TOUCHED:
+            if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 problems = tuple(self._compare(trashed, request, plan, gone))
                 if not problems:
                     journal.reach(RestoreStep.PROVEN)
             left: list[str] = []
-            if journal.step is RestoreStep.PROVEN:
-                if request.partitions:
-                    self._make_partitioned(managed_ledger, request.partitions)
+            if journal.step is RestoreStep.PROVEN and until is RestoreStep.PROVEN:
                 left = self._records.take_out(_done_with(trashed, request))
                 if not left:
                     lease.remove()
@@ -208,13 +231,6 @@ class Restore:
                 self._store.delete_many([(path, found.version)])
                 finished.append(managed_ledger)
         return finished
-
-    def _make_partitioned(self, managed_ledger: str, partitions: int) -> None:
-        """Make a topic a partitioned one, if it is none: after its partitions, which clients would make themselves."""
-        topic = TopicName.of_managed_ledger(managed_ledger).base
-        value = json.dumps({"partitions": partitions}, separators=(",", ":")).encode()
-        with suppress(LostRaceError):
-            self._store.create(f"{_PARTITIONED_TOPICS}/{topic.managed_ledger}", value, make_parents=True)
 
     def _find(self, lease: RecordLease, managed_ledger: str) -> FoundJournal | None:
         def find() -> FoundJournal | None:
@@ -387,7 +403,7 @@ class Restore:
         while True:
             try:
                 return self._topics.internal_stats(topic)
-            except (PulsarUnavailableError, NotFoundError) as error:
+            except (PulsarUnavailableError, PulsarConflictError, NotFoundError) as error:
                 # Brokers remember for a moment that there was no such topic.
                 if time.monotonic() >= until:
                     raise PulsarUnavailableError(

@@ -55,19 +55,19 @@ def decode_position_info(raw: bytes) -> CursorPosition:
 def at_position(raw: bytes, entry: bytes | None) -> bytes:
     """Rewrite a cursor's node as one without a ledger, at the position in its ledger's last entry; None: in the node.
 
-    Everything else stays. Raises FormatError as decoding does, where there is no position, and where an entry says
-    more than fits into a node.
+    Everything else stays. Raises FormatError as decoding does, where there is no position, and where acknowledgements
+    are in no form that is known.
     """
     message, codec = _parse_cursor(raw)
     if entry is not None:
         found = parse(pb.PositionInfo(), entry, _ENTRY)
         refuse_unknown(found, _ENTRY)
         position = _position_in(found, _ENTRY)
-        if found.individualDeletedMessageRanges:
-            raise FormatError(f"{_ENTRY}: it has acknowledgements in a form that no node has")
+        words = [_ranges_of_words(raw_words, position) for raw_words in found.individualDeletedMessageRanges]
         message.markDeleteLedgerId, message.markDeleteEntryId = position
         del message.individualDeletedMessages[:], message.batchedEntryDeletionIndexInfo[:], message.properties[:]
         message.individualDeletedMessages.extend(found.individualDeletedMessages)
+        message.individualDeletedMessages.extend(one for of_ledger in words for one in of_ledger)
         message.batchedEntryDeletionIndexInfo.extend(found.batchedEntryDeletionIndexInfo)
         message.properties.extend(found.properties)
     require(message, "markDeleteLedgerId", _NODE)
@@ -83,7 +83,7 @@ def with_acknowledged(raw: bytes, live: bytes, through: Mapping[int, int]) -> by
     """
     message, codec = _parse_cursor(raw)
     other, _ = _parse_cursor(live)
-    whole = (_message_range(ledger_id, last) for ledger_id, last in sorted(through.items()) if last >= 0)
+    whole = (_message_range(ledger_id, -1, last) for ledger_id, last in sorted(through.items()) if last >= 0)
     # What was joined before has each of them already.
     single = dict.fromkeys((*message.individualDeletedMessages, *whole, *other.individualDeletedMessages))
     in_batches = dict.fromkeys((*message.batchedEntryDeletionIndexInfo, *other.batchedEntryDeletionIndexInfo))
@@ -121,11 +121,32 @@ def _rewritten(message: pb.ManagedCursorInfo, codec: Compression | None) -> byte
     return plain if codec is None else wrap(plain, codec)
 
 
-def _message_range(ledger_id: int, last: int) -> bytes:
-    """Encode the entries of a ledger up to this one, as MessageRange of MLDataFormats: behind entry -1, through it."""
-    ends = [pb.NestedPositionInfo(ledgerId=ledger_id, entryId=entry_id) for entry_id in (-1, last)]
+def _message_range(ledger_id: int, before: int, last: int) -> bytes:
+    """Encode entries of a ledger as MessageRange of MLDataFormats: those behind one, up to and with the last."""
+    ends = [pb.NestedPositionInfo(ledgerId=ledger_id, entryId=entry_id) for entry_id in (before, last)]
     fields = [(number, end.SerializeToString()) for number, end in enumerate(ends, 1)]
     return b"".join(bytes((number << 3 | 2, len(value))) + value for number, value in fields)
+
+
+def _ranges_of_words(raw: bytes, position: Position) -> list[bytes]:
+    """Return the ranges of a ledger whose acknowledged entries are a set of bits, as brokers from 4.1 on write them.
+
+    FormatError where that is not what it is: none of them is before the cursor's position.
+    """
+    found = parse(pb.LongListMap(), raw, _ENTRY)
+    refuse_unknown(found, _ENTRY)
+    bits = sum((word % 2**64) << (64 * at) for at, word in enumerate(found.values))
+    ranges, at = [], 0
+    while bits >> at:
+        first = at + ((bits >> at) & -(bits >> at)).bit_length() - 1
+        rest = ~(bits >> first)
+        at = first + (rest & -rest).bit_length() - 1
+        ranges.append((first, at - 1))
+    if found.key < position.ledger_id or (
+        found.key == position.ledger_id and ranges and ranges[0][0] <= position.entry_id
+    ):
+        raise FormatError(f"{_ENTRY}: it has acknowledgements in a form that is not known here")
+    return [_message_range(found.key, first - 1, last) for first, last in ranges]
 
 
 def decode_message_id(raw: bytes) -> Position:

@@ -354,3 +354,32 @@ def test_nothing_is_put_under_a_terminated_topic() -> None:
     trashed = next(one for one in world.records.read().generations if one.topic is not None)
     with pytest.raises(RefusedError, match="is terminated"):
         world.restore().run(trashed, RestoreRequest(under_live=True))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_topic_is_a_partitioned_one_when_its_partitions_are_written_and_before_they_are_loaded(before: bool) -> None:
+    kills, partitioned = 0, f"/admin/partitioned-topics/{TOPIC}"
+    while True:
+        world = deleted()
+
+        def look(world: World = world) -> None:
+            assert world.store.get(partitioned) is None or world.store.get(NODE) is not None
+
+        def loaded(world: World = world) -> None:
+            assert world.value(partitioned) == b'{"partitions":3}'
+
+        world.store.seen, world.broker.loads = look, [loaded]
+        world.store.kill_at(kills, before=before)
+        try:
+            world.restore().run_partitions([world.trashed()], RestoreRequest(), 3)
+        except Killed:
+            world.store.revive()
+        else:
+            break
+        if found := world.records.read().generations:
+            world.restore(SOON).run_partitions([found[0]], RestoreRequest(), 3)
+        world.restore().finish(lambda _: True)
+        require_restored(world)
+        assert world.value(partitioned) == b'{"partitions":3}'
+        kills += 1
+    assert kills >= 19

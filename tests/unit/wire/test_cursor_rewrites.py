@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import Position
@@ -59,9 +61,25 @@ def test_a_cursor_goes_on_from_its_ledger_s_last_entry(codec: Compression | None
     assert (stays.cursors_ledger_id, stays.mark_delete, stays.properties) == (None, Position(5, 3), {"p": 1})
     with pytest.raises(FormatError):
         at_position(cursor_node(40, None), None)
-    long_array = pb.PositionInfo(ledgerId=1, entryId=1, individualDeletedMessageRanges=[b"x"]).SerializeToString()
-    with pytest.raises(FormatError, match="in a form that no node has"):
-        at_position(raw, long_array)
+
+
+@given(st.sets(st.integers(2, 200), min_size=1), st.sampled_from([5, 9]))
+def test_acknowledgements_as_bits_become_ranges(entries: set[int], ledger: int) -> None:
+    words = [0] * (max(entries) // 64 + 1)
+    for one in entries:
+        words[one // 64] |= 1 << one % 64
+    signed = [word - 2**64 if word >= 2**63 else word for word in words]
+    bits = pb.LongListMap(key=ledger, values=signed).SerializeToString()
+    last = pb.PositionInfo(ledgerId=5, entryId=1, individualDeletedMessageRanges=[bits]).SerializeToString()
+    acknowledged = decode_cursor(at_position(cursor_node(), last)).acknowledged
+    edges = [one for one in range(1, 203) if (one in entries) != (one - 1 in entries)]
+    expected = [message_range(ledger, first - 1, end - 1) for first, end in zip(edges[::2], edges[1::2], strict=True)]
+    assert list(acknowledged) == expected
+    # Another version's way of writing them would have some before the position.
+    own = pb.LongListMap(key=5, values=signed).SerializeToString()
+    behind = pb.PositionInfo(ledgerId=5, entryId=min(entries), individualDeletedMessageRanges=[own])
+    with pytest.raises(FormatError, match="in a form that is not known"):
+        at_position(cursor_node(), behind.SerializeToString())
 
 
 def test_a_cursor_has_acknowledged_what_the_live_one_has_and_joined_again_the_same() -> None:
