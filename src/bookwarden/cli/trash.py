@@ -101,7 +101,12 @@ _CELLS: Final[Cells[Summary]] = {
 
 @trash.command("restore", epilog=_RESTORE_EPILOG)
 @click.argument("topic", type=parse_topic)
-@click.option("--generation", type=int, metavar="G", help="Which life of the topic; the newest one unless it is named.")
+@click.option(
+    "--generation",
+    type=int,
+    metavar="G",
+    help="Which life of the topic; without it the newest that is over, or else what the live topic dropped.",
+)
 @click.option("--subscription", metavar="S", help="This subscription alone.")
 @click.option("--under-live", is_flag=True, help="Put it under a topic of that name which is there now.")
 @click.option("--execute", is_flag=True, help="Restore; without it the command only says what would come back.")
@@ -152,16 +157,16 @@ def restore(
 def _choose(
     found: Sequence[TrashedGeneration], name: TopicName, generation: int | None, cursor: str | None
 ) -> list[TrashedGeneration]:
-    """Return the generation of the topic, or of each of its partitions in order; the newest unless one is named."""
+    """Return the generation of the topic, or of each of its partitions in order; of several the one to prefer."""
     own = [one for one in found if one.managed_ledger == name.managed_ledger]
     if not own and name.partition is None:
         of_base = _in_scope(str(name))
         own = [one for one in found if of_base(one.managed_ledger)]
     newest: dict[str, TrashedGeneration] = {}
-    for one in own:
+    # The newest of each comes first: of lives that are over, or else what a live topic dropped.
+    for one in sorted(own, key=lambda one: one.topic is None):
         has_it = cursor is None or cursor in one.cursors or cursor in one.removed
         if has_it and (generation is None or generation == one.generation.created_ms):
-            # The newest of each comes first.
             newest.setdefault(one.managed_ledger, one)
     if generation is not None and len(newest) > 1:
         raise RefusedError(f"{name} has partitions: --generation goes with one of them")
@@ -275,7 +280,8 @@ def purge(invocation: Invocation, name: str | None, execute: bool) -> None:
         require_marking(settings)
     with TrashContext(settings) as context:
         asked = [trashed for trashed in context.records.read().generations if is_asked(trashed.managed_ledger)]
-        free = [trashed for trashed in asked if not context.restore.under_way(trashed.managed_ledger)]
+        under_way = context.restore.under_way()
+        free = [trashed for trashed in asked if trashed.managed_ledger not in under_way]
         found = [one for trashed in free for one in trashed.found]
         marker = context.marker if execute else None
         report = release(context.records, context.metadata.deletion_catalog, marker, found, "purged from the trash")

@@ -213,10 +213,14 @@ class Restore:
                     lease.remove()
         return RestoreResult(plan, gone, problems, tuple(left))
 
-    def under_way(self, managed_ledger: str) -> str:
-        """Return how far a restore of the topic is, which may have been killed, and whose; "" if there is none."""
-        found = find_record(self._store, restore_node(managed_ledger), "a restore")
-        return "" if found is None else f"{found.fields.get('step')}, by {found.fields.get('by')}"
+    def under_way(self) -> dict[str, str]:
+        """Return how far each restore is that is under way or was killed, and whose, by managed ledger."""
+        found: dict[str, str] = {}
+        for name in self._store.children_of(TRASH_RESTORES):
+            journal = find_record(self._store, f"{TRASH_RESTORES}/{name}", "a restore")
+            if journal is not None:
+                found[unquote(name)] = f"{journal.fields.get('step')}, by {journal.fields.get('by')}"
+        return found
 
     def finish(self, is_asked: Callable[[str], bool]) -> list[str]:
         """Remove the journals of restores that were killed when all else was done; return their managed ledgers.

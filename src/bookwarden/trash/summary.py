@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,9 +37,12 @@ class Summary:
 
 
 def summarize(
-    trashed: TrashedGeneration, readings: Sequence[LedgerReading], lease: TrashLease | None, restore: str = ""
+    trashed: TrashedGeneration,
+    readings: Sequence[LedgerReading],
+    lease: TrashLease | None,
+    under_way: Mapping[str, str],
 ) -> Summary:
-    """Describe it; ``readings`` are of all of its ledgers."""
+    """Describe it; ``readings`` are of all of its ledgers, ``under_way`` has restores by managed ledger."""
     try:
         topic = str(TopicName.of_managed_ledger(trashed.managed_ledger))
     except FormatError:
@@ -64,7 +67,7 @@ def summarize(
         trashed.schema is not None,
         _expires_ms(trashed, lease),
         tuple(missing),
-        restore,
+        under_way.get(trashed.managed_ledger, ""),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Final
 
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.ledgers.metadata import StoredLedger
+from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.resources import Resources
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.records import TrashRecords
@@ -20,7 +21,8 @@ from bookwarden.wiring.pulsar import mark_sender_of
 from bookwarden.wiring.stores import bookkeeper_place_of
 
 #: An unload may have a broker flush much, and load the topic first.
-_UNLOAD_TIMEOUT_S = 60.0
+_UNLOAD_TIMEOUT_S: Final = 60.0
+_LEDGERS_AT_ONCE: Final = 5_000
 
 
 class TrashContext(Resources):
@@ -50,15 +52,14 @@ class TrashContext(Resources):
 
     def summarize(self, generations: Sequence[TrashedGeneration]) -> list[Summary]:
         """Describe each, with what BookKeeper still has of it."""
-        lease = self.records.lease()
-        under_way = self.restore.under_way
+        lease, under_way = self.records.lease(), self.restore.under_way()
+        ids = sorted(frozenset().union(*(trashed.ledger_ids for trashed in generations)))
+        found: dict[int, LedgerReading] = {}
+        for at in range(0, len(ids), _LEDGERS_AT_ONCE):
+            some = ids[at : at + _LEDGERS_AT_ONCE]
+            found |= zip(some, self.metadata.catalog.read_many(some), strict=True)
         return [
-            summarize(
-                trashed,
-                self.metadata.catalog.read_many(sorted(trashed.ledger_ids)),
-                lease,
-                under_way(trashed.managed_ledger),
-            )
+            summarize(trashed, [found[one] for one in sorted(trashed.ledger_ids)], lease, under_way)
             for trashed in generations
         ]
 

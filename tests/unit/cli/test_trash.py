@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 import bookwarden.wiring.trash as wiring
 from bookwarden.cli.main import cli
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
-from bookwarden.ledgers.trash import KeepRule, TrashLease
+from bookwarden.ledgers.trash import KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.trash import TRASH_LEASE, encode_lease, restore_node
-from unit.trash.trash_world import TOPIC, Broker, World, cursor, listing, locator, position_entry
+from unit.trash.trash_world import NODE, TOPIC, Broker, World, cursor, listing, locator, position_entry
 
 
 class Sender:
@@ -117,6 +118,17 @@ def test_a_restore_is_planned_until_execute(site: Site) -> None:
     missing = run(site, "restore", "t/n/a", "--generation", "5")
     assert missing.exit_code == 4
     assert "nothing of generation 5" in missing.output
+
+
+def test_a_life_that_is_over_comes_before_what_the_live_topic_dropped(site: Site) -> None:
+    over = site.trashed().generation.created_ms
+    site.store.create(NODE, listing((20, 0)))
+    live = site.get(NODE).created_ms
+    entries = ledger_entries(listing((5, 10)))
+    site.keep(TrashRecord(TOPIC, live + 1, live, data=(5,), entries=(entries[5],)))
+    for options, expected in (((), over), (("--generation", str(live)), live), (("--subscription", "s/1"), over)):
+        (planned,) = data(site, "restore", "t/n/a", "--under-live", *options)["topics"]
+        assert planned["generation"] == expected
 
 
 def test_all_partitions_come_back_and_the_topic_is_a_partitioned_one_then(site: Site) -> None:
