@@ -76,7 +76,8 @@ def show(invocation: Invocation, name: str | None) -> None:
     with TrashContext(invocation.settings) as context:
         content = context.records.read()
         found = [trashed for trashed in content.generations if is_asked(trashed.managed_ledger)]
-        summaries = context.summarize(found)
+        under_way = context.restore.under_way()
+        summaries = context.records.summarize(found, context.metadata.catalog, under_way)
     parts: list[Part] = [table_of(summaries, _CELLS, empty="The trash has nothing of that.")]
     parts += [Note(f"{path}: {why}") for path, why in content.unreadable.items()]
     if summaries:

@@ -7,15 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxNode
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError
+from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.trash import TrashLease, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.generations import FoundRecord, TrashedGeneration, generations
+from bookwarden.trash.summary import Summary, summarize
 from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, without_records
 
 _TRIES: Final = 10
+_LEDGERS_AT_ONCE: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,21 @@ class TrashRecords:
             return None if node is None else decode_lease(node.value)
         except FormatError:
             return None
+
+    def summarize(
+        self, generations: Sequence[TrashedGeneration], catalog: ReadsLedgers, under_way: Mapping[str, str]
+    ) -> list[Summary]:
+        """Describe each, with what BookKeeper still has of it; ``under_way`` has restores by managed ledger."""
+        lease = self.lease()
+        ids = sorted(frozenset().union(*(trashed.ledger_ids for trashed in generations)))
+        found: dict[int, LedgerReading] = {}
+        for at in range(0, len(ids), _LEDGERS_AT_ONCE):
+            some = ids[at : at + _LEDGERS_AT_ONCE]
+            found |= zip(some, catalog.read_many(some), strict=True)
+        return [
+            summarize(trashed, [found[one] for one in sorted(trashed.ledger_ids)], lease, under_way)
+            for trashed in generations
+        ]
 
     def take_out(self, found: Iterable[FoundRecord]) -> list[str]:
         """Take records out of their nodes, and delete those that have no other; return nodes that still have them."""
