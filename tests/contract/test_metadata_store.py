@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
+from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
 from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
@@ -342,6 +342,48 @@ def test_of_many_writes_each_has_its_own_result(store: MetadataStore, root: str)
     store.sync()
     found = [node and node.value for node in store.get_many([*made, *there, f"{root}/gone"])]
     assert found == [*(path.encode() for path in made), b"replaced", b"another's", b"2", None]
+
+
+def test_nodes_are_written_together_or_not_at_all(stores: Pair, root: str) -> None:
+    store, theirs = stores
+    (there,) = fill(store, root, 1)
+    topic, cursor = f"{root}/ns/topic", f"{root}/ns/topic/cursor"
+    first = version_of(store, there)
+    # A node may come before its parent.
+    writes = [Write(cursor, b"position", None), Write(topic, b"list", None), Write(there, b"locator", first)]
+    store.write_together(writes)
+    store.sync()
+    found = [node and node.value for node in theirs.get_many([cursor, topic, there])]
+    assert found == [b"position", b"list", b"locator"]
+    assert theirs.list_children(f"{root}/ns") == ["topic"]
+
+    def again() -> list[Write]:
+        return [Write(path, b"again", version_of(store, path)) for path in (cursor, topic)]
+
+    for lost, match in (
+        (Write(there, b"again", first), there),
+        (Write(topic, b"again", None), topic),
+        (Write(f"{root}/ns/gone", b"again", first), "gone"),
+    ):
+        with pytest.raises(LostRaceError, match=match):
+            store.write_together([again()[0], lost, again()[1]])
+    store.sync()
+    # Oxia has no transaction over several keys: what comes before the first error is done.
+    done = b"again" if isinstance(store, OxiaStore) else b"position"
+    assert [node and node.value for node in theirs.get_many([cursor, topic, there])] == [done, b"list", b"locator"]
+    store.write_together([])
+
+
+def test_what_is_written_together_has_a_size_that_the_servers_take(store: MetadataStore, root: str) -> None:
+    if isinstance(store, MemoryStore):
+        pytest.skip("memory takes any size")
+    writes = [Write(f"{root}/large-{number}", b"x" * 400_000, None) for number in range(3)]
+    if isinstance(store, OxiaStore):
+        store.write_together(writes)
+        return
+    with pytest.raises(StoreError, match="jute_maxbuffer"):
+        store.write_together(writes)
+    assert store.list_children(root) == []
 
 
 def test_a_read_after_sync_sees_what_another_session_wrote(stores: Pair, root: str) -> None:

@@ -425,6 +425,18 @@ class MultiClusterCatalog:
         """Write the nodes in the cluster that the settings name, as its catalog does."""
         return self._alone.restore_many(ledgers)
 
+    def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
+        """Write the nodes of each ledger once more as they were read, wherever it is; return of which all were."""
+        registered = self._clusters.registered()
+        if registered is None:
+            return self._alone.touch_many(ledgers)
+        written = dict.fromkeys((ledger.ledger_id for ledger in ledgers), True)
+        for place in registered.clusters:
+            there = [one for ledger in ledgers for one in ledger.places if one.bookie_cluster == place.name]
+            for one, is_written in zip(there, place.catalog.touch_many(there), strict=True):
+                written[one.ledger_id] = written[one.ledger_id] and is_written
+        return [written[ledger.ledger_id] for ledger in ledgers]
+
     def _together(
         self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], registered: ClusterSet
     ) -> LedgerReading:

@@ -30,6 +30,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "See which brokers mark, and turn that off or on.",
     ),
     LateCommand("undo", "bookwarden.cli.undo:undo", "Put back what the sweep deleted."),
+    LateCommand("trash", "bookwarden.cli.trash:trash", "Bring deleted topics and trimmed ledgers back."),
     LateCommand("inflight", "bookwarden.cli.inflight:inflight", "Count the pending deletions that wait."),
     LateCommand("no-shadow", "bookwarden.cli.no_shadow:no_shadow", "Take an unreadable node as no shadow topic."),
     LateCommand("dlq", "bookwarden.cli.dlq:dlq", "Look at dead letters, send them back, or drop them."),

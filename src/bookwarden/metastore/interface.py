@@ -2,7 +2,8 @@
 
 All calls are synchronous and safe to use from several threads. Reads see everything that was committed before
 the last `sync` returned. Reads and `sync` may be retried freely. A write is atomic for its
-node; `delete_many` is not atomic over its nodes. Whatever the implementation, the errors are:
+node; `delete_many` is not atomic over its nodes, `write_together` only in a store with transactions. Whatever the
+implementation, the errors are:
 
 - StoreUnavailableError: no connection, session lost, or no answer in time; a write that raises it changed nothing.
 - OutcomeUnknownError: the connection broke under a write; read back before trying again.
@@ -128,6 +129,16 @@ class MetadataStore(ABC):
         with ThreadPoolExecutor(_WRITES_IN_FLIGHT, thread_name_prefix="writes") as pool:
             # All results are awaited, so that the first error is raised; the other calls are under way or done anyway.
             return list(pool.map(self._written, writes))
+
+    def write_together(self, writes: Sequence[Write]) -> None:
+        """Write these nodes, each there once: all or none of them in a store with transactions, as ZooKeeper.
+
+        In one without, as Oxia, they are written one after the other, in the order given, and the first error ends it:
+        put last what makes the others count. Parents are made before, but for those that are written themselves: that
+        of a node may come after it. Raises LostRaceError, which names the node, OutcomeUnknownError, and StoreError
+        for more than the servers take at once: with an error read all of them back.
+        """
+        raise StoreError("this metadata store does not write several nodes together")
 
     def _written(self, write: Write) -> StoreError | None:
         try:

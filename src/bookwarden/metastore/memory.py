@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
-from bookwarden.metastore.interface import CreateResult, NewNode, ScratchStore, Versioned
+from bookwarden.metastore.interface import CreateResult, NewNode, ScratchStore, Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 
 
@@ -71,12 +71,8 @@ class MemoryStore(ScratchStore):
     def put(self, path: str, value: bytes, version: int) -> int:
         with self._lock:
             self._require_open()
-            node = self._nodes.get(validate_path(path))
-            if node is None:
-                raise LostRaceError(f"{path} was deleted since it was read: read it again")
-            if node.version != version:
-                raise LostRaceError(f"{path} has version {node.version}, not {version}: read it again")
-            self._nodes[path] = node._replace(value=value, version=version + 1, modified_ms=self._now_ms())
+            self._require_as_read(Write(path, value, version))
+            self._replace(path, value)
         self._notify([path])
         return version + 1
 
@@ -93,6 +89,25 @@ class MemoryStore(ScratchStore):
                 created += missing
             self._add(path, value)
         self._notify(created)
+
+    def write_together(self, writes: Sequence[Write]) -> None:
+        written = []
+        with self._lock:
+            self._require_open()
+            for write in writes:
+                self._require_as_read(write)
+            # Parents come first.
+            for write in sorted(writes, key=lambda write: write.path.count("/")):
+                if write.version is None:
+                    for parent in (*ancestors(write.path), write.path):
+                        if parent not in self._nodes:
+                            self._add(parent, b"")
+                            written.append(parent)
+                    self._nodes[write.path] = self._nodes[write.path]._replace(value=write.value)
+                else:
+                    self._replace(write.path, write.value)
+                    written.append(write.path)
+        self._notify(written)
 
     def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
         """Create nodes, each below one that is there; a result for each, in the order asked."""
@@ -173,6 +188,21 @@ class MemoryStore(ScratchStore):
         except LostRaceError:
             return CreateResult.EXISTS
         return CreateResult.CREATED
+
+    def _require_as_read(self, write: Write) -> None:
+        path, _, version = write
+        node = self._nodes.get(validate_path(path))
+        if version is None:
+            if node is not None:
+                raise LostRaceError(f"{path} exists already: read it again")
+        elif node is None:
+            raise LostRaceError(f"{path} was deleted since it was read: read it again")
+        elif node.version != version:
+            raise LostRaceError(f"{path} has version {node.version}, not {version}: read it again")
+
+    def _replace(self, path: str, value: bytes) -> None:
+        node = self._nodes[path]
+        self._nodes[path] = node._replace(value=value, version=node.version + 1, modified_ms=self._now_ms())
 
     def _require_open(self) -> None:
         if self._closed:

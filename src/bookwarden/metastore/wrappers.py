@@ -53,6 +53,9 @@ class ForwardingStore(MetadataStore):
     def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
         return self._store.write_many(writes)
 
+    def write_together(self, writes: Sequence[Write]) -> None:
+        self._store.write_together(writes)
+
     def watch(self, path: str, changed: Callable[[str], None]) -> Callable[[], None]:
         return self._store.watch(path, changed)
 
@@ -189,6 +192,9 @@ class WriteProtectedStore(ForwardingStore):
         raise StoreMovedError(self._reason)
 
     def write_many(self, writes: Sequence[Write]) -> list[StoreError | None]:
+        raise StoreMovedError(self._reason)
+
+    def write_together(self, writes: Sequence[Write]) -> None:
         raise StoreMovedError(self._reason)
 
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import (
@@ -11,7 +11,7 @@ from bookwarden.ledgers.managed_ledger import (
     CursorPosition,
     Position,
 )
-from bookwarden.wire.envelope import unwrap
+from bookwarden.wire.envelope import Compression, unwrap, wrap
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.pb import pulsar_api_pb2
 from bookwarden.wire.protobuf import parse, refuse_unknown, require
@@ -50,6 +50,103 @@ def decode_position_info(raw: bytes) -> CursorPosition:
     refuse_unknown(message, _ENTRY)
     position = _position_in(message, _ENTRY)
     return CursorPosition(position, _properties(message.properties, _ENTRY), _acknowledged(message))
+
+
+def at_position(raw: bytes, entry: bytes | None) -> bytes:
+    """Rewrite a cursor's node as one without a ledger, at the position in its ledger's last entry; None: in the node.
+
+    Everything else stays. Raises FormatError as decoding does, where there is no position, and where acknowledgements
+    are in no form that is known.
+    """
+    message, codec = _parse_cursor(raw)
+    if entry is not None:
+        found = parse(pb.PositionInfo(), entry, _ENTRY)
+        refuse_unknown(found, _ENTRY)
+        position = _position_in(found, _ENTRY)
+        words = [_ranges_of_words(raw_words, position) for raw_words in found.individualDeletedMessageRanges]
+        message.markDeleteLedgerId, message.markDeleteEntryId = position
+        del message.individualDeletedMessages[:], message.batchedEntryDeletionIndexInfo[:], message.properties[:]
+        message.individualDeletedMessages.extend(found.individualDeletedMessages)
+        message.individualDeletedMessages.extend(one for of_ledger in words for one in of_ledger)
+        message.batchedEntryDeletionIndexInfo.extend(found.batchedEntryDeletionIndexInfo)
+        message.properties.extend(found.properties)
+    require(message, "markDeleteLedgerId", _NODE)
+    message.cursorsLedgerId = _NO_LEDGER
+    return _rewritten(message, codec)
+
+
+def with_acknowledged(raw: bytes, live: bytes, through: Mapping[int, int]) -> bytes:
+    """Rewrite a cursor's node as one that has also acknowledged what another, live one has; both have no ledger.
+
+    ``through`` has the last entry that the live one has acknowledged, of each ledger of which it has all up to there.
+    FormatError as decoding raises it.
+    """
+    message, codec = _parse_cursor(raw)
+    other, _ = _parse_cursor(live)
+    whole = (_message_range(ledger_id, -1, last) for ledger_id, last in sorted(through.items()) if last >= 0)
+    # What was joined before has each of them already.
+    single = dict.fromkeys((*message.individualDeletedMessages, *whole, *other.individualDeletedMessages))
+    in_batches = dict.fromkeys((*message.batchedEntryDeletionIndexInfo, *other.batchedEntryDeletionIndexInfo))
+    del message.individualDeletedMessages[:], message.batchedEntryDeletionIndexInfo[:]
+    message.individualDeletedMessages.extend(single)
+    message.batchedEntryDeletionIndexInfo.extend(in_batches)
+    own = {entry.name for entry in other.cursorProperties}
+    kept = [entry for entry in message.cursorProperties if entry.name not in own]
+    del message.cursorProperties[:]
+    message.cursorProperties.extend([*kept, *other.cursorProperties])
+    return _rewritten(message, codec)
+
+
+def without_buckets(raw: bytes, ledger_ids: Collection[int]) -> bytes:
+    """Rewrite a cursor's node without the buckets that are in these ledgers; FormatError as decoding raises it."""
+    message, codec = _parse_cursor(raw)
+    kept = [
+        entry
+        for entry in message.cursorProperties
+        if not (entry.name.startswith(DELAYED_BUCKET_PREFIX) and int(entry.value) in ledger_ids)
+    ]
+    del message.cursorProperties[:]
+    message.cursorProperties.extend(kept)
+    return _rewritten(message, codec)
+
+
+def _parse_cursor(raw: bytes) -> tuple[pb.ManagedCursorInfo, Compression | None]:
+    decode_cursor(raw)
+    plain, codec = unwrap(raw)
+    return parse(pb.ManagedCursorInfo(), plain, _NODE), codec
+
+
+def _rewritten(message: pb.ManagedCursorInfo, codec: Compression | None) -> bytes:
+    plain = message.SerializeToString()
+    return plain if codec is None else wrap(plain, codec)
+
+
+def _message_range(ledger_id: int, before: int, last: int) -> bytes:
+    """Encode entries of a ledger as MessageRange of MLDataFormats: those behind one, up to and with the last."""
+    ends = [pb.NestedPositionInfo(ledgerId=ledger_id, entryId=entry_id) for entry_id in (before, last)]
+    fields = [(number, end.SerializeToString()) for number, end in enumerate(ends, 1)]
+    return b"".join(bytes((number << 3 | 2, len(value))) + value for number, value in fields)
+
+
+def _ranges_of_words(raw: bytes, position: Position) -> list[bytes]:
+    """Return the ranges of a ledger whose acknowledged entries are a set of bits, as brokers from 4.1 on write them.
+
+    FormatError where that is not what it is: none of them is before the cursor's position.
+    """
+    found = parse(pb.LongListMap(), raw, _ENTRY)
+    refuse_unknown(found, _ENTRY)
+    bits = sum((word % 2**64) << (64 * at) for at, word in enumerate(found.values))
+    ranges, at = [], 0
+    while bits >> at:
+        first = at + ((bits >> at) & -(bits >> at)).bit_length() - 1
+        rest = ~(bits >> first)
+        at = first + (rest & -rest).bit_length() - 1
+        ranges.append((first, at - 1))
+    if found.key < position.ledger_id or (
+        found.key == position.ledger_id and ranges and ranges[0][0] <= position.entry_id
+    ):
+        raise FormatError(f"{_ENTRY}: it has acknowledgements in a form that is not known here")
+    return [_message_range(found.key, first - 1, last) for first, last in ranges]
 
 
 def decode_message_id(raw: bytes) -> Position:

@@ -65,6 +65,54 @@ def remove_ledgers(raw: bytes, ids: Collection[int]) -> bytes:
     return plain if codec is None else wrap(plain, codec)
 
 
+def ledger_entries(raw: bytes) -> dict[int, bytes]:
+    """Return each ledger's own part of the list, `LedgerInfo`, as it is there; FormatError as decoding raises it."""
+    message, _ = _parse(raw)
+    return {_ledger_id(ledger): ledger.SerializeToString() for ledger in message.ledgerInfo}
+
+
+def with_ledger_entries(raw: bytes, entries: Mapping[int, bytes]) -> bytes:
+    """Rewrite the node's value with exactly this list, by growing id; everything else stays.
+
+    A value whose list is that already stays as it is, byte for byte. Raises FormatError as decoding does.
+    """
+    message, codec = _parse(raw)
+    wanted = [_parse_entry(entries[ledger_id]) for ledger_id in sorted(entries)]
+    if sorted(message.ledgerInfo, key=lambda ledger: ledger.ledgerId) == wanted:
+        return raw
+    del message.ledgerInfo[:]
+    message.ledgerInfo.extend(wanted)
+    plain = message.SerializeToString()
+    return plain if codec is None else wrap(plain, codec)
+
+
+def decode_ledger_entry(entry: bytes) -> LedgerInfo:
+    """Decode one ledger's part of the list; FormatError as decoding raises it."""
+    _parse_entry(entry)
+    (info,) = decode_managed_ledger(pb.ManagedLedgerInfo(ledgerInfo=[_parse_entry(entry)]).SerializeToString()).ledgers
+    return info
+
+
+def closed_ledger_entry(entry: bytes, entries: int, size: int, timestamp_ms: int) -> bytes:
+    """Rewrite one ledger's part of the list as that of a closed one."""
+    ledger = _parse_entry(entry)
+    ledger.entries, ledger.size, ledger.timestamp = entries, size, timestamp_ms
+    return ledger.SerializeToString()
+
+
+def ledger_entry_without_copy(entry: bytes) -> bytes:
+    """Rewrite one ledger's part of the list without its offloaded copy."""
+    ledger = _parse_entry(entry)
+    ledger.ClearField("offloadContext")
+    return ledger.SerializeToString()
+
+
+def _parse_entry(entry: bytes) -> pb.ManagedLedgerInfo.LedgerInfo:
+    ledger = parse(pb.ManagedLedgerInfo.LedgerInfo(), entry, f"{_WHAT}, one ledger")
+    _ledger_id(ledger)
+    return ledger
+
+
 def without_termination(raw: bytes, migrated_property: str) -> bytes:
     """Rewrite the node's value as one that accepts messages: no terminated position, no property of a migration.
 

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from bookwarden.clusters.pulsar.connection import PulsarConnection
     from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
     from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+    from bookwarden.clusters.pulsar.rest.topics import Topics
     from bookwarden.wiring.bookkeeper import BookKeeper
     from bookwarden.wiring.deletion_topics import TwoPhaseTopics
     from bookwarden.wiring.references import References
 
 _REQUEST_S = 10.0
+_UNLOAD_S = 60.0
 
 
 class Cluster(Resources):
@@ -111,6 +113,13 @@ class Cluster(Resources):
         from bookwarden.wiring.pulsar import admin_of
 
         return self.keep(admin_of(self.connection, self._request_timeout_s))
+
+    @property
+    def topics(self) -> Topics:
+        """The topics of the brokers; one with much to flush takes its time to unload."""
+        from bookwarden.clusters.pulsar.rest.topics import Topics
+
+        return Topics(self.admin, unload_timeout_s=_UNLOAD_S)
 
     @cached_property
     def deletion_topics(self) -> TwoPhaseTopics:

@@ -14,7 +14,6 @@ from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry
-from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.clusters.pulsar.roots.proof import require_some_ledger
 from bookwarden.config import DeletionSettings, Settings
 from bookwarden.deletion.journal.reading import JournalDamage
@@ -74,7 +73,7 @@ class PhaseOne:
         self.cluster = cluster
         self.marker = marker_of(cluster, on_report)
         store = ManagedLedgers(cluster.store)
-        self.removal = Removal(self.marker, store, Topics(cluster.admin), migrations=cluster.migrations)
+        self.removal = Removal(self.marker, store, cluster.topics, migrations=cluster.migrations)
         ownership, nodes = BundleOwnership(cluster.store), cluster.references.node_check
         self.store_trim = StoreTrim(self.marker, store, ownership, cluster.bookkeeper.catalog, nodes)
 
@@ -211,9 +210,7 @@ def sweep_of(cluster: Cluster, *, driver_file: str = "", once: bool = False) -> 
         )
     )
     on_retry_topic = partial(SubscriptionBacklog(cluster.admin).count, deletion.retry_topic, deletion.subscription)
-    why_dead_letters_are_lost = partial(
-        Topics(cluster.admin).why_nothing_is_kept, deletion.dlq_topic, deletion.subscription
-    )
+    why_dead_letters_are_lost = partial(cluster.topics.why_nothing_is_kept, deletion.dlq_topic, deletion.subscription)
     acts = Acts(
         CopyDeleter(stores, journal, policy, clock),
         LedgerDeleter(

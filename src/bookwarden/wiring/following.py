@@ -33,7 +33,7 @@ def dropped_ledgers_of(
     ``read`` reads single nodes of the roots, ``keep`` keeps results and what changed, and ``on_report`` is called
     with each report of marks.
     """
-    follow, deletion, topics = cluster.settings.follow, cluster.settings.deletion, Topics(cluster.admin)
+    follow, deletion, topics = cluster.settings.follow, cluster.settings.deletion, cluster.topics
     marks = not follow.dry_run
     brokers = BrokersThatMark(
         cluster.stores, lambda: cluster.deletion_topics, delete_delay_s=deletion.delete_delay_seconds

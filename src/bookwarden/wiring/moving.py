@@ -40,7 +40,7 @@ class MoveOperations(SwitchOperations):
     @cached_property
     def broker_topics(self) -> BrokerTopics:
         """The topics that brokers have loaded."""
-        return BrokerTopics(self.cluster.store, self.cluster.connection, self.topics)
+        return BrokerTopics(self.cluster.store, self.cluster.connection, self.cluster.topics)
 
     @property
     def promoter(self) -> Promoter:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
 
 from bookwarden.bookie_clusters.checks.observing import Observer
 from bookwarden.bookie_clusters.operation import Switch
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
-from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.leases import LeaseTimes
 from bookwarden.processes import described_here
 from bookwarden.wiring.bookkeeper import bookie_options_of
 from bookwarden.wiring.cluster import Cluster
-
-# A topic with much to flush takes its time.
-_UNLOAD_TIMEOUT_S: Final = 60.0
 
 
 class SwitchOperations:
@@ -24,11 +19,6 @@ class SwitchOperations:
     def __init__(self, cluster: Cluster, *, times: LeaseTimes | None = None) -> None:
         self.cluster = cluster
         self._times = times
-
-    @property
-    def topics(self) -> Topics:
-        """The topics of the cluster."""
-        return Topics(self.cluster.admin, unload_timeout_s=_UNLOAD_TIMEOUT_S)
 
     @cached_property
     def observer(self) -> Observer:

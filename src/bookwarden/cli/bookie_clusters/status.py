@@ -74,7 +74,7 @@ def status(
             if not roll or invocation.output != "json":
                 invocation.write(Document(data, parts))
             if roll:
-                unloaded = unload_elsewhere(invocation, operations, found, per_second, yes=yes, look="--ledgers")
+                unloaded = unload_elsewhere(invocation, cluster, found, per_second, yes=yes, look="--ledgers")
                 if invocation.output == "json":
                     invocation.write(Document({**data, "unloaded": unloaded_data(unloaded)}, parts))
             click.get_current_context().exit(_CODES.get(state.phase, 0))

@@ -14,7 +14,6 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, cou
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import BookwardenError
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 _SHOWN: Final = 20
 
@@ -105,7 +104,6 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
     unloaded.
     """
     with Cluster(invocation.settings) as cluster:
-        operations = SwitchOperations(cluster)
         registry = cluster.registry.require().registry
         found = take_inventory(registry, store_of=cluster.registry.store_of)
         data = {"dryRun": dry_run, **inventory_data(found)}
@@ -113,7 +111,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
             invocation.write(Document(data, tuple(inventory_parts(found, registry))))
         if dry_run:
             return
-        unloaded = unload_elsewhere(invocation, operations, found, per_second, yes=yes, look="--dry-run")
+        unloaded = unload_elsewhere(invocation, cluster, found, per_second, yes=yes, look="--dry-run")
     failed = [one for one in unloaded if one.failed]
     number = counted(sum(not one.error for one in unloaded), "topic")
     if invocation.output == "json":
@@ -126,14 +124,14 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
 
 
 def unload_elsewhere(
-    invocation: Invocation, operations: SwitchOperations, found: Inventory, per_second: float, *, yes: bool, look: str
+    invocation: Invocation, cluster: Cluster, found: Inventory, per_second: float, *, yes: bool, look: str
 ) -> Sequence[UnloadResult]:
     """Ask, unload the topics, and report each; ``look`` is how to see them only."""
     if found.topics:
         confirm(f"Unload {counted(len(found.topics), 'topic')}? Clients reconnect.", yes=yes, look=look)
     return roll(
         found.topics,
-        operations.topics.unload,
+        cluster.topics.unload,
         per_second,
         lambda one: invocation.say(f"{one.topic}: {one.error or 'unloaded'}"),
     )

@@ -105,6 +105,13 @@ class BookKeeperCatalog:
                 _LOG.info("%s", error)
         return [error is None for error in errors]
 
+    def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
+        """Write each node once more as it was read, if it has that version still; return which were, in that order.
+
+        A client that read a node before cannot delete it by that version afterwards. StoreError as `restore_many`.
+        """
+        return self.restore_many([Restoration(one.ledger_id, one.path, one.raw, one.version) for one in ledgers])
+
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:
         if self._layouts is None:
             (node,) = self._get_below_root([f"{self._root}/LAYOUT"])

@@ -150,6 +150,12 @@ class MigratingStore(MetadataStore):
                 self._progress.target.replace(write.path, write.value)
         return results
 
+    def write_together(self, writes: Sequence[Write]) -> None:
+        self._write(lambda store: store.write_together(writes))
+        for write in writes:
+            if write.version is not None:
+                self._progress.target.replace(write.path, write.value)
+
     def ephemeral_sequential(self, prefix: str, value: bytes) -> str:
         def make(store: MetadataStore) -> str:
             path = store.ephemeral_sequential(prefix, value)

@@ -21,7 +21,7 @@ from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
 from bookwarden.metastore.doomed_nodes import Target, runs
-from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned
+from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned, Write
 from bookwarden.metastore.oxia.channels import ServerLost
 from bookwarden.metastore.oxia.connection import OxiaConnection
 from bookwarden.metastore.oxia.notifications import KeyChanges, Watch
@@ -133,6 +133,20 @@ class OxiaStore(MigrationTarget):
                     _LOG.debug("%s exists already", parent)
         if not self._create(path, value):
             raise LostRaceError(f"{path} exists already: read it again")
+
+    def write_together(self, writes: Sequence[Write]) -> None:
+        validate_paths([write.path for write in writes])
+        own = {write.path for write in writes}
+        parents = [parent for write in writes if write.version is None for parent in ancestors(write.path)]
+        wanted = [parent for parent in dict.fromkeys(parents) if parent not in own]
+        for parent, node in zip(wanted, self.get_many(wanted), strict=True):
+            if node is None and not self._create(parent, b""):
+                _LOG.debug("%s exists already", parent)
+        for path, value, version in writes:
+            if version is not None:
+                self.put(path, value, version)
+            elif not self._create(path, value):
+                raise LostRaceError(f"{path} exists already: read it again")
 
     def create_many(self, nodes: Sequence[NewNode]) -> list[CreateResult]:
         """Create nodes at once, whether or not their parents exist; not atomic."""

@@ -177,6 +177,20 @@ class ZooKeeperStore(ConditionalStore):
                 each.request.withdraw()
         return results
 
+    def write_together(self, writes: Sequence[Write]) -> None:
+        if not writes:
+            return
+        own = {write.path for write in writes}
+        self._create_parents([write for write in writes if parent_of(write.path) not in own])
+        # In one transaction parents come first, whatever the order.
+        in_order = sorted(writes, key=lambda write: write.path.count("/"))
+        operations = [self._operation(write) for write in in_order]
+        what = in_order[0].path if len(in_order) == 1 else f"{in_order[0].path} and {len(in_order) - 1} nodes with it"
+        results = self._write(what, *operations)
+        failed = wire.failed_at(results)
+        if failed is not None:
+            raise _not_written(in_order[failed], results[failed])
+
     def _create_parents(self, writes: Sequence[Write]) -> None:
         parents = list(dict.fromkeys(parent_of(write.path) for write in writes if write.version is None))
         for parent, node in zip(parents, self.get_many(parents), strict=True):
@@ -300,20 +314,21 @@ class ZooKeeperStore(ConditionalStore):
             raise NotFoundError(f"{path} cannot be created: the metadata store has no node {parent_of(path)}")
         raise _refused(path, result)
 
-    def _require_size(self, path: str, operation: bytes) -> None:
+    def _require_size(self, path: str, *operations: bytes) -> None:
         limit = self._session.connection.max_request_bytes - _WRITE_OVERHEAD
-        if len(operation) > limit:
+        size = sum(map(len, operations))
+        if size > limit:
             raise StoreError(
-                f"{path} cannot be written: {len(operation):,} bytes are more than the {limit:,} that the servers take "
+                f"{path} cannot be written: {size:,} bytes are more than the {limit:,} that the servers take "
                 "at once; raise jute.maxbuffer there, and here metadata_store.jute_maxbuffer"
             )
 
-    def _write(self, path: str, operation: bytes) -> list[Any]:
-        """Send one change as a multi, which can be withdrawn when no caller waits for it any more."""
-        self._require_size(path, operation)
+    def _write(self, path: str, *operations: bytes) -> list[Any]:
+        """Send a change as a multi, which can be withdrawn when no caller waits for it any more."""
+        self._require_size(path, *operations)
         deadline = self._session.deadline()
         while True:
-            request = ConditionalMulti([operation], self._conditions, self._session.absolute)
+            request = ConditionalMulti(operations, self._conditions, self._session.absolute)
             reply = self._session.send(request, deadline)
             try:
                 results = request.results_of(reply.get())
@@ -372,6 +387,19 @@ def _in_doubt(path: str) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"the connection to the metadata store broke while {path} was written: read it before retrying"
     )
+
+
+def _not_written(write: Write, code: int) -> StoreError | NotFoundError:
+    """Return the error for the write of a transaction that the servers refused."""
+    if code == wire.NODE_EXISTS:
+        return LostRaceError(f"{write.path} exists already: read it again")
+    if code == wire.BAD_VERSION or (code == wire.NO_NODE and write.version is not None):
+        what = "was deleted" if code == wire.NO_NODE else f"no longer has version {write.version}"
+        return LostRaceError(f"{write.path} {what}: read it again")
+    if code == wire.NO_NODE:
+        parent = parent_of(write.path)
+        return NotFoundError(f"{write.path} cannot be created: the metadata store has no node {parent}")
+    return _refused(write.path, code)
 
 
 def _refused(path: str, code: int) -> StoreError:

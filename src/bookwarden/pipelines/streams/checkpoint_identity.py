@@ -21,7 +21,6 @@ from bookwarden.bookie_clusters.offline.record import MoveNode
 from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.clusters.bookkeeper.members import read_instance
 from bookwarden.clusters.pulsar.rest.topic_positions import read_positions
-from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import FormatError, RefusedError, SparkError
 from bookwarden.ledgers.cluster_identity import ClusterIdentity
 from bookwarden.pipelines.folders import Folder
@@ -235,5 +234,5 @@ def identity_of(cluster: Cluster) -> CheckpointIdentity:
 
 def first_ledgers(cluster: Cluster, *topics: str) -> dict[str, int]:
     """Read the first ledger of each partition of these topics; raises PulsarError."""
-    partitions = [partition for topic in topics for partition in Topics(cluster.admin).partitions(topic)]
+    partitions = [partition for topic in topics for partition in cluster.topics.partitions(topic)]
     return {partition: read_positions(cluster.admin, partition).earliest.ledger_id for partition in partitions}

@@ -17,7 +17,6 @@ from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
-from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings
 from bookwarden.errors import (
     DataGoneError,
@@ -164,7 +163,7 @@ def _require_own_checkpoint(spark: SparkSession, cluster: Cluster) -> None:
 def _look_at_dlq(cluster: Cluster, metrics: SweepMetrics) -> None:
     """Report a DLQ that keeps nothing; the tasks find out themselves, before they give a mark up."""
     deletion = cluster.settings.deletion
-    why = Topics(cluster.admin).why_nothing_is_kept(deletion.dlq_topic, deletion.subscription)
+    why = cluster.topics.why_nothing_is_kept(deletion.dlq_topic, deletion.subscription)
     metrics.show_dlq(keeps=why is None)
     if why is not None:
         logger.error("no mark is given up, since its dead letter would not be kept; it waits instead: %s", why)
@@ -175,7 +174,7 @@ def _look_at_directives(cluster: Cluster) -> None:
 
     Raises PulsarAccessError where our role may not read their topic, before a batch fails for it.
     """
-    why = Topics(cluster.admin).why_nothing_is_kept(SWITCH_TOPIC, cluster.settings.deletion.subscription)
+    why = cluster.topics.why_nothing_is_kept(SWITCH_TOPIC, cluster.settings.deletion.subscription)
     if why is not None and cluster.bookkeeper.clusters.epoch():
         logger.warning("switches of bookie clusters may have no rows in the outcome table: %s", why)
 

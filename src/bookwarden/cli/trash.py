@@ -1,0 +1,325 @@
+"""The commands of the trash: list what is in it, restore, let go (docs/trash-restore.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from bookwarden.cli.shell.invocation import Invocation, operator, parse_topic, pass_invocation
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
+from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.preflight import require_marking
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
+from bookwarden.trash.release import ReleaseReport, release
+from bookwarden.trash.restore import RestoreResult
+from bookwarden.trash.summary import Summary
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import marker_of
+from bookwarden.wiring.trash import TrashOperations
+
+_LEFT: Final = 27
+_NOT_KEPT: Final = (
+    "Policies and permissions of topics are not kept: set them again, retention first, since a broker trims what all "
+    "subscriptions have consumed."
+)
+
+_LIST_EPILOG: Final = """\b
+A generation is one life of a topic, by when its node was made, in ms since 1970: --generation of the other commands."""
+_RESTORE_EPILOG: Final = """\b
+Exit codes: 0 planned, or restored; 27 restored, and a ledger was deleted meanwhile, or the loaded topic differs.
+
+\b
+What comes back and what does not: docs/trash-restore.md."""
+_PURGE_EPILOG: Final = """\b
+Exit codes: 0 planned, or let go; 27 some of it is left, as the output says: run it again."""
+
+
+@click.group()
+def trash() -> None:
+    """Bring deleted topics and trimmed ledgers back.
+
+    Brokers in mode two-phase keep what they drop for a time, where the settings below trash say so:
+    docs/trash.md.
+    """
+
+
+def _in_scope(name: str | None) -> Callable[[str], bool]:
+    """Return whether a managed ledger is of this topic, of a partition of it, or of this namespace."""
+    if name is None:
+        return lambda _: True
+    if "://" not in name and name.count("/") == 1:
+        prefix = f"{name}/persistent/"
+        return lambda managed_ledger: managed_ledger.startswith(prefix)
+    topic = TopicName.parse(parse_topic(name))
+
+    def is_of_topic(managed_ledger: str) -> bool:
+        try:
+            found = TopicName.of_managed_ledger(managed_ledger)
+        except FormatError:
+            return False
+        return topic in (found, found.base)
+
+    return is_of_topic
+
+
+@trash.command("list", epilog=_LIST_EPILOG)
+@click.argument("name", metavar="[TOPIC|NAMESPACE]", required=False)
+@pass_invocation
+def show(invocation: Invocation, name: str | None) -> None:
+    """Show what is in the trash, the newest of each topic first.
+
+    Reads the records of brokers and asks BookKeeper which of their ledgers are still there.
+    """
+    is_asked = _in_scope(name)
+    with Cluster(invocation.settings) as cluster:
+        operations = TrashOperations(cluster)
+        content = operations.records.read()
+        found = [trashed for trashed in content.generations if is_asked(trashed.managed_ledger)]
+        under_way = operations.restore.under_way()
+        summaries = operations.records.summarize(found, cluster.bookkeeper.catalog, under_way)
+    parts: list[Part] = [table_of(summaries, _CELLS, empty="The trash has nothing of that.")]
+    parts += [Note(f"{path}: {why}") for path, why in content.unreadable.items()]
+    if summaries:
+        parts.append(Note(_NOT_KEPT))
+    invocation.write(Document({"generations": summaries, "unreadable": content.unreadable}, tuple(parts)))
+
+
+_CELLS: Final[Cells[Summary]] = {
+    Column("topic", topics=True): lambda one: one.topic,
+    Column("generation", right=True): lambda one: str(one.generation),
+    Column("what"): lambda one: one.what,
+    Column("when"): lambda one: moment(one.dropped_ms),
+    Column("broker", whole=False): lambda one: ", ".join(one.brokers),
+    Column("ledgers", right=True): lambda one: f"{one.ledgers:,}",
+    Column("bytes", right=True): lambda one: f"{one.bytes:,}",
+    Column("subscriptions", whole=False): lambda one: ", ".join(one.subscriptions),
+    Column("expires"): lambda one: moment(one.expires_ms) if one.expires_ms else "",
+    Column("missing", whole=False): lambda one: "; ".join(one.missing),
+    Column("restore", whole=False): lambda one: one.restore,
+}
+
+
+@trash.command("restore", epilog=_RESTORE_EPILOG)
+@click.argument("topic", type=parse_topic)
+@click.option(
+    "--generation",
+    type=int,
+    metavar="G",
+    help="Which life of the topic; without it the newest that is over, or else what the live topic dropped.",
+)
+@click.option("--subscription", metavar="S", help="This subscription alone.")
+@click.option("--under-live", is_flag=True, help="Put it under a topic of that name which is there now.")
+@click.option("--execute", is_flag=True, help="Restore; without it the command only says what would come back.")
+@pass_invocation
+def restore(
+    invocation: Invocation,
+    topic: str,
+    generation: int | None,
+    subscription: str | None,
+    under_live: bool,
+    execute: bool,
+) -> None:
+    """Put a topic, its subscriptions or its ledgers back.
+
+    A partitioned topic comes back with all partitions that were deleted with it. A live topic is unloaded before its
+    list is written. Killed anywhere, the same command goes on.
+    """
+    name, cursor = TopicName.parse(topic), None if subscription is None else encode_local_name(subscription)
+    with Cluster(invocation.settings) as cluster:
+        operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
+        found = operations.records.read().generations
+        chosen = _choose(found, name, generation, cursor)
+        if execute:
+            in_trash = {one.managed_ledger for one in found}
+            is_asked = _in_scope(str(name))
+            finished = operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
+            if finished and not chosen:
+                invocation.write(Document({"executed": True, "topics": []}, (Note("It is restored already."),)))
+                return
+        if not chosen:
+            raise NotFoundError(_not_found(name, generation))
+        partitions, request = _partitions(chosen, name), RestoreRequest(cursor, under_live)
+        done: list[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]]
+        if not execute:
+            done = [(one, operations.restore.plan(one, request), None) for one in chosen]
+        else:
+            invocation.say(f"restoring {name}")
+            results = (
+                operations.restore.run_partitions(chosen, request, partitions)
+                if partitions
+                else [operations.restore.run(one, request) for one in chosen]
+            )
+            done = [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+    invocation.write(_describe(done, partitions, executed=execute))
+    is_whole = all(result is None or not (result.gone or result.problems or result.left) for _, _, result in done)
+    click.get_current_context().exit(0 if is_whole else _LEFT)
+
+
+def _choose(
+    found: Sequence[TrashedGeneration], name: TopicName, generation: int | None, cursor: str | None
+) -> list[TrashedGeneration]:
+    """Return the generation of the topic, or of each of its partitions in order; of several the one to prefer."""
+    own = [one for one in found if one.managed_ledger == name.managed_ledger]
+    if not own and name.partition is None:
+        of_base = _in_scope(str(name))
+        own = [one for one in found if of_base(one.managed_ledger)]
+    newest: dict[str, TrashedGeneration] = {}
+    # The newest of each comes first: of lives that are over, or else what a live topic dropped.
+    for one in sorted(own, key=lambda one: one.topic is None):
+        has_it = cursor is None or cursor in one.cursors or cursor in one.removed
+        if has_it and (generation is None or generation == one.generation.created_ms):
+            newest.setdefault(one.managed_ledger, one)
+    if generation is not None and len(newest) > 1:
+        raise RefusedError(f"{name} has partitions: --generation goes with one of them")
+    return sorted(newest.values(), key=lambda one: TopicName.of_managed_ledger(one.managed_ledger).partition or 0)
+
+
+def _not_found(name: TopicName, generation: int | None) -> str:
+    of = "" if generation is None else f" of generation {generation}"
+    return f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has"
+
+
+def _partitions(chosen: Sequence[TrashedGeneration], name: TopicName) -> int:
+    """Return how many partitions a partitioned topic had, by those that the trash has; 0 for any other."""
+    if name.partition is not None:
+        return 0
+    found = [TopicName.of_managed_ledger(one.managed_ledger).partition for one in chosen if one.topic is not None]
+    return max((index + 1 for index in found if index is not None), default=0)
+
+
+def _describe(
+    done: Sequence[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]],
+    partitions: int,
+    *,
+    executed: bool,
+) -> Document:
+    parts: list[Part] = []
+    for trashed, plan, result in done:
+        parts += _parts(trashed, plan, result)
+    if partitions:
+        parts.append(Note(f"It is a topic of {partitions} partitions."))
+    parts.append(Note(_NOT_KEPT))
+    if not executed:
+        parts.append(Note("Nothing was changed; --execute does it."))
+    data = {"executed": executed, "partitions": partitions, "topics": [_data(*one) for one in done]}
+    return Document(data, tuple(parts))
+
+
+def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> list[Part]:
+    facts = [("topic", _topic(trashed)), ("generation", str(trashed.generation.created_ms))]
+    parts: list[Part] = []
+    if plan is not None:
+        schema = "-" if plan.schema_versions is None else counted(plan.schema_versions, "version")
+        facts += [
+            ("ledgers", f"{len(plan.ledgers):,}, with {plan.entries:,} entries and {plan.size:,} bytes"),
+            ("schema", schema),
+            ("live topic", "yes: it is unloaded, and the rest is put under it" if plan.is_live else "no"),
+        ]
+    if result is not None:
+        facts.append(("result", "restored" if not result.problems else "restored, and it differs"))
+    parts.append(Facts(tuple(facts)))
+    if plan is not None and plan.cursors:
+        columns = (Column("subscription", whole=False), Column("goes on after"), Column("live one"))
+        rows = [
+            (cursor.subscription, _position(cursor.position), "joined" if cursor.joined else "")
+            for cursor in plan.cursors
+        ]
+        parts.append(Table(columns, tuple(rows)))
+    lost: list[NotRestored] = [] if plan is None else list(plan.lost)
+    if result is not None:
+        lost += [
+            NotRestored(f"ledger {one}", "a sweep deleted it meanwhile: it is off the list") for one in result.gone
+        ]
+        lost += [NotRestored("the loaded topic", problem) for problem in result.problems]
+        lost += [NotRestored("the trash", f"{path} could not be changed") for path in result.left]
+    if lost:
+        heads = (Column("does not come back as it was", whole=False), Column("why", whole=False))
+        parts.append(Table(heads, tuple((one.what, one.why) for one in lost)))
+    return parts
+
+
+def _position(position: object) -> str:
+    return "-" if position is None else ":".join(map(str, position)) if isinstance(position, tuple) else str(position)
+
+
+def _topic(trashed: TrashedGeneration) -> str:
+    return str(TopicName.of_managed_ledger(trashed.managed_ledger))
+
+
+def _data(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> Mapping[str, object]:
+    fields: dict[str, Any] = {"topic": _topic(trashed), "generation": trashed.generation.created_ms}
+    if plan is not None:
+        fields |= {
+            "live": plan.is_live,
+            "ledgers": plan.ledgers,
+            "entries": plan.entries,
+            "bytes": plan.size,
+            "subscriptions": [
+                {"name": one.subscription, "position": _position(one.position), "joined": one.joined}
+                for one in plan.cursors
+            ],
+            "schema_versions": plan.schema_versions,
+            "lost": plan.lost,
+        }
+    if result is not None:
+        fields |= {"gone": result.gone, "problems": result.problems, "left": result.left}
+    return fields
+
+
+@trash.command("purge", epilog=_PURGE_EPILOG)
+@click.argument("name", metavar="[TOPIC|NAMESPACE]", required=False)
+@click.option("--execute", is_flag=True, help="Let go; without it the command only says of what.")
+@pass_invocation
+def purge(invocation: Invocation, name: str | None, execute: bool) -> None:
+    """Mark what the trash has, before it expires.
+
+    The sweep deletes its ledgers then, and nothing brings them back. What is being restored stays.
+    """
+    is_asked = _in_scope(name)
+    with Cluster(invocation.settings) as cluster:
+        if execute:
+            require_marking(cluster)
+        operations = TrashOperations(cluster)
+        asked = [trashed for trashed in operations.records.read().generations if is_asked(trashed.managed_ledger)]
+        under_way = operations.restore.under_way()
+        free = [trashed for trashed in asked if trashed.managed_ledger not in under_way]
+        found = [one for trashed in free for one in trashed.found]
+        marker = marker_of(cluster) if execute else None
+        report = release(
+            operations.records, cluster.bookkeeper.deletion_catalog, marker, found, "purged from the trash"
+        )
+    kept = [_topic(trashed) for trashed in asked if trashed not in free]
+    invocation.write(_purged(report, kept))
+    click.get_current_context().exit(_LEFT if report.kept or kept else 0)
+
+
+def _purged(report: ReleaseReport, restored: Iterable[str]) -> Document:
+    marks = {kind.value: number for kind, number in report.marks.items()}
+    sent = ", ".join(f"{number:,} {kind}" for kind, number in marks.items()) or "none"
+    parts: list[Part] = [
+        Facts(
+            (
+                ("records let go" if report.executed else "records to let go", f"{report.records:,}"),
+                ("gone from BookKeeper", f"{report.gone:,}"),
+                ("marks sent" if report.executed else "marks to send", sent),
+            )
+        )
+    ]
+    kept = [*report.kept.items(), *((topic, "it is being restored") for topic in restored)]
+    if kept:
+        columns = (Column("left in the trash", whole=False), Column("why", whole=False))
+        parts.append(Table(columns, tuple(kept)))
+    if not report.executed:
+        parts.append(Note("Nothing was changed; --execute does it." if report.records else "Nothing is to be done."))
+    data = {
+        "executed": report.executed,
+        "records": report.records,
+        "gone": report.gone,
+        "marks": marks,
+        "kept": dict(kept),
+    }
+    return Document(data, tuple(parts))

@@ -1,0 +1,396 @@
+"""The writes of a restore, decided from what the trash has and the topic's nodes as they are now; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
+from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, Position, SchemaLocator
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
+from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.metastore.interface import Versioned, Write
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.wire.cursor import (
+    at_position,
+    decode_cursor,
+    decode_position_info,
+    with_acknowledged,
+    without_buckets,
+)
+from bookwarden.wire.managed_ledger import (
+    closed_ledger_entry,
+    decode_ledger_entry,
+    decode_managed_ledger,
+    ledger_entries,
+    ledger_entry_without_copy,
+    with_ledger_entries,
+)
+from bookwarden.wire.schema_locator import decode_schema_locator
+
+#: The cursor of deduplication has the last sequence id of each producer: those of the live topic are the newer ones.
+_KEPT_AS_THEY_ARE: Final = frozenset({COMPACTION_CURSOR, "pulsar.dedup"})
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """The part of a generation that is to come back, and under which conditions."""
+
+    subscription: str | None = None  #: This one alone, by encoded name; None: all that were deleted with the topic.
+    under_live: bool = False  #: Put ledgers and subscriptions under a topic of that name that lives.
+
+
+class NotRestored(NamedTuple):
+    """Something that does not come back as it was."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesNow:
+    """The nodes of the topic as they were read just now, and what BookKeeper has of the ledgers."""
+
+    ledgers: Mapping[int, LedgerReading]  #: Of each ledger that a former node names.
+    topic: Versioned | None = None
+    cursors: Mapping[str, Versioned] = field(default_factory=dict)  #: By encoded name.
+    schema: Versioned | None = None
+    #: The last entries of the cursors' ledgers, former and live; None of one that has none.
+    last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
+
+
+class CursorPlan(NamedTuple):
+    """A subscription that comes back."""
+
+    cursor: str  #: Encoded.
+    position: Position | None  #: Where it goes on; None where that is not known.
+    joined: bool  #: With the live one of the same name.
+
+    @property
+    def subscription(self) -> str:
+        """Its name."""
+        return decode_local_name(self.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """The writes of a restore, in the order in which a store without transactions has to make them, and their sense."""
+
+    writes: tuple[Write, ...]  #: The list's is the last.
+    is_live: bool  #: The topic was there.
+    ledgers: tuple[int, ...]  #: Put on its list.
+    entries: int  #: Of these ledgers, as far as the list knows them: 0 of the one that was written.
+    size: int  #: In bytes, likewise.
+    cursors: tuple[CursorPlan, ...]  #: The subscriptions that come back.
+    schema_versions: int | None  #: Of the schema that comes back; None where none does.
+    lost: tuple[NotRestored, ...]  #: Everything that does not come back as it was.
+    to_close: tuple[int, ...]  #: Ledgers whose end has to be known before: they go into the middle of the list.
+    named: frozenset[int]  #: All ledgers that what is written names, and the trash has.
+
+
+def former_ledgers(trashed: TrashedGeneration) -> frozenset[int]:
+    """Return all ledgers that the former nodes name; FormatError where one cannot be read."""
+    found = set(former_entries(trashed))
+    for record in (*trashed.cursors.values(), *trashed.removed.values()):
+        found |= _info(record).ledger_ids
+    if trashed.schema is not None:
+        found |= decode_schema_locator(_value(trashed.schema)).ledger_ids
+    return frozenset(found)
+
+
+def cursor_ledgers(trashed: TrashedGeneration, request: RestoreRequest, live: Mapping[str, Versioned]) -> set[int]:
+    """Return the ledgers whose last entries say where the cursors are; FormatError where a node cannot be read."""
+    infos = [_info(record) for record in wanted_cursors(trashed, request).values()]
+    infos += [decode_cursor(node.value) for node in live.values()]
+    return {info.cursors_ledger_id for info in infos if info.cursors_ledger_id is not None}
+
+
+def wanted_cursors(trashed: TrashedGeneration, request: RestoreRequest) -> Mapping[str, TrashRecord]:
+    """Return the cursors that are to come back, by encoded name; NotFoundError where the trash has none such."""
+    if request.subscription is None:
+        return trashed.cursors
+    found = trashed.cursors.get(request.subscription) or trashed.removed.get(request.subscription)
+    if found is None:
+        known = sorted({decode_local_name(cursor) for cursor in (*trashed.cursors, *trashed.removed)})
+        raise NotFoundError(
+            f"the trash has no subscription {decode_local_name(request.subscription)!r} of that generation; it has "
+            + (", ".join(known) or "none")
+        )
+    return {request.subscription: found}
+
+
+def former_entries(trashed: TrashedGeneration) -> dict[int, bytes]:
+    """Return each ledger's part of the topic's former list; FormatError where it cannot be read."""
+    entries = {decode_ledger_entry(entry).ledger_id: entry for trim in trashed.trims for entry in trim.entries}
+    return entries if trashed.topic is None else entries | ledger_entries(_value(trashed.topic))
+
+
+def plan_restore(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> RestorePlan:
+    """Plan the writes.
+
+    Raises RefusedError where something forbids it, NotFoundError for a subscription that the trash does not have, and
+    FormatError for a node that cannot be read.
+    """
+    return _Planning(trashed, request, now).plan()
+
+
+class _Planning:
+    def __init__(self, trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> None:
+        self._trashed = trashed
+        self._request = request
+        self._now = now
+        self._topic = str(TopicName.of_managed_ledger(trashed.managed_ledger))
+        self._lost: list[NotRestored] = []
+        self._named: set[int] = set()
+        self._to_close: list[int] = []
+
+    def plan(self) -> RestorePlan:
+        with_ledgers = self._require_possible()
+        live = self._now.topic
+        base = self._base()
+        listed = ledger_entries(base)
+        restored = self._restored_entries() if with_ledgers else {}
+        if live is None:
+            put_back = wanted = restored
+        else:
+            # What the live topic says of its ledgers is newer.
+            put_back = {ledger_id: entry for ledger_id, entry in restored.items() if ledger_id not in listed}
+            wanted = listed | put_back
+        value = with_ledger_entries(base, wanted)
+        cursors = list(self._cursors(base))
+        schema = self._schema() if with_ledgers else None
+        writes = [write for write, _ in cursors if write is not None]
+        writes += [] if schema is None else [schema]
+        # Also where the list stays as it is: a broker that loaded the topic meanwhile has written it.
+        path = managed_ledger_path(self._trashed.managed_ledger)
+        writes.append(Write(path, value, None if live is None else live.version))
+        infos = [decode_ledger_entry(entry) for entry in put_back.values()]
+        return RestorePlan(
+            tuple(writes),
+            is_live=live is not None,
+            ledgers=tuple(sorted(put_back)),
+            entries=sum(info.entries for info in infos),
+            size=sum(info.size for info in infos),
+            cursors=tuple(cursor for _, cursor in cursors),
+            schema_versions=None if schema is None else len(decode_schema_locator(schema.value).entries) - 1,
+            lost=tuple(self._lost),
+            to_close=tuple(self._to_close),
+            named=frozenset(self._named) | frozenset(put_back),
+        )
+
+    def _require_possible(self) -> bool:
+        """Refuse what cannot be; return whether ledgers come back, and not a subscription alone."""
+        trashed, live = self._trashed, self._now.topic
+        if live is None and trashed.topic is None:
+            raise RefusedError(
+                f"{self._topic} is not there, and the trash has no node of it of that life, only ledgers that left its "
+                "list: nothing says what else it had"
+            )
+        if trashed.broken:
+            raise RefusedError(
+                f"{self._topic}: parts of {len(trashed.broken)} nodes are missing in the trash: look at "
+                "/bookwarden/trash/records, or restore another generation"
+            )
+        if live is not None and self._request.under_live and decode_managed_ledger(live.value).terminated is not None:
+            # Brokers load it without a write of its list, so that nothing tells whether one has.
+            raise RefusedError(f"the live topic {self._topic} is terminated: delete it first, then restore")
+        if live is None or self._request.under_live:
+            return True
+        if self._request.subscription is None:
+            raise RefusedError(
+                f"a topic {self._topic} is there: --under-live puts what the trash has under it; or delete it first"
+            )
+        if live.created_ms != trashed.generation.created_ms:
+            raise RefusedError(
+                f"subscription {decode_local_name(self._request.subscription)!r} is of an earlier life of "
+                f"{self._topic}, whose ledgers the live topic does not have: --under-live puts these under it too"
+            )
+        return False
+
+    def _base(self) -> bytes:
+        if self._now.topic is not None:
+            return self._now.topic.value
+        assert self._trashed.topic is not None
+        return _value(self._trashed.topic)
+
+    def _restored_entries(self) -> dict[int, bytes]:
+        former = former_entries(self._trashed)
+        there: dict[int, bytes] = {}
+        for ledger_id, entry in sorted(former.items()):
+            found = self._entry_to_restore(ledger_id, entry)
+            if found is not None:
+                there[ledger_id] = found
+        # The last one of a deleted topic is left as it is: a broker that loads it finds its end.
+        last = max(there, default=None) if self._now.topic is None else None
+        return {
+            ledger_id: settled
+            for ledger_id, entry in there.items()
+            if (settled := entry if ledger_id == last else self._settled(ledger_id, entry)) is not None
+        }
+
+    def _entry_to_restore(self, ledger_id: int, entry: bytes) -> bytes | None:
+        """Return the ledger's part of the list, if its entries are there."""
+        info = decode_ledger_entry(entry)
+        reading = self._now.ledgers[ledger_id]
+        if isinstance(reading, UnreadableLedger):
+            raise RefusedError(f"{self._topic}: the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+        if isinstance(reading, AbsentLedger):
+            was_empty = info.entries == 0 and info.timestamp_ms > 0
+            if not was_empty:
+                self._lost.append(NotRestored(f"ledger {ledger_id}", self._why_gone(entry)))
+            return None
+        return entry if info.offload is None else ledger_entry_without_copy(entry)
+
+    @staticmethod
+    def _why_gone(entry: bytes) -> str:
+        info = decode_ledger_entry(entry)
+        if info.offload is not None and info.offload.bookkeeper_deleted:
+            return "only its offloaded copy had it, and brokers delete those at once"
+        return f"BookKeeper does not have it any more; it had {info.entries:,} entries by its list"
+
+    def _settled(self, ledger_id: int, entry: bytes) -> bytes | None:
+        """Return the part of the list of a ledger that is not the last: with its end; None if it is empty."""
+        info = decode_ledger_entry(entry)
+        if info.timestamp_ms > 0 and info.entries > 0:
+            return entry
+        reading = self._now.ledgers[ledger_id]
+        assert isinstance(reading, StoredLedger)
+        last = reading.metadata.last_entry_id
+        if last is None:
+            self._to_close.append(ledger_id)
+            return entry
+        if last < 0:
+            return None
+        return closed_ledger_entry(entry, last + 1, reading.metadata.length, reading.modified_ms)
+
+    def _cursors(self, base: bytes) -> Iterator[tuple[Write | None, CursorPlan]]:
+        for cursor, record in sorted(wanted_cursors(self._trashed, self._request).items()):
+            value = self._usable(cursor, record)
+            if value is None:
+                continue
+            live = self._now.cursors.get(cursor)
+            joined = live is not None and self._now.topic is not None and live.value != value
+            if joined:
+                assert live is not None
+                if cursor in _KEPT_AS_THEY_ARE:
+                    continue
+                value = self._joined(cursor, value, live.value, base)
+                if value is None:
+                    continue
+            path = cursor_path(self._trashed.managed_ledger, cursor)
+            write = Write(path, value, None if live is None else live.version)
+            is_there = live is not None and live.value == value
+            self._named |= decode_cursor(value).ledger_ids
+            yield None if is_there else write, CursorPlan(cursor, self._position(value), joined)
+
+    def _usable(self, cursor: str, record: TrashRecord) -> bytes | None:
+        """Return the node's value without what is gone; None if nothing is left of it."""
+        value, name = _value(record), f"subscription {decode_local_name(cursor)!r}"
+        info = decode_cursor(value)
+        gone = {ledger_id for ledger_id in info.ledger_ids if self._is_gone(ledger_id)}
+        if info.compacted_ledger_id in gone:
+            why = f"its compacted view, ledger {info.compacted_ledger_id}, is gone: compact the topic again"
+            self._lost.append(NotRestored(name, why))
+            return None
+        if buckets := gone & info.delayed_bucket_ids:
+            value = without_buckets(value, buckets)
+            why = f"its delayed messages' index in {len(buckets)} ledgers is gone: the broker makes it again"
+            self._lost.append(NotRestored(name, why))
+        if info.cursors_ledger_id not in gone:
+            return value
+        why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
+        if info.mark_delete is None:
+            self._lost.append(NotRestored(name, why))
+            return None
+        self._lost.append(
+            NotRestored(name, f"{why}: it goes on after {_text(info.mark_delete)}, where it was at an earlier moment")
+        )
+        return at_position(value, None)
+
+    def _is_gone(self, ledger_id: int) -> bool:
+        reading = self._now.ledgers[ledger_id]
+        if isinstance(reading, UnreadableLedger):
+            raise RefusedError(f"{self._topic}: the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
+        return isinstance(reading, AbsentLedger)
+
+    def _joined(self, cursor: str, former: bytes, live: bytes, base: bytes) -> bytes | None:
+        """Return the node of a cursor at its former position that has acknowledged what the live one has."""
+        try:
+            settled, newer = (at_position(value, self._last_entry(value)) for value in (former, live))
+        except FormatError as error:
+            why = f"a live one of that name stays where it is, since the two cannot be joined: {error}"
+            self._lost.append(NotRestored(f"subscription {decode_local_name(cursor)!r}", why))
+            return None
+        reached = decode_cursor(newer).mark_delete
+        assert reached is not None
+        through = {
+            ledger.ledger_id: reached.entry_id if ledger.ledger_id == reached.ledger_id else ledger.entries - 1
+            for ledger in decode_managed_ledger(base).ledgers
+            # Where the former one is in the same list, what is before it is acknowledged anyway.
+            if ledger.ledger_id <= reached.ledger_id
+        }
+        return with_acknowledged(settled, newer, through)
+
+    def _last_entry(self, value: bytes) -> bytes | None:
+        own = decode_cursor(value).cursors_ledger_id
+        return None if own is None else self._now.last_entries.get(own)
+
+    def _position(self, value: bytes) -> Position | None:
+        entry = self._last_entry(value)
+        return decode_cursor(value).mark_delete if entry is None else decode_position_info(entry).mark_delete
+
+    def _schema(self) -> Write | None:
+        record, live = self._trashed.schema, self._now.schema
+        if record is None:
+            return None
+        value = _value(record)
+        former = decode_schema_locator(value)
+        there = [ledger_id for ledger_id in former.ledger_ids if not self._is_gone(ledger_id)]
+        gone = sorted(former.ledger_ids.difference(there))
+        if gone:
+            self._lost.append(
+                NotRestored("schema", f"the ledgers {', '.join(map(str, gone))} of its versions are gone")
+            )
+        if not there:
+            return None
+        assert record.schema_id is not None
+        path = schema_path(record.schema_id)
+        self._named |= set(there)
+        if live is None:
+            return Write(path, value, None)
+        newer = decode_schema_locator(live.value)
+        if _is_prefix(former, newer):
+            return None
+        if not _is_prefix(newer, former):
+            if self._now.topic is not None:
+                raise RefusedError(
+                    f"{self._topic}: the live topic numbers its schemas otherwise than the deleted one, so that "
+                    "messages of one would be read with the schemas of the other: if you can do without the live "
+                    "one, delete it first"
+                )
+            why = "what a client registered after the topic was deleted is replaced by the topic's own"
+            self._lost.append(NotRestored("schema", why))
+        return Write(path, value, live.version)
+
+
+def _info(record: TrashRecord) -> CursorInfo:
+    return decode_cursor(_value(record))
+
+
+def _value(record: TrashRecord) -> bytes:
+    assert record.node is not None
+    return record.node.value
+
+
+def _is_prefix(shorter: SchemaLocator, longer: SchemaLocator) -> bool:
+    """Return whether each version of the one is the same schema in the other."""
+    # The first is the current version once more.
+    first, second = ([(one.version, one.hash) for one in locator.entries[1:]] for locator in (shorter, longer))
+    return second[: len(first)] == first
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"

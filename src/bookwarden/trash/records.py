@@ -1,0 +1,105 @@
+"""The records of the trash in the metadata store, read and taken out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
+from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxNode
+from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
+from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError
+from bookwarden.ledgers.metadata import LedgerReading
+from bookwarden.ledgers.trash import TrashLease, TrashRecord
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.trash.generations import FoundRecord, TrashedGeneration, generations
+from bookwarden.trash.summary import Summary, summarize
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, without_records
+
+_TRIES: Final = 10
+_LEDGERS_AT_ONCE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class TrashContent:
+    """The whole trash, as it was read."""
+
+    generations: tuple[TrashedGeneration, ...]
+    unreadable: Mapping[str, str]  #: Nodes that cannot be read, and why.
+
+
+class TrashRecords:
+    """The records of one metadata store. Every call may raise StoreError."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._nodes = Outbox(store, TRASH_RECORDS)
+
+    def read(self) -> TrashContent:
+        """Return all that is there, never older than this call."""
+        found: list[FoundRecord] = []
+        unreadable: dict[str, str] = {}
+        for folder in self._nodes.folders():
+            for nodes in self._nodes.read(folder):
+                for path, node in nodes:
+                    try:
+                        found += [FoundRecord(record, path) for record in decode_records(node.value)]
+                    except FormatError as error:
+                        unreadable[path] = str(error)
+        return TrashContent(tuple(generations(found, self._live(found))), unreadable)
+
+    def lease(self) -> TrashLease | None:
+        """Return the lease by which brokers keep anything; None where there is none, or it cannot be read."""
+        node = self._store.get(TRASH_LEASE)
+        try:
+            return None if node is None else decode_lease(node.value)
+        except FormatError:
+            return None
+
+    def summarize(
+        self, generations: Sequence[TrashedGeneration], catalog: ReadsLedgers, under_way: Mapping[str, str]
+    ) -> list[Summary]:
+        """Describe each, with what BookKeeper still has of it; ``under_way`` has restores by managed ledger."""
+        lease = self.lease()
+        ids = sorted(frozenset().union(*(trashed.ledger_ids for trashed in generations)))
+        found: dict[int, LedgerReading] = {}
+        for at in range(0, len(ids), _LEDGERS_AT_ONCE):
+            some = ids[at : at + _LEDGERS_AT_ONCE]
+            found |= zip(some, catalog.read_many(some), strict=True)
+        return [
+            summarize(trashed, [found[one] for one in sorted(trashed.ledger_ids)], lease, under_way)
+            for trashed in generations
+        ]
+
+    def take_out(self, found: Iterable[FoundRecord]) -> list[str]:
+        """Take records out of their nodes, and delete those that have no other; return nodes that still have them."""
+        by_path: dict[str, list[TrashRecord]] = defaultdict(list)
+        for one in found:
+            by_path[one.path].append(one.record)
+        return [path for path, records in by_path.items() if not self._is_taken_out(path, records)]
+
+    def _is_taken_out(self, path: str, records: Sequence[TrashRecord]) -> bool:
+        for _ in range(_TRIES):
+            node = self._store.get(path)
+            if node is None:
+                return True
+            left = without_records(node.value, records)
+            try:
+                if left is None:
+                    if not self._nodes.delete([OutboxNode(path, node)]):
+                        return True
+                elif left == node.value:
+                    return True
+                else:
+                    self._store.put(path, left, node.version)
+                    return True
+            except (LostRaceError, OutcomeUnknownError):
+                continue
+        return False
+
+    def _live(self, found: Iterable[FoundRecord]) -> dict[str, int]:
+        names = sorted({one.record.managed_ledger for one in found})
+        nodes = self._store.get_many([managed_ledger_path(name) for name in names])
+        return {name: node.created_ms for name, node in zip(names, nodes, strict=True) if node is not None}

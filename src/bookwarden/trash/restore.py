@@ -1,0 +1,489 @@
+"""A topic, its subscriptions or its ledgers put back from the trash.
+
+The order is that of a journal, a node for each topic, which is also the lock. Every step may be killed and run again:
+
+1. Each ledger is there, and the end of each is known that goes into the middle of a list. The journal says WRITING.
+2. A topic that lives is unloaded, and read. Where it changed before the next step, again from here.
+3. Cursors, schema and list are written together, by the versions that were read. In a store without transactions
+   (Oxia) the list comes last: a cursor without its topic is nothing to a broker, and one whose ledgers the list does
+   not name yet stands before the first that it names. The journal says WRITTEN.
+4. Each ledger's node is written once more as it is. A sweep that had read it before the list named it fails to delete
+   it by that version; one that reads it later sees it named.
+5. What a sweep deleted before that is taken off the list again, and reported. The journal says TOUCHED.
+6. A broker loads the topic, and is compared with what was written. Only then the trash lets go of the records.
+
+A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
+
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
+from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
+from bookwarden.errors import (
+    LostRaceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PulsarConflictError,
+    PulsarUnavailableError,
+    RefusedError,
+    StoreError,
+)
+from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
+from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
+from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
+from bookwarden.trash.generations import FoundRecord, TrashedGeneration
+from bookwarden.trash.plan import (
+    NodesNow,
+    RestorePlan,
+    RestoreRequest,
+    cursor_ledgers,
+    former_entries,
+    former_ledgers,
+    plan_restore,
+    wanted_cursors,
+)
+from bookwarden.trash.records import TrashRecords
+from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries, remove_ledgers
+from bookwarden.wire.trash import TRASH_RESTORES, restore_node
+
+logger = logging.getLogger(__name__)
+#: Under a topic whose clients load it again at once, a try takes some milliseconds between its unload and the write.
+_TRIES: Final = 50
+_LOAD_WAIT_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.5
+_AT_ONCE: Final = 5_000
+_FORMAT: Final = 1
+_PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
+
+
+class RestoreStep(enum.Enum):
+    """A step of a restore, as its journal has it."""
+
+    BEGUN = "begun"
+    WRITING = "writing"
+    WRITTEN = "written"
+    TOUCHED = "touched"
+    PROVEN = "proven"
+
+
+class LedgersOfTrash(Protocol):
+    """The catalog of ledgers, wherever they are."""
+
+    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
+        """Read the metadata of each ledger, in the order asked; never older than this call."""
+
+    def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
+        """Write the node of each once more as it was read; return which were, in the order asked."""
+
+
+class LoadedTopics(Protocol):
+    """The brokers, as far as a restore asks them."""
+
+    def unload(self, topic: str) -> None:
+        """Have the owner close the topic."""
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        """Return ManagedLedgerInternalStats; this loads the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """The end of a restore."""
+
+    plan: RestorePlan | None  #: None where an earlier one had written the nodes.
+    gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile, and are off the list again.
+    problems: tuple[str, ...]  #: Differences of the loaded topic; the trash keeps the records then.
+    left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
+
+
+class Restore:
+    """Restores what the trash has of one topic at a time.
+
+    ``recover`` closes a ledger at its true end. ``on_step`` is called with each step when it is in the journal.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        records: TrashRecords,
+        catalog: LedgersOfTrash,
+        last_entries: DecodedEntries,
+        topics: LoadedTopics,
+        recover: Callable[[int], object],
+        *,
+        operator: str = "",
+        times: LeaseTimes | None = None,
+        say: Callable[[str], object] = lambda _: None,
+        on_step: Callable[[RestoreStep], object] = lambda _: None,
+        load_wait_s: float = _LOAD_WAIT_S,
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._catalog = catalog
+        self._last_entries = last_entries
+        self._topics = topics
+        self._recover = recover
+        self._operator = operator
+        self._times = times
+        self._say = say
+        self.on_step = on_step
+        self._load_wait_s = load_wait_s
+
+    def plan(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestorePlan:
+        """Plan a restore now; errors as of `plan_restore`, and BookieError where a position cannot be read."""
+        return plan_restore(trashed, request, self._read(trashed, request, self._read_ledgers(trashed)))
+
+    def run(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestoreResult:
+        """Restore it, or go on with a restore that was killed.
+
+        Raises RefusedError, which names the other operator, while another restores the topic, or has begun to restore
+        something else of it; errors as of `plan`; PulsarError where no broker loads the topic. Run it again then.
+        """
+        return self._run(trashed, request, None)
+
+    def run_partitions(
+        self, trashed: Sequence[TrashedGeneration], request: RestoreRequest, partitions: int
+    ) -> list[RestoreResult]:
+        """Restore partitions, as `run` does each, of a topic that has so many.
+
+        It is a partitioned topic again when all of them are written, since clients make those that are not there; and
+        before any is loaded, since brokers from 4.2 on load none of a topic that is not partitioned.
+        """
+        written = [self._run(one, request, None, until=RestoreStep.TOUCHED) for one in trashed]
+        name = TopicName.of_managed_ledger(trashed[0].managed_ledger).base.managed_ledger
+        value = json.dumps({"partitions": partitions}, separators=(",", ":")).encode()
+        with suppress(LostRaceError):
+            self._store.create(f"{_PARTITIONED_TOPICS}/{name}", value, make_parents=True)
+        return [self._run(one, request, before) for one, before in zip(trashed, written, strict=True)]
+
+    def _run(
+        self,
+        trashed: TrashedGeneration,
+        request: RestoreRequest,
+        before: RestoreResult | None,
+        until: RestoreStep = RestoreStep.PROVEN,
+    ) -> RestoreResult:
+        """Restore it up to a step; ``before`` is the result of an earlier call that did a part."""
+        managed_ledger = trashed.managed_ledger
+        words = LeaseMessages(
+            work=f"the restore of {_topic(managed_ledger)}",
+            verb="restores this topic",
+            go_on="run the same command again",
+            look="look at `bookwarden trash list`",
+        )
+        with RecordLease(self._store, restore_node(managed_ledger), words, self._times) as lease:
+            journal = _Journal(lease, self._fields(trashed, request), self.on_step)
+            journal.take(self._find(lease, managed_ledger))
+            plan, gone = (None, ()) if before is None else (before.plan, before.gone)
+            if journal.step in (RestoreStep.BEGUN, RestoreStep.WRITING):
+                try:
+                    plan = self._write(trashed, request, journal)
+                finally:
+                    if journal.step is RestoreStep.BEGUN:
+                        # It wrote nothing, and leaves nothing to finish.
+                        with suppress(StoreError, RefusedError):
+                            lease.remove()
+                journal.reach(RestoreStep.WRITTEN)
+            if journal.step is RestoreStep.WRITTEN:
+                gone = self._touch(trashed)
+                journal.reach(RestoreStep.TOUCHED)
+            problems: tuple[str, ...] = ()
+            if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
+                problems = tuple(self._compare(trashed, request, plan, gone))
+                if not problems:
+                    journal.reach(RestoreStep.PROVEN)
+            left: list[str] = []
+            if journal.step is RestoreStep.PROVEN and until is RestoreStep.PROVEN:
+                left = self._records.take_out(_done_with(trashed, request))
+                if not left:
+                    lease.remove()
+        return RestoreResult(plan, gone, problems, tuple(left))
+
+    def under_way(self) -> dict[str, str]:
+        """Return how far each restore is that is under way or was killed, and whose, by managed ledger."""
+        found: dict[str, str] = {}
+        for name in self._store.children_of(TRASH_RESTORES):
+            journal = find_record(self._store, f"{TRASH_RESTORES}/{name}", "a restore")
+            if journal is not None:
+                found[unquote(name)] = f"{journal.fields.get('step')}, by {journal.fields.get('by')}"
+        return found
+
+    def finish(self, is_asked: Callable[[str], bool]) -> list[str]:
+        """Remove the journals of restores that were killed when all else was done; return their managed ledgers.
+
+        ``is_asked`` says of a managed ledger whether its journal may be such a one.
+        """
+        finished: list[str] = []
+        for name in self._store.children_of(TRASH_RESTORES):
+            path, managed_ledger = f"{TRASH_RESTORES}/{name}", unquote(name)
+            found = find_record(self._store, path, "a restore") if is_asked(managed_ledger) else None
+            if found is not None and found.fields.get("step") == RestoreStep.PROVEN.value:
+                self._store.delete_many([(path, found.version)])
+                finished.append(managed_ledger)
+        return finished
+
+    def _find(self, lease: RecordLease, managed_ledger: str) -> FoundJournal | None:
+        def find() -> FoundJournal | None:
+            return find_record(self._store, restore_node(managed_ledger), "a restore")
+
+        found = find()
+        if found is None or found.is_free:
+            return found
+        by = found.fields.get("by") or "another operator"
+        refusal = f"{by} restores {_topic(managed_ledger)} now, on {found.holder}: leave it to that one"
+        return lease.wait_until_given_up(found, find, refusal, self._say)
+
+    def _fields(self, trashed: TrashedGeneration, request: RestoreRequest) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "managedLedger": trashed.managed_ledger,
+            "generation": trashed.generation.created_ms,
+            "subscription": request.subscription,
+            "underLive": request.under_live,
+            "by": self._operator,
+        }
+
+    def _read_ledgers(self, trashed: TrashedGeneration) -> dict[int, LedgerReading]:
+        """Read all ledgers of the former nodes, and see that the end of each open one can be found."""
+        ids = sorted(former_ledgers(trashed))
+        readings: dict[int, LedgerReading] = {}
+        for at in range(0, len(ids), _AT_ONCE):
+            some = ids[at : at + _AT_ONCE]
+            readings |= zip(some, self._catalog.read_many(some), strict=True)
+        for ledger_id in sorted(former_entries(trashed)):
+            reading = readings[ledger_id]
+            if isinstance(reading, StoredLedger) and reading.metadata.last_entry_id is None:
+                self._last_entries.last_entry(ledger_id)
+        return readings
+
+    def _read(
+        self, trashed: TrashedGeneration, request: RestoreRequest, ledgers: Mapping[int, LedgerReading]
+    ) -> NodesNow:
+        self._store.sync()
+        name, schema = trashed.managed_ledger, trashed.schema
+        cursors = _cursor_names(self._store.children_of(managed_ledger_path(name)), trashed)
+        paths = [managed_ledger_path(name), *(cursor_path(name, cursor) for cursor in cursors)]
+        paths += [] if schema is None or schema.schema_id is None else [schema_path(schema.schema_id)]
+        topic, *others = self._store.get_many(paths)
+        live: dict[str, Versioned] = {
+            cursor: node for cursor, node in zip(cursors, others, strict=False) if node is not None
+        }
+        wanted = cursor_ledgers(trashed, request, live)
+        entries = {ledger_id: self._last_entry(ledger_id, ledgers) for ledger_id in sorted(wanted)}
+        return NodesNow(ledgers, topic, live, others[-1] if schema is not None else None, entries)
+
+    def _last_entry(self, ledger_id: int, ledgers: Mapping[int, LedgerReading]) -> bytes | None:
+        if isinstance(ledgers.get(ledger_id), AbsentLedger):
+            return None
+        try:
+            return self._last_entries.last_entry(ledger_id)
+        except NotFoundError:
+            return None
+
+    def _write(self, trashed: TrashedGeneration, request: RestoreRequest, journal: _Journal) -> RestorePlan | None:
+        """Write the nodes; return how, None where an earlier try had done it."""
+        ledgers = self._read_ledgers(trashed)
+        lost: LostRaceError | OutcomeUnknownError | None = None
+        for _ in range(_TRIES):
+            now = self._read(trashed, request, ledgers)
+            if journal.step is RestoreStep.WRITING and _is_written(trashed, request, now):
+                return None
+            plan = plan_restore(trashed, request, now)
+            if plan.to_close:
+                for ledger_id in plan.to_close:
+                    self._recover(ledger_id)
+                ledgers = self._read_ledgers(trashed)
+                continue
+            journal.reach(RestoreStep.WRITING)
+            if plan.is_live:
+                self._unload(trashed.managed_ledger)
+                plan = plan_restore(trashed, request, self._read(trashed, request, ledgers))
+            try:
+                self._store.write_together(plan.writes)
+                return plan
+            except (LostRaceError, OutcomeUnknownError) as error:
+                logger.info("%s", error)
+                lost = error
+        raise RefusedError(
+            f"{_topic(trashed.managed_ledger)} was changed in each of {_TRIES} tries between its unload and the write: "
+            "stop its clients for a moment, and run it again"
+        ) from lost
+
+    def _unload(self, managed_ledger: str) -> None:
+        try:
+            self._topics.unload(_topic(managed_ledger))
+        except NotFoundError:
+            # No broker knows it: it was deleted meanwhile, or made a moment ago.
+            logger.info("%s is not there for brokers", managed_ledger)
+
+    def _touch(self, trashed: TrashedGeneration) -> tuple[int, ...]:
+        """Write all ledgers' nodes once more; return those that are gone, and off the list."""
+        left = sorted(former_ledgers(trashed))
+        gone: list[int] = []
+        for _ in range(_TRIES):
+            again: list[int] = []
+            for at in range(0, len(left), _AT_ONCE):
+                some = left[at : at + _AT_ONCE]
+                readings = self._catalog.read_many(some)
+                there = [reading for reading in readings if isinstance(reading, StoredLedger)]
+                gone += [reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger)]
+                written = self._catalog.touch_many(there)
+                again += [one.ledger_id for one, done in zip(there, written, strict=True) if not done]
+            left = again
+            if not left:
+                return self._take_off(trashed.managed_ledger, gone)
+        raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
+
+    def _take_off(self, managed_ledger: str, ledger_ids: Collection[int]) -> tuple[int, ...]:
+        """Take ledgers that are gone off the topic's list; return those that were on it."""
+        path, taken = managed_ledger_path(managed_ledger), set[int]()
+        for _ in range(_TRIES):
+            node = self._store.get(path)
+            listed = set() if node is None else ledger_entries(node.value).keys() & set(ledger_ids)
+            if node is None or not listed:
+                return tuple(sorted(taken))
+            self._unload(managed_ledger)
+            node = self._store.get(path)
+            if node is None:
+                continue
+            listed = ledger_entries(node.value).keys() & set(ledger_ids)
+            try:
+                self._store.put(path, remove_ledgers(node.value, listed), node.version)
+            except (LostRaceError, OutcomeUnknownError) as error:
+                logger.info("%s", error)
+            taken |= listed
+        raise LostRaceError(f"{path} is written all the time: run it again")
+
+    def _compare(
+        self,
+        trashed: TrashedGeneration,
+        request: RestoreRequest,
+        plan: RestorePlan | None,
+        gone: Collection[int],
+    ) -> Iterator[str]:
+        """Have a broker load the topic, and yield in what it differs from what was written."""
+        topic = _topic(trashed.managed_ledger)
+        seen = parse_positions(topic, self._loaded(topic))
+        slowest = min(seen.cursors.values(), default=None)
+        ledgers = {span.ledger_id for span in seen.ledgers}
+        for ledger_id in () if plan is None else plan.ledgers:
+            entries = decode_ledger_entry(former_entries(trashed)[ledger_id]).entries
+            # What all subscriptions have consumed may be trimmed, and an empty ledger leaves the list.
+            if entries == 0 or ledger_id in ledgers or ledger_id in gone or slowest is None:
+                continue
+            if (slowest.ledger_id, slowest.entry_id) < (ledger_id, entries - 1):
+                yield f"the broker does not have ledger {ledger_id} on its list"
+        if plan is None:
+            for cursor in wanted_cursors(trashed, request):
+                if decode_local_name(cursor) not in seen.cursors:
+                    yield f"the broker has no subscription {decode_local_name(cursor)!r}"
+            return
+        for cursor, position, _ in plan.cursors:
+            found = seen.cursors.get(decode_local_name(cursor))
+            if found is None:
+                yield f"the broker has no subscription {decode_local_name(cursor)!r}"
+            elif position is not None and (found.ledger_id, found.entry_id) < position:
+                yield (
+                    f"subscription {decode_local_name(cursor)!r} is at {found}, before "
+                    f"{position.ledger_id}:{position.entry_id}"
+                )
+
+    def _loaded(self, topic: str) -> Mapping[str, Any]:
+        until = time.monotonic() + self._load_wait_s
+        while True:
+            try:
+                return self._topics.internal_stats(topic)
+            except (PulsarUnavailableError, PulsarConflictError, NotFoundError) as error:
+                # Brokers remember for a moment that there was no such topic.
+                if time.monotonic() >= until:
+                    raise PulsarUnavailableError(
+                        f"{topic} was written, and no broker has loaded it in {self._load_wait_s:.0f} s: {error}; run "
+                        "the same command again, which compares it then"
+                    ) from error
+            time.sleep(_LOOK_EVERY_S)
+
+
+class _Journal:
+    """The journal of one restore; ``fields`` are those of this one."""
+
+    def __init__(self, lease: RecordLease, fields: Mapping[str, Any], reached: Callable[[RestoreStep], object]) -> None:
+        self._lease = lease
+        self._fields = fields
+        self._reached = reached
+        self.step = RestoreStep.BEGUN
+
+    def take(self, found: FoundJournal | None) -> None:
+        """Go on from what an earlier one wrote; RefusedError where that is about something else."""
+        if found is not None:
+            step = RestoreStep(found.fields["step"])
+            asked = [self._fields[name] for name in ("generation", "subscription")]
+            begun = [found.fields.get(name) for name in ("generation", "subscription")]
+            if step is not RestoreStep.BEGUN and asked != begun:
+                of = "" if begun[1] is None else f" --subscription {decode_local_name(str(begun[1]))}"
+                raise RefusedError(
+                    f"a restore of {_topic(self._fields['managedLedger'])} is not finished: run "
+                    f"`bookwarden trash restore {_topic(self._fields['managedLedger'])} --generation {begun[0]}{of}"
+                    f"{' --under-live' if found.fields.get('underLive') else ''} --execute` first"
+                )
+            self.step = step
+        self._lease.hold(self._value(), None if found is None else found.version)
+        self._reached(self.step)
+
+    def reach(self, step: RestoreStep) -> None:
+        """Write that it is at this step."""
+        if step is self.step:
+            return
+        self.step = step
+        self._lease.write(self._value())
+        self._reached(step)
+
+    def _value(self) -> dict[str, Any]:
+        return {**self._fields, "step": self.step.value}
+
+
+def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> bool:
+    """Return whether the topic's node names what only the trash had: then everything before it is written too."""
+    if now.topic is None:
+        return False
+    there = [one for one in former_entries(trashed) if isinstance(now.ledgers[one], StoredLedger)]
+    if there and _with_ledgers(trashed, request):
+        return not ledger_entries(now.topic.value).keys().isdisjoint(there)
+    return all(cursor in now.cursors for cursor in wanted_cursors(trashed, request))
+
+
+def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
+    return request.subscription is None or request.under_live or trashed.topic is not None
+
+
+def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[FoundRecord]:
+    """Return the records that a restore is over with, those last that tell which life the others are of."""
+    cursors = wanted_cursors(trashed, request)
+    done = [
+        found
+        for found in trashed.found
+        if (found.record.cursor in cursors if found.record.cursor is not None else _with_ledgers(trashed, request))
+    ]
+    return sorted(done, key=lambda found: found.record.generation is not None)
+
+
+def _cursor_names(names: Sequence[str], trashed: TrashedGeneration) -> list[str]:
+    """Return the live cursors that the trash has too."""
+    return [name for name in names if name in trashed.cursors or name in trashed.removed]
+
+
+def _topic(managed_ledger: str) -> str:
+    return str(TopicName.of_managed_ledger(managed_ledger))

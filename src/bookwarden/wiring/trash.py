@@ -1,0 +1,28 @@
+"""Wiring of the trash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookwarden.trash.closing import LedgerCloser
+from bookwarden.trash.records import TrashRecords
+from bookwarden.trash.restore import Restore
+from bookwarden.wiring.cluster import Cluster
+
+
+class TrashOperations:
+    """The trash of a cluster, listed, restored and let go; ``operator`` is who restores."""
+
+    def __init__(self, cluster: Cluster, *, operator: str = "", say: Callable[[str], object] = lambda _: None) -> None:
+        bookkeeper = cluster.bookkeeper
+        self.cluster = cluster
+        self.records = TrashRecords(cluster.store)
+        closer = LedgerCloser(
+            *(bookkeeper.catalog, bookkeeper.clusters, bookkeeper.store, bookkeeper.place.ledgers_root),
+            lambda: bookkeeper.bookies,
+        )
+        self.restore = Restore(
+            *(cluster.store, self.records, bookkeeper.catalog, bookkeeper.last_entries, cluster.topics, closer.close),
+            operator=operator,
+            say=say,
+        )

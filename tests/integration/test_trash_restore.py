@@ -1,0 +1,278 @@
+"""What comes back from the trash on real brokers: topics, subscriptions, ledgers; each message and position counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from click.testing import CliRunner
+from pulsar.schema import AvroSchema, Integer, Record, String
+
+from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.errors import RefusedError
+from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.plan import RestoreRequest
+from bookwarden.trash.restore import RestoreStep
+from bookwarden.wire.managed_ledger import ledger_entries
+from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.trash import TrashOperations
+from bookwarden_dev.devcluster import DevCluster
+from servers.deletion_site import DeletionSite
+from servers.marking_brokers import MarkingGround, marking
+from servers.pool import ON_OXIA, Clusters
+from servers.topic_contents import listed, managed_ledger_of, retain, send
+from servers.trashed_topics import TrashGround, now_ms
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+HALF = 30
+
+
+class First(Record):  # type: ignore[misc]  # pulsar.schema has no types
+    note = String()
+    number = Integer()
+
+
+class Second(Record):  # type: ignore[misc]
+    # Readers need the schema of the first ones: what comes first there is skipped.
+    number = Integer()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Ground:
+    """A broker in mode two-phase, the trash, and topics in which every acknowledgement is written at once."""
+
+    def __init__(self, cluster: DevCluster, site: DeletionSite) -> None:
+        self.marks = MarkingGround(cluster.connection(), site)
+        self.admin = self.marks.admin
+        self.client = cluster.connection().client()
+        self.trash = TrashGround(self.marks.swept)
+        self.opened = Cluster(site.settings)
+        self.operations = TrashOperations(self.opened, operator="tester")
+        retain(self.admin, site.namespace)
+        self.admin.put(f"/namespaces/{site.namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+
+    def close(self) -> None:
+        self.opened.close()
+        self.client.close()
+        self.marks.close()
+
+    def run(self, *arguments: str) -> Any:
+        """Run a command of `trash`; return what it writes for programs."""
+        site = self.marks.site
+        settings = {
+            "metadata_store.urls": f"['{site.store_url}']",
+            "pulsar.service_url": site.service_url,
+            "pulsar.admin_url": site.admin_url,
+        }
+        options = [option for name, value in settings.items() for option in ("--set", f"{name}={value}")]
+        result = CliRunner().invoke(cli, ["-o", "json", *options, "trash", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def generation(self, topic: str) -> TrashedGeneration:
+        return next(
+            one for one in self.operations.records.read().generations if one.managed_ledger == managed_ledger_of(topic)
+        )
+
+    def fill(self, topic: str) -> None:
+        """Send 60 messages of two versions of a schema, with four subscriptions in different states."""
+        for subscription in ("full", "half", "holes", "idle"):
+            self.client.subscribe(topic, subscription, consumer_type=pulsar.ConsumerType.Shared).close()
+        for record, first in ((First, 0), (Second, HALF)):
+            producer = self.client.create_producer(topic, schema=AvroSchema(record), batching_enabled=False)
+            for number in range(first, first + HALF):
+                producer.send(record(number=number))
+            producer.close()
+        self.consume(topic, "full", 2 * HALF)
+        self.consume(topic, "half", HALF)
+        self.consume(topic, "holes", 2 * HALF, keep=lambda number: number % 3 != 0)
+        last = max(Topics(self.admin).mark_delete_positions(topic).values())
+        eventually(lambda: self.trash.persisted(topic, "full")[0] == last, 30)
+        eventually(lambda: self.trash.persisted(topic, "half")[0] > (0, 0), 30)
+        # Of each third, 0 is at the mark.
+        eventually(lambda: self.trash.persisted(topic, "holes")[1] == 2 * HALF // 3 - 1, 30)
+
+    def consume(self, topic: str, subscription: str, count: int, keep: Callable[[int], bool] = lambda _: False) -> None:
+        consumer = self.client.subscribe(
+            topic, subscription, consumer_type=pulsar.ConsumerType.Shared, schema=AvroSchema(Second)
+        )
+        for _ in range(count):
+            message = consumer.receive(timeout_millis=30_000)
+            if not keep(message.value().number):
+                consumer.acknowledge(message)
+        consumer.close()
+
+    def delivered(self, topic: str, subscription: str) -> list[int]:
+        """Receive all that a subscription is given, until its backlog is empty; return the numbers, in order."""
+        consumer = self.client.subscribe(
+            topic, subscription, consumer_type=pulsar.ConsumerType.Shared, schema=AvroSchema(Second)
+        )
+        found = []
+        while self.backlog(topic, subscription):
+            try:
+                message = consumer.receive(timeout_millis=2_000)
+            except pulsar.Timeout:
+                continue
+            found.append(message.value().number)
+            consumer.acknowledge(message)
+        consumer.close()
+        return sorted(found)
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        stats = self.admin.get_json(f"{topic_path(topic)}/stats", params={"getPreciseBacklog": True})
+        return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+    def read(self, topic: str) -> list[int]:
+        reader = self.client.create_reader(topic, pulsar.MessageId.earliest, schema=AvroSchema(Second))
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(timeout_millis=30_000).value().number)
+        reader.close()
+        return found
+
+    def state(self, topic: str) -> tuple[int, dict[str, int]]:
+        """Return the number of schema versions, and the backlogs of the subscriptions."""
+        versions = self.admin.get_json(f"/schemas/{topic.removeprefix('persistent://')}/schemas")
+        names = Topics(self.admin).subscriptions(topic)
+        return len(versions["getSchemaResponses"]), {name: self.backlog(topic, name) for name in names}
+
+
+@pytest.fixture(scope="module", params=["zookeeper", pytest.param("oxia", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Iterator[DevCluster]:
+    taken = clusters.taken(
+        marking(
+            ON_OXIA if request.param == "oxia" else None,
+            bookwardenMarks="two-phase",
+            managedLedgerDefaultMarkDeleteRateLimit="1000",
+            managedLedgerCursorPositionFlushSeconds="1",
+            managedLedgerCursorMaxEntriesPerLedger="1000",
+        )
+    )
+    yield taken
+    taken.kill()
+
+
+@pytest.fixture
+def ground(cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> Iterator[Ground]:
+    with closing(Ground(cluster, DeletionSite.of(cluster, make_namespace(cluster), tmp_path))) as made:
+        yield made
+
+
+def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_killed(ground: Ground) -> None:
+    topic = ground.marks.topic("deleted")
+    ground.fill(topic)
+    before = ground.state(topic)
+    assert before == (2, {"full": 0, "half": HALF, "holes": 2 * HALF * 2 // 3, "idle": 2 * HALF})
+    (former,) = ground.trash.delete(topic)
+    trashed = ground.generation(topic)
+    plan = ground.operations.restore.plan(trashed, RestoreRequest())
+    assert (len(plan.ledgers), plan.lost, plan.schema_versions) == (len(ledger_entries(former.topic.value)), (), 2)
+    for step in RestoreStep:
+
+        def kill(reached: RestoreStep, at: RestoreStep = step) -> None:
+            if reached is at:
+                raise Killed
+
+        with Cluster(ground.marks.site.settings) as opened:
+            restore = TrashOperations(opened, operator="tester").restore
+            restore.on_step = kill
+            with pytest.raises(Killed):
+                restore.run(trashed, RestoreRequest())
+    result = ground.operations.restore.run(trashed, RestoreRequest())
+    assert (result.gone, result.problems, result.left) == ((), (), ())
+    assert ground.operations.records.read().generations == ()
+    assert ground.state(topic) == before
+    assert ground.read(topic) == list(range(2 * HALF))
+    assert ground.delivered(topic, "full") == []
+    assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
+    assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
+    assert ground.delivered(topic, "idle") == list(range(2 * HALF))
+
+
+def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground) -> None:
+    topic = ground.marks.topic("anew")
+    ground.fill(topic)
+    ground.trash.delete(topic)
+    trashed = ground.generation(topic)
+    for record, first in ((First, 60), (Second, 65)):
+        producer = ground.client.create_producer(topic, schema=AvroSchema(record), batching_enabled=False)
+        # As a consumer does that connects again.
+        ground.client.subscribe(
+            topic, "half", consumer_type=pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
+        ).close()
+        for number in range(first, first + 5):
+            producer.send(record(number=number))
+    ground.consume(topic, "half", 10, keep=lambda number: number in (62, 68))
+    with pytest.raises(RefusedError, match="--under-live"):
+        ground.operations.restore.run(trashed, RestoreRequest())
+    # The producer stays connected, and loads the topic again at once.
+    result = ground.operations.restore.run(trashed, RestoreRequest(under_live=True))
+    assert (result.gone, result.problems) == ((), ())
+    for number in range(70, 75):
+        producer.send(Second(number=number))
+    producer.close()
+    assert ground.read(topic) == list(range(75))
+    rest = list(range(60, 75))
+    assert ground.delivered(topic, "half") == [*range(HALF, 2 * HALF), 62, 68, *range(70, 75)]
+    assert ground.delivered(topic, "full") == rest
+    assert ground.delivered(topic, "holes") == [*(number for number in range(60) if number % 3 != 0), *rest]
+    assert ground.delivered(topic, "idle") == list(range(75))
+
+
+def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground) -> None:
+    topic = ground.marks.topic("partitioned")
+    ground.admin.put(f"{topic_path(topic)}/partitions", 2)
+    ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared).close()
+    send(ground.client, topic, 30)
+    ground.trash.delete(topic, partitions=2)
+    planned = ground.run("restore", topic)
+    assert (planned["partitions"], len(planned["topics"])) == (2, 2)
+    assert sum(one["subscriptions"] == [] for one in planned["topics"]) == 0
+    ground.run("restore", topic, "--execute")
+    assert Topics(ground.admin).partition_count(topic) == 2
+    consumer = ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)
+    found = [int(consumer.receive(timeout_millis=30_000).data()) for _ in range(30)]
+    assert sorted(found) == list(range(30))
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(timeout_millis=500)
+    assert ground.run("list")["generations"] == []
+
+
+def test_ledgers_and_a_subscription_come_back_on_a_topic_that_lives(ground: Ground) -> None:
+    topic = ground.marks.topic("lives")
+    ground.fill(topic)
+    former = ground.trash.remember(topic)
+    ground.admin.delete(f"{topic_path(topic)}/subscription/holes?force=true")
+    eventually(lambda: "holes" not in ManagedLedgers(ground.marks.swept.opened.store).cursors(former.managed_ledger))
+    ground.trash.keep(former.cursor_record("holes"))
+    ground.operations.restore.run(ground.generation(topic), RestoreRequest("holes"))
+    assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
+    # Truncated: the subscriptions stay where that put them.
+    before = listed(ground.marks.swept, topic)
+    ground.admin.delete(f"{topic_path(topic)}/truncate")
+    eventually(lambda: not set(before[:-1]) & set(listed(ground.marks.swept, topic)), 30)
+    entries = {one: entry for one, entry in ledger_entries(former.topic.value).items() if one in before[:-1]}
+    ground.trash.keep(
+        TrashRecord(
+            *(former.managed_ledger, now_ms(), former.topic.created_ms),
+            data=tuple(sorted(entries)),
+            entries=tuple(entries[one] for one in sorted(entries)),
+        )
+    )
+    result = ground.operations.restore.run(ground.generation(topic), RestoreRequest(under_live=True))
+    assert (result.gone, result.problems) == ((), ())
+    assert ground.read(topic) == list(range(2 * HALF))
+    assert ground.delivered(topic, "idle") == []

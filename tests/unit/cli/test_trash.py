@@ -1,0 +1,177 @@
+"""`bookwarden trash`: what is in it listed, restores planned and carried out, and what is let go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bookwarden.cli.main import cli
+from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
+from bookwarden.ledgers.trash import KeepRule, TrashLease, TrashRecord
+from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.wire.managed_ledger import ledger_entries
+from bookwarden.wire.trash import TRASH_LEASE, encode_lease, restore_node
+from bookwarden.wiring.cluster import Cluster
+from unit.trash.trash_world import NODE, TOPIC, Broker, World, cursor, listing, locator, position_entry
+
+
+class Sender:
+    """The deletion topic."""
+
+    def __init__(self) -> None:
+        self.sent: list[PendingDeletion] = []
+        self.fails = False
+
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        self.sent += marks
+        return ["no room" if self.fails else None for _ in marks]
+
+    def close(self) -> None:
+        """End."""
+
+
+class Site(World):
+    """A world in the store that commands open."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.sender = Sender()
+        made = shared_memory_store(name)
+        # What the world has is what the commands find.
+        made.__dict__ = self.store.__dict__
+        self.url = f"memory:{name}"
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(MemoryStore, "close", lambda _: None)
+    made = Site(request.node.name)
+    made.ledger(5, 6, 40, 50)
+    made.ledger(7, last=None)
+    made.entries.by_ledger = {40: position_entry((5, 3))}
+    made.topic(listing((5, 10), (6, 10), (7, 0)), {"s%2F1": cursor(40, (5, 0))}, locator((50, b"A")))
+    made.delete()
+    monkeypatch.setattr(Cluster, "topics", Broker(made.store, made.entries))
+    monkeypatch.setattr(Cluster, "mark_sender", made.sender)
+    monkeypatch.setattr("bookwarden.wiring.bookkeeper.LastEntries", lambda *_: made.entries)
+    monkeypatch.setattr("bookwarden.cli.trash.require_marking", lambda _: None)
+    return made
+
+
+def run(site: Site, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["--set", f"metadata_store.urls=['{site.url}']", "trash", *arguments])
+
+
+def data(site: Site, *arguments: str, code: int = 0) -> Any:
+    result = run(site, *arguments, "-o", "json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_list_says_what_there_is_until_when_and_what_is_missing(site: Site) -> None:
+    rules = (KeepRule("t/*", 3600, 60),)
+    site.store.create(TRASH_LEASE, encode_lease(TrashLease(10, "sweep", 1, rules)), make_parents=True)
+    site.store.create("/bookwarden/trash/records/b1.example:8080-0123abcd/0/99", b"{}")
+    site.store.delete_many([(site.stored(6).path, 0)])
+    (one,) = data(site, "list")["generations"]
+    dropped = one["dropped_ms"]
+    assert one == {
+        "topic": "persistent://t/n/a",
+        "generation": site.trashed().generation.created_ms,
+        "what": "topic",
+        "dropped_ms": dropped,
+        "brokers": ["b1.example:8080"],
+        "ledgers": 5,
+        "bytes": 2000,
+        "subscriptions": ["s/1"],
+        "schema": True,
+        "expires_ms": one["expires_ms"],
+        "missing": ["1 ledgers that BookKeeper has no more: 6"],
+        "restore": "",
+    }
+    # The first of its records is the cursor's.
+    assert dropped - 1000 < one["expires_ms"] - 3600_000 < dropped
+    text = run(site, "list", "t/n").stdout
+    assert "b1.example:8080" in text
+    assert "0/99: trash: a node is not as it must be" in " ".join(text.split())
+    for scope in ("persistent://t/n/other", "t/other"):
+        assert data(site, "list", scope)["generations"] == []
+
+
+def test_a_restore_is_planned_until_execute(site: Site) -> None:
+    before = site.store.list_children("/managed-ledgers/t/n/persistent")
+    planned = data(site, "restore", "persistent://t/n/a")
+    assert (planned["executed"], planned["partitions"]) == (False, 0)
+    (topic,) = planned["topics"]
+    assert topic["subscriptions"] == [{"name": "s/1", "position": "5:3", "joined": False}]
+    assert (topic["ledgers"], topic["entries"], topic["schema_versions"]) == ([5, 6, 7], 20, 1)
+    assert site.store.list_children("/managed-ledgers/t/n/persistent") == before
+    assert "Policies and permissions of topics are not kept" in " ".join(run(site, "restore", "t/n/a").stdout.split())
+    done = data(site, "restore", "t/n/a", "--execute")
+    assert (done["executed"], done["topics"][0]["problems"]) == (True, [])
+    assert site.listed() == [5, 6, 7]
+    assert data(site, "list")["generations"] == []
+    missing = run(site, "restore", "t/n/a", "--generation", "5")
+    assert missing.exit_code == 4
+    assert "nothing of generation 5" in missing.output
+
+
+def test_a_life_that_is_over_comes_before_what_the_live_topic_dropped(site: Site) -> None:
+    over = site.trashed().generation.created_ms
+    site.store.create(NODE, listing((20, 0)))
+    live = site.get(NODE).created_ms
+    entries = ledger_entries(listing((5, 10)))
+    site.keep(TrashRecord(TOPIC, live + 1, live, data=(5,), entries=(entries[5],)))
+    for options, expected in (((), over), (("--generation", str(live)), live), (("--subscription", "s/1"), over)):
+        (planned,) = data(site, "restore", "t/n/a", "--under-live", *options)["topics"]
+        assert planned["generation"] == expected
+
+
+def test_all_partitions_come_back_and_the_topic_is_a_partitioned_one_then(site: Site) -> None:
+    name = "t/n/persistent/p"
+    for number in (0, 2, 10):
+        path = f"/managed-ledgers/{name}-partition-{number}"
+        site.store.create(path, listing((5, 10)))
+        record = site.remove(path)
+        site.keep(type(record)(f"{name}-partition-{number}", record.time_ms, record.created_ms, node=record.node))
+    assert data(site, "restore", "t/n/p")["partitions"] == 11
+    assert site.store.get(f"/admin/partitioned-topics/{name}") is None
+
+
+def test_a_finished_restore_whose_journal_is_left_is_over(site: Site) -> None:
+    fields = {"step": "proven", "by": "me", "holder": {"host": "h", "pid": 1, "began": "x", "id": "y"}, "isHeld": True}
+    left = TOPIC.replace("/a", "/b")
+    site.store.create(restore_node(left), json.dumps(fields).encode(), make_parents=True)
+    assert "restored already" in run(site, "restore", "t/n/b", "--execute").stdout
+    assert site.store.get(restore_node(left)) is None
+    assert run(site, "restore", "t/n/b", "--execute").exit_code == 4
+
+
+def test_what_is_purged_is_marked_and_gone_from_the_trash(site: Site) -> None:
+    planned = data(site, "purge", "t/n")
+    assert planned == {"executed": False, "records": 3, "gone": 0, "marks": {"LEDGER": 5}, "kept": {}}
+    assert site.sender.sent == []
+    site.sender.fails = True
+    failed = data(site, "purge", "--execute", code=27)
+    assert (failed["records"], len(failed["kept"])) == (0, 3)
+    site.sender.fails = False
+    site.sender.sent.clear()
+    done = data(site, "purge", "--execute")
+    assert (done["records"], done["marks"]) == (3, {"LEDGER": 5})
+    assert {(mark.ledger_id, mark.ledger_type) for mark in site.sender.sent} == {
+        (one, LedgerType.LEDGER) for one in (5, 6, 7, 40, 50)
+    }
+    assert data(site, "list")["generations"] == []
+
+
+def test_what_is_being_restored_is_not_purged(site: Site) -> None:
+    fields = {"step": "writing", "by": "me", "holder": {"host": "h", "pid": 1, "began": "x", "id": "y"}, "isHeld": True}
+    site.store.create(restore_node(TOPIC), json.dumps(fields).encode(), make_parents=True)
+    kept = data(site, "purge", "--execute", code=27)
+    assert kept["kept"] == {"persistent://t/n/a": "it is being restored"}
+    assert site.sender.sent == []
+    assert data(site, "list")["generations"][0]["restore"] == "writing, by me"

@@ -1,0 +1,385 @@
+"""Restores from the trash in memory: killed at each write, next to brokers, sweeps and other operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.trash.plan import RestoreRequest
+from bookwarden.trash.restore import RestoreStep
+from bookwarden.wire.cursor import decode_cursor
+from bookwarden.wire.managed_ledger import ledger_entries
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.trash import restore_node
+from unit.trash.trash_world import (
+    NODE,
+    SCHEMA,
+    TOPIC,
+    DyingStore,
+    KeysAlone,
+    Killed,
+    World,
+    cursor,
+    listing,
+    locator,
+    position_entry,
+)
+
+JOURNAL = restore_node(TOPIC)
+LIST = listing((5, 10), (6, 10), (7, 0), owner="me")
+CURSORS = {"full": cursor(40, (5, 0)), "half": cursor(-1, (5, 9), b"\x0a\x04"), "idle": cursor(41, (5, -1))}
+LOCATOR = locator((50, b"A"), (51, b"B"))
+#: A holder that does not renew its record is dead after a moment.
+SOON = LeaseTimes(renew_s=0.01, lease_s=30.0, given_up_s=0.03)
+STORES = [DyingStore, KeysAlone]
+
+
+def deleted(store: type[DyingStore] = DyingStore) -> World:
+    """Return a world with a topic that was deleted, and kept."""
+    world = World(store)
+    world.ledger(5, 6, 40, 41, 50, 51)
+    world.ledger(7, last=None)
+    world.entries.by_ledger = {40: position_entry((6, 9)), 41: position_entry((5, -1))}
+    world.topic(LIST, CURSORS, LOCATOR)
+    world.delete()
+    return world
+
+
+def require_restored(world: World) -> None:
+    assert world.value(NODE) == LIST
+    assert {name: world.value(f"{NODE}/{name}") for name in world.store.list_children(NODE)} == CURSORS
+    assert world.value(SCHEMA) == LOCATOR
+    assert all(world.stored(one).version > 0 for one in (5, 6, 7, 40, 41, 50, 51))
+    assert world.records.read().generations == ()
+    assert world.store.get(JOURNAL) is None
+
+
+def require_no_list_without_its_cursors(world: World) -> Callable[[], None]:
+    """Look after each write: a broker that loads the topic then finds all of it; the trash has all until the end."""
+
+    def look() -> None:
+        nodes = world.store.get_many([NODE, SCHEMA, *(f"{NODE}/{name}" for name in CURSORS)])
+        assert nodes[0] is None or all(nodes), "a list without its cursors"
+        journal = world.store.get(JOURNAL)
+        if journal is None or b'"proven"' not in journal.value:
+            assert nodes[0] is not None or len(world.trashed().found) == 5
+
+    return look
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_deleted_topic_comes_back_as_it_was(store: type[DyingStore]) -> None:
+    world = deleted(store)
+    restore, trashed = world.restore(), world.trashed()
+    plan = restore.plan(trashed, RestoreRequest())
+    assert (plan.ledgers, plan.entries, plan.schema_versions, plan.lost) == ((5, 6, 7), 20, 2, ())
+    assert [(one.cursor, one.position) for one in plan.cursors] == [
+        ("full", (6, 9)),
+        ("half", (5, 9)),
+        ("idle", (5, -1)),
+    ]
+    assert world.store.get(JOURNAL) is None
+    result = restore.run(trashed, RestoreRequest())
+    assert (result.gone, result.problems, result.left) == ((), (), ())
+    require_restored(world)
+    assert world.broker.unloaded == 0
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_killed_at_any_write_the_same_command_goes_on(store: type[DyingStore], before: bool) -> None:
+    kills = 0
+    while True:
+        world = deleted(store)
+        world.store.seen = require_no_list_without_its_cursors(world)
+        trashed = world.trashed()
+        world.store.kill_at(kills, before=before)
+        try:
+            world.restore().run(trashed, RestoreRequest())
+        except Killed:
+            world.store.revive()
+        else:
+            break
+        found = world.records.read().generations
+        if found:
+            world.restore(SOON).run(found[0], RestoreRequest())
+        elif world.store.get(JOURNAL) is not None:
+            assert world.restore(SOON).finish(lambda _: True) == [TOPIC]
+        require_restored(world)
+        kills += 1
+    # At least: the journal's five steps and its end, the nodes, seven ledgers, five records.
+    assert kills >= 19
+
+
+def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
+    world = deleted()
+    read = [(one.path, one.version) for one in map(world.stored, (5, 6, 40, 50))]
+    late: list[DeleteResult] = []
+
+    def sweep(step: RestoreStep) -> None:
+        if step is RestoreStep.WRITTEN:
+            late.extend(world.store.delete_many(read[1:2]))
+        elif step is RestoreStep.TOUCHED:
+            late.extend(world.store.delete_many([read[0], *read[2:]]))
+
+    result = world.restore(on_step=sweep).run(world.trashed(), RestoreRequest())
+    assert late == [DeleteResult.DELETED, *[DeleteResult.LOST_RACE] * 3]
+    assert (result.gone, world.listed()) == ((6,), [5, 7])
+    assert result.problems == ()
+
+
+def test_what_is_gone_does_not_come_back_and_is_named() -> None:
+    world = deleted()
+    for one in (6, 41, 50):
+        world.store.delete_many([(world.stored(one).path, 0)])
+    plan = world.restore().plan(world.trashed(), RestoreRequest())
+    assert {lost.what for lost in plan.lost} == {"ledger 6", "subscription 'idle'", "schema"}
+    assert plan.ledgers == (5, 7)
+    world.restore().run(world.trashed(), RestoreRequest())
+    assert world.listed() == [5, 7]
+    idle = decode_cursor(world.value(f"{NODE}/idle"))
+    assert (idle.cursors_ledger_id, idle.mark_delete) == (None, (5, -1))
+
+
+def test_what_was_taken_off_the_list_by_the_delete_comes_back_with_it() -> None:
+    world = World()
+    world.ledger(5, 6)
+    world.ledger(7, last=None)
+    world.topic(listing((7, 0)), {})
+    entries = ledger_entries(LIST)
+    made = world.get(NODE).created_ms
+    world.keep(TrashRecord(TOPIC, made + 5, made, data=(5, 6), entries=(entries[5], entries[6])))
+    world.delete()
+    world.restore().run(world.trashed(), RestoreRequest())
+    assert world.listed() == [5, 6, 7]
+    assert world.records.read().generations == ()
+
+
+def anew(world: World, ledger: int = 20, position: tuple[int, int] = (20, 3)) -> None:
+    """Make the topic anew, with a subscription of a former name and one of its own."""
+    world.ledger(ledger, 60, last=None)
+    world.entries.by_ledger[60] = position_entry(position, b"\x0a\x02")
+    world.topic(listing((ledger, 0)), {"half": cursor(60, (ledger, -1)), "own": cursor(-1, (ledger, 1))}, LOCATOR)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_topic_comes_back_under_one_that_was_made_anew(store: type[DyingStore]) -> None:
+    world = deleted(store)
+    anew(world)
+    trashed = next(one for one in world.records.read().generations if one.topic is not None)
+    with pytest.raises(RefusedError, match="--under-live"):
+        world.restore().run(trashed, RestoreRequest())
+    assert world.store.get(JOURNAL) is None
+
+    def loaded_again() -> None:
+        node = world.get(NODE)
+        world.ledger(21, last=None)
+        world.store.put(NODE, listing((20, 4), (21, 0)), node.version)
+
+    plan = world.restore().plan(trashed, RestoreRequest(under_live=True))
+    assert (plan.to_close, plan.is_live) == ((7,), True)
+    world.restore(on_step=lambda _: None)
+    tried = world.restore()
+
+    def once(write: Callable[..., None] = world.store.write_together) -> None:
+        """Have a client load the topic between the read and the write."""
+
+        def written(writes: object) -> None:
+            world.store.write_together = write  # type: ignore[method-assign]
+            loaded_again()
+            write(writes)
+
+        world.store.write_together = written  # type: ignore[method-assign,assignment]
+
+    once()
+    result = tried.run(trashed, RestoreRequest(under_live=True))
+    assert (result.problems, world.recovered, world.broker.unloaded) == ((), [7], 2)
+    assert world.listed() == [5, 6, 7, 20, 21]
+    # The open one has its end now: it is not the last.
+    assert ledger_entries(world.value(NODE))[7] != ledger_entries(LIST)[7]
+    half = decode_cursor(world.value(f"{NODE}/half"))
+    assert (half.cursors_ledger_id, half.mark_delete) == (None, (5, 9))
+    # Its own, all of 20 up to 3, and what the live one had beyond.
+    assert half.acknowledged[0] == b"\x0a\x04"
+    assert half.acknowledged[-1] == b"\x0a\x02"
+    assert len(half.acknowledged) == 3
+    assert decode_cursor(world.value(f"{NODE}/own")).mark_delete == (20, 1)
+    assert world.value(f"{NODE}/full") == CURSORS["full"]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_under_a_live_topic_it_is_killed_at_any_write_too(store: type[DyingStore], before: bool) -> None:
+    kills = 0
+    while True:
+        world = deleted(store)
+        anew(world)
+        trashed = next(one for one in world.records.read().generations if one.topic is not None)
+        world.store.kill_at(kills, before=before)
+        try:
+            world.restore().run(trashed, RestoreRequest(under_live=True))
+        except Killed:
+            world.store.revive()
+        else:
+            break
+        found = [one for one in world.records.read().generations if one.topic is not None]
+        if found:
+            world.restore(SOON).run(found[0], RestoreRequest(under_live=True))
+        elif world.store.get(JOURNAL) is not None:
+            assert world.restore(SOON).finish(lambda _: True) == [TOPIC]
+        assert world.listed() == [5, 6, 7, 20]
+        half = decode_cursor(world.value(f"{NODE}/half"))
+        assert (half.mark_delete, len(half.acknowledged)) == ((5, 9), 3)
+        assert world.records.read().generations == ()
+        assert world.store.get(JOURNAL) is None
+        kills += 1
+    assert kills >= 19
+
+
+@pytest.mark.parametrize(
+    ("live", "is_left"),
+    [
+        (locator((50, b"A")), False),
+        (locator((50, b"A"), (51, b"B"), (52, b"C")), True),
+        (locator((52, b"B")), None),
+    ],
+    ids=["its beginning", "more of it", "another numbering"],
+)
+def test_schemas_are_joined_where_one_goes_on_from_the_other(live: bytes, is_left: bool | None) -> None:
+    world = deleted()
+    world.ledger(52)
+    anew_without = world.store.create(NODE, listing((20, 0)))
+    world.ledger(20, last=None)
+    world.store.create(SCHEMA, live)
+    assert anew_without is None
+    trashed = next(one for one in world.records.read().generations if one.topic is not None)
+    if is_left is None:
+        with pytest.raises(RefusedError, match="numbers its schemas otherwise"):
+            world.restore().run(trashed, RestoreRequest(under_live=True))
+        assert world.value(SCHEMA) == live
+        assert world.store.get(JOURNAL) is None
+        # A schema that a client registered without the topic is no reason.
+        world.remove(NODE)
+        result = world.restore().run(trashed, RestoreRequest())
+        assert result.plan is not None
+        assert [lost.what for lost in result.plan.lost] == ["schema"]
+        assert world.value(SCHEMA) == LOCATOR
+        return
+    world.restore().run(trashed, RestoreRequest(under_live=True))
+    assert world.value(SCHEMA) == (live if is_left else LOCATOR)
+
+
+def test_a_removed_subscription_comes_back_on_a_live_topic() -> None:
+    world = World()
+    world.ledger(5, 6, 40)
+    world.entries.by_ledger = {40: position_entry((5, 9))}
+    world.topic(listing((5, 10), (6, 0)), {"gone": cursor(40, (5, 0)), "stays": cursor(-1, (5, 1))})
+    world.keep(world.remove(f"{NODE}/gone", "gone"))
+    trashed = world.trashed()
+    with pytest.raises(NotFoundError, match="gone"):
+        world.restore().plan(trashed, RestoreRequest("other"))
+    with pytest.raises(RefusedError, match="--under-live"):
+        world.restore().run(trashed, RestoreRequest())
+    before = world.value(NODE)
+    result = world.restore().run(trashed, RestoreRequest("gone"))
+    assert (result.problems, world.broker.unloaded) == ((), 1)
+    assert world.value(f"{NODE}/gone") == cursor(40, (5, 0))
+    assert world.value(NODE) == before
+    assert world.records.read().generations == ()
+
+
+def test_trimmed_ledgers_come_back_before_the_live_list() -> None:
+    world = World()
+    world.ledger(5, 6, 7)
+    world.topic(listing((7, 0)), {"s": cursor(-1, (7, -1))})
+    entries = ledger_entries(LIST)
+    world.keep(TrashRecord(TOPIC, 9, world.get(NODE).created_ms, data=(5, 6), entries=(entries[5], entries[6])))
+    result = world.restore().run(world.trashed(), RestoreRequest(under_live=True))
+    assert (world.listed(), result.problems) == ([5, 6, 7], ())
+    assert decode_cursor(world.value(f"{NODE}/s")).mark_delete == (7, -1)
+
+
+def test_a_second_operator_is_refused_by_name() -> None:
+    world = deleted()
+    refused = []
+
+    def second(step: RestoreStep) -> None:
+        if step is RestoreStep.WRITING:
+            restore = world.restore(LeaseTimes(renew_s=0.01, lease_s=30.0, given_up_s=5.0), operator="bob@b")
+            with pytest.raises(RefusedError, match=r"alice@a restores persistent://t/n/a") as error:
+                restore.run(world.trashed(), RestoreRequest())
+            refused.append(str(error.value))
+
+    renewing = LeaseTimes(renew_s=0.05, lease_s=30.0, given_up_s=5.0)
+    world.restore(renewing, on_step=second).run(world.trashed(), RestoreRequest())
+    assert len(refused) == 1
+    require_restored(world)
+
+
+def test_what_was_begun_is_finished_before_another_restore_of_the_topic() -> None:
+    world = deleted()
+    world.store.kill_at(3, before=True)
+    with pytest.raises(Killed):
+        world.restore().run(world.trashed(), RestoreRequest())
+    world.store.revive()
+    with pytest.raises(RefusedError, match=r"--generation \d+ --execute"):
+        world.restore(SOON).run(world.trashed(), RestoreRequest("half"))
+    world.restore(SOON).run(world.trashed(), RestoreRequest())
+    require_restored(world)
+
+
+def test_a_loaded_topic_that_differs_keeps_its_records() -> None:
+    world = deleted()
+
+    def lost() -> None:
+        world.remove(f"{NODE}/half", "half")
+
+    world.broker.loads = [lost]
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    assert result.problems == ("the broker has no subscription 'half'",)
+    assert len(world.records.read().generations) == 1
+    assert world.store.get(JOURNAL) is not None
+
+
+def test_nothing_is_put_under_a_terminated_topic() -> None:
+    world = deleted()
+    node = pb.ManagedLedgerInfo.FromString(listing((20, 4)))
+    node.terminatedPosition.ledgerId, node.terminatedPosition.entryId = 20, 3
+    world.store.create(NODE, node.SerializeToString())
+    trashed = next(one for one in world.records.read().generations if one.topic is not None)
+    with pytest.raises(RefusedError, match="is terminated"):
+        world.restore().run(trashed, RestoreRequest(under_live=True))
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_topic_is_a_partitioned_one_when_its_partitions_are_written_and_before_they_are_loaded(before: bool) -> None:
+    kills, partitioned = 0, f"/admin/partitioned-topics/{TOPIC}"
+    while True:
+        world = deleted()
+
+        def look(world: World = world) -> None:
+            assert world.store.get(partitioned) is None or world.store.get(NODE) is not None
+
+        def loaded(world: World = world) -> None:
+            assert world.value(partitioned) == b'{"partitions":3}'
+
+        world.store.seen, world.broker.loads = look, [loaded]
+        world.store.kill_at(kills, before=before)
+        try:
+            world.restore().run_partitions([world.trashed()], RestoreRequest(), 3)
+        except Killed:
+            world.store.revive()
+        else:
+            break
+        if found := world.records.read().generations:
+            world.restore(SOON).run_partitions([found[0]], RestoreRequest(), 3)
+        world.restore().finish(lambda _: True)
+        require_restored(world)
+        assert world.value(partitioned) == b'{"partitions":3}'
+        kills += 1
+    assert kills >= 19

@@ -1,0 +1,292 @@
+"""A metadata store in memory with topics that are deleted, kept in the trash and loaded, as brokers would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
+from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
+from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
+from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
+from bookwarden.ledgers.trash import FormerNode, TrashRecord
+from bookwarden.metastore.interface import Versioned, Write
+from bookwarden.metastore.memory import MemoryStore
+from bookwarden.metastore.paths import ancestors, parent_of
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.records import TrashRecords
+from bookwarden.trash.restore import Restore
+from bookwarden.wire.cursor import decode_cursor
+from bookwarden.wire.ledger_metadata import change_ledger_metadata, encode_ledger_metadata
+from bookwarden.wire.managed_ledger import decode_managed_ledger
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.pb import schema_locator_pb2
+from bookwarden.wire.schema_locator import decode_schema_locator
+from bookwarden.wire.trash import TRASH_RECORDS, encode_records
+
+TOPIC = "t/n/persistent/a"
+NODE = f"/managed-ledgers/{TOPIC}"
+SCHEMA = "/schemas/t/n/a"
+FOLDER = f"{TRASH_RECORDS}/b1.example:8080-0123abcd/0"
+#: No renewal comes between the writes that are counted.
+ALONE = LeaseTimes(renew_s=1000.0, lease_s=2000.0, given_up_s=0.0)
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+class DyingStore(MemoryStore):
+    """Stops everything right before, or right after, one of its writes; with the next `revive` it is another process.
+
+    ``seen`` is called after each write.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.left = 1_000_000
+        self.before = False
+        self.seen: Callable[[], None] = lambda: None
+
+    def kill_at(self, write: int, *, before: bool) -> None:
+        self.left, self.before = write, before
+
+    def revive(self) -> None:
+        self.left = 1_000_000
+
+    def _dies(self, write: Callable[[], Any]) -> Any:
+        if self.left < 0:
+            raise StoreUnavailableError("nobody is there any more")
+        self.left -= 1
+        if self.left < 0 and self.before:
+            raise Killed
+        result = write()
+        self.seen()
+        if self.left < 0:
+            raise Killed
+        return result
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        return int(self._dies(lambda: super(DyingStore, self).put(path, value, version)))
+
+    def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
+        self._dies(lambda: super(DyingStore, self).create(path, value, make_parents=make_parents))
+
+    def delete_many(self, expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
+        return list(self._dies(lambda: super(DyingStore, self).delete_many(expected, **options)))
+
+    def write_together(self, writes: Sequence[Write]) -> None:
+        self._dies(lambda: super(DyingStore, self).write_together(writes))
+
+
+class KeysAlone(DyingStore):
+    """As Oxia: no transaction, and a key needs none above it."""
+
+    def write_together(self, writes: Sequence[Write]) -> None:
+        own = {write.path for write in writes}
+        for write in writes:
+            for parent in ancestors(write.path):
+                if write.version is None and parent not in own and self.get(parent) is None:
+                    self.create(parent, b"")
+            if write.version is not None:
+                self.put(*write)
+            else:
+                self._dies(lambda write=write: self._make(write))
+
+    def _make(self, write: Write) -> None:
+        if self.get(write.path) is not None:
+            raise LostRaceError(f"{write.path} exists already")
+        now = self._now_ms()
+        self._nodes[write.path] = Versioned(write.value, 0, now, now)
+        self._children.setdefault(write.path, set())
+        self._children.setdefault(parent_of(write.path), set()).add(write.path.rpartition("/")[2])
+
+
+class Entries(DecodedEntries):
+    """The last entries of cursors' ledgers."""
+
+    def __init__(self) -> None:
+        self.by_ledger: dict[int, bytes] = {}
+
+    def last_entry(self, ledger_id: int) -> bytes | None:
+        return self.by_ledger.get(ledger_id)
+
+
+def listing(*ledgers: tuple[int, int], **properties: str) -> bytes:
+    """Return the node of a topic: ledgers with their numbers of entries; 0 of the one that is written."""
+    node = pb.ManagedLedgerInfo()
+    for ledger_id, entries in ledgers:
+        if entries:
+            node.ledgerInfo.add(ledgerId=ledger_id, entries=entries, size=entries * 100, timestamp=1)
+        else:
+            node.ledgerInfo.add(ledgerId=ledger_id, timestamp=0)
+    for key, value in properties.items():
+        node.properties.add(key=key, value=value)
+    return node.SerializeToString()
+
+
+def cursor(ledger: int, position: tuple[int, int], *ranges: bytes) -> bytes:
+    return pb.ManagedCursorInfo(
+        cursorsLedgerId=ledger,
+        markDeleteLedgerId=position[0],
+        markDeleteEntryId=position[1],
+        individualDeletedMessages=ranges,
+    ).SerializeToString()
+
+
+def position_entry(position: tuple[int, int], *ranges: bytes) -> bytes:
+    return pb.PositionInfo(
+        ledgerId=position[0], entryId=position[1], individualDeletedMessages=ranges
+    ).SerializeToString()
+
+
+def locator(*versions: tuple[int, bytes]) -> bytes:
+    """Return the node of a schema: of each version its ledger and hash."""
+    node = schema_locator_pb2.SchemaLocator()
+    for number, (ledger_id, digest) in enumerate(versions):
+        for entry in (node.info, node.index.add()):
+            entry.version, entry.hash = number, digest
+            entry.position.ledgerId, entry.position.entryId = ledger_id, 0
+    return node.SerializeToString()
+
+
+@dataclass
+class Broker:
+    """Loads the topic off its nodes. ``unloads`` are called, one at each unload, while any is left."""
+
+    store: MemoryStore
+    entries: Entries
+    unloads: list[Callable[[], None]] = field(default_factory=list)
+    loads: list[Callable[[], None]] = field(default_factory=list)
+    unloaded: int = 0
+
+    def unload(self, topic: str) -> None:
+        self.unloaded += 1
+        if self.unloads:
+            self.unloads.pop(0)()
+
+    def internal_stats(self, topic: str) -> Mapping[str, Any]:
+        if self.loads:
+            self.loads.pop(0)()
+        node = self.store.get(NODE)
+        if node is None:
+            raise NotFoundError("there is no such topic")
+        ledgers = decode_managed_ledger(node.value).ledgers
+        cursors = {name: {"markDeletePosition": self._position(name)} for name in self.store.children_of(NODE)}
+        last = ledgers[-1].ledger_id if ledgers else 0
+        return {
+            "lastConfirmedEntry": f"{last}:-1",
+            "ledgers": [{"ledgerId": one.ledger_id, "entries": one.entries} for one in ledgers] or [{"ledgerId": 1}],
+            "cursors": cursors,
+        }
+
+    def _position(self, name: str) -> str:
+        node = self.store.get(f"{NODE}/{name}")
+        assert node is not None
+        info = decode_cursor(node.value)
+        entry = None if info.cursors_ledger_id is None else self.entries.position(info.cursors_ledger_id)
+        found = info.mark_delete if entry is None else entry.mark_delete
+        return "{}:{}".format(*(found or Position(-1, -1)))
+
+
+class World:
+    """One topic, its ledgers, and the trash."""
+
+    def __init__(self, store: type[DyingStore] = DyingStore) -> None:
+        self.now = 1_700_000_000.0
+        self.store = store(self._clock)
+        self.catalog = BookKeeperCatalog(self.store)
+        self.entries = Entries()
+        self.broker = Broker(self.store, self.entries)
+        self.records = TrashRecords(self.store)
+        self.recovered: list[int] = []
+        self._nodes = 0
+        self.store.create("/ledgers", b"")
+        self.store.create("/managed-ledgers/t/n/persistent", b"", make_parents=True)
+        self.store.create("/schemas/t/n", b"", make_parents=True)
+
+    def _clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def ledger(self, *ids: int, last: int | None = 9) -> None:
+        """Make ledgers, of ten entries unless ``last`` is another one; None: open."""
+        state = LedgerState.OPEN if last is None else LedgerState.CLOSED
+        length = 0 if last is None else (last + 1) * 100
+        metadata = LedgerMetadata(
+            *(3, state, 1, 1, 1, (Segment(0, ("b1:3181",)),), length, last), digest_type="CRC32C", ctime_ms=1
+        )
+        for ledger_id in ids:
+            path = ledger_path("/ledgers", ledger_id, LedgerLayout.HIERARCHICAL)
+            self.store.create(path, encode_ledger_metadata(metadata), make_parents=True)
+
+    def stored(self, ledger_id: int) -> StoredLedger:
+        (found,) = self.catalog.read_many([ledger_id])
+        assert isinstance(found, StoredLedger)
+        return found
+
+    def topic(self, value: bytes, cursors: Mapping[str, bytes], schema: bytes | None = None) -> None:
+        self.store.create(NODE, value)
+        for name, node in cursors.items():
+            self.store.create(f"{NODE}/{name}", node)
+        if schema is not None:
+            self.store.create(SCHEMA, schema)
+
+    def delete(self) -> None:
+        """Delete the topic as a broker does, which keeps it in the trash."""
+        for name in self.store.children_of(NODE):
+            self.keep(self.remove(f"{NODE}/{name}", name))
+        if self.store.get(SCHEMA) is not None:
+            self.keep(self.remove(SCHEMA, schema="t/n/a"))
+        self.keep(self.remove(NODE))
+
+    def remove(self, path: str, cursor: str | None = None, schema: str | None = None) -> TrashRecord:
+        node = self.get(path)
+        former = FormerNode(node.value, node.version, node.created_ms, node.modified_ms)
+        assert self.store.delete_many([(path, node.version)]) == [DeleteResult.DELETED]
+        ids: dict[str, tuple[int, ...]] = {}
+        if cursor is not None:
+            own = decode_cursor(node.value).cursors_ledger_id
+            ids["cursors"] = () if own is None else (own,)
+        elif schema is not None:
+            ids["schemas"] = tuple(sorted(decode_schema_locator(node.value).ledger_ids))
+        else:
+            ids["data"] = tuple(sorted(decode_managed_ledger(node.value).ledger_ids))
+        return TrashRecord(*(TOPIC, int(self._clock() * 1000), node.created_ms, cursor, schema), node=former, **ids)
+
+    def keep(self, *records: TrashRecord) -> None:
+        self.store.create(f"{FOLDER}/{self._nodes}", encode_records(records), make_parents=True)
+        self._nodes += 1
+
+    def get(self, path: str) -> Versioned:
+        node = self.store.get(path)
+        assert node is not None, path
+        return node
+
+    def value(self, path: str) -> bytes:
+        return self.get(path).value
+
+    def listed(self) -> list[int]:
+        return [ledger.ledger_id for ledger in decode_managed_ledger(self.value(NODE)).ledgers]
+
+    def trashed(self) -> TrashedGeneration:
+        """Return the newest generation."""
+        return self.records.read().generations[0]
+
+    def restore(self, times: LeaseTimes = ALONE, operator: str = "alice@a", **options: Any) -> Restore:
+        return Restore(
+            *(self.store, self.records, self.catalog, self.entries, self.broker, self._recover),
+            operator=operator,
+            times=times,
+            load_wait_s=0.0,
+            **options,
+        )
+
+    def _recover(self, ledger_id: int) -> None:
+        found = self.stored(ledger_id)
+        self.store.put(found.path, change_ledger_metadata(found.raw, LedgerState.CLOSED, 6, 700), found.version)
+        self.recovered.append(ledger_id)
