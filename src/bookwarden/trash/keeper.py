@@ -16,7 +16,7 @@ from sys import intern
 from typing import Final
 
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers
-from bookwarden.clusters.pulsar.trash import TrashLeaseNode, TrashNodes
+from bookwarden.clusters.pulsar.trash import TrashLeaseNode, TrashNodes, restores_in
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.names import TopicName
@@ -103,7 +103,8 @@ class TrashKeeper:
         beyond_ms = -1
         if sum(digest.size for digest in digests.values()) > self.max_bytes:
             beyond_ms = oldest_beyond((brief for each in digests.values() for brief in each.briefs), self.max_bytes)
-        released, is_done = self._release(self._candidates(digests, ended, now_ms, beyond_ms), ended, now_ms, beyond_ms)
+        candidates = self._candidates(digests, ended, now_ms, beyond_ms)
+        released, is_done = self._release(candidates, ended, now_ms, beyond_ms)
         if released:
             digests = self._nodes.look()
             logger.info("%d records of the trash were marked, and are out of it", released)
@@ -140,12 +141,15 @@ class TrashKeeper:
     ) -> tuple[int, bool]:
         """Mark and take out what is due of these nodes; return how many records, and whether that was all."""
         released, is_done = 0, True
+        # What is being put back stays, whatever its time: also after a restore that was killed, until it goes on.
+        restored = restores_in(self.store)
         some: dict[str, list[TrashRecord]] = {}
         for path in paths:
             some[path] = [
                 record
                 for record in self._nodes.records(path)
-                if record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms
+                if record.managed_ledger not in restored
+                and (record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms)
             ]
             if sum(len(record.ledger_ids) for of_node in some.values() for record in of_node) >= _MARKS_AT_ONCE:
                 done = self._send(some)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
-from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxNode
+from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
-from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError
+from bookwarden.clusters.pulsar.trash import TrashLeaseNode, TrashNodes
+from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.trash import TrashLease, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.generations import FoundRecord, TrashedGeneration, generations
 from bookwarden.trash.summary import Summary, summarize
-from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, without_records
+from bookwarden.wire.trash import TRASH_RECORDS, decode_records
 
-_TRIES: Final = 10
 _LEDGERS_AT_ONCE: Final = 5_000
 
 
@@ -36,6 +36,8 @@ class TrashRecords:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._nodes = Outbox(store, TRASH_RECORDS)
+        self._trash = TrashNodes(store, tuple)
+        self._lease = TrashLeaseNode(store)
 
     def read(self) -> TrashContent:
         """Return all that is there, never older than this call."""
@@ -52,11 +54,7 @@ class TrashRecords:
 
     def lease(self) -> TrashLease | None:
         """Return the lease by which brokers keep anything; None where there is none, or it cannot be read."""
-        node = self._store.get(TRASH_LEASE)
-        try:
-            return None if node is None else decode_lease(node.value)
-        except FormatError:
-            return None
+        return self._lease.read()
 
     def summarize(
         self, generations: Sequence[TrashedGeneration], catalog: ReadsLedgers, under_way: Mapping[str, str]
@@ -78,26 +76,7 @@ class TrashRecords:
         by_path: dict[str, list[TrashRecord]] = defaultdict(list)
         for one in found:
             by_path[one.path].append(one.record)
-        return [path for path, records in by_path.items() if not self._is_taken_out(path, records)]
-
-    def _is_taken_out(self, path: str, records: Sequence[TrashRecord]) -> bool:
-        for _ in range(_TRIES):
-            node = self._store.get(path)
-            if node is None:
-                return True
-            left = without_records(node.value, records)
-            try:
-                if left is None:
-                    if not self._nodes.delete([OutboxNode(path, node)]):
-                        return True
-                elif left == node.value:
-                    return True
-                else:
-                    self._store.put(path, left, node.version)
-                    return True
-            except (LostRaceError, OutcomeUnknownError):
-                continue
-        return False
+        return [path for path, records in by_path.items() if not self._trash.take_out(path, records)]
 
     def _live(self, found: Iterable[FoundRecord]) -> dict[str, int]:
         names = sorted({one.record.managed_ledger for one in found})

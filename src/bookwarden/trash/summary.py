@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.trash import TrashLease, TrashRecord, namespace_of
+from bookwarden.ledgers.trash import TrashLease, namespace_of
+from bookwarden.trash.expiry import brief_of, due_ms
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import former_entries, former_ledgers
 from bookwarden.wire.managed_ledger import decode_ledger_entry
-
-#: A trim waits for the end of its topic, whose list a delete shortens first.
-_HELD_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +100,5 @@ def _expires_ms(trashed: TrashedGeneration, lease: TrashLease | None) -> int | N
     if rule is None:
         return None
 
-    def expires(record: TrashRecord) -> int:
-        if not record.entries or trashed.topic is not None:
-            return record.time_ms + rule.deleted_s * 1000
-        return record.time_ms + max(_HELD_MS if rule.deleted_s else 0, rule.trimmed_s * 1000)
-
-    return min((expires(record) for record in trashed.records), default=None)
+    ended = () if trashed.topic is None else {record.generation for record in trashed.records if record.generation}
+    return min((due_ms(brief_of(record, 0), [rule], ended) for record in trashed.records), default=None)

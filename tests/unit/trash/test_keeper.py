@@ -18,7 +18,7 @@ from bookwarden.metastore.wrappers import ForwardingStore
 from bookwarden.trash.keeper import LEASE_S, TrashKeeper
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, encode_deletion_topic
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
-from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, encode_records
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, encode_records, restore_node
 
 FOLDER = f"{TRASH_RECORDS}/b1:8080-0123abcd"
 TOPIC = "persistent://t/n/deletion"
@@ -110,6 +110,18 @@ def test_what_is_due_is_marked_and_then_taken_out() -> None:
     assert world.keeper.run().records == 0
     assert sorted(world.topic.ids[3:]) == [3, 5]
     assert world.memory.children_of(TRASH_RECORDS) == []
+
+
+def test_what_is_being_put_back_stays_beyond_its_time_and_keeps_no_lease_back() -> None:
+    world = World()
+    world.put(0, deleted(6_000, 5, cursor="sub"), deleted(6_000, 7), trim(6_000, 3, topic="b"))
+    world.memory.create(restore_node("t/n/persistent/a"), b"{}", make_parents=True)
+    assert world.keeper.run().released == 1
+    assert (world.left(), world.topic.ids) == ([5, 7], [3])
+    assert world.lease() is not None
+    world.memory.delete_many([(restore_node("t/n/persistent/a"), 0)])
+    assert world.keeper.run().released == 2
+    assert world.left() == []
 
 
 def test_a_trim_is_kept_as_long_as_its_topic_that_was_deleted_after_it() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxNode
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError
@@ -18,6 +19,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.trash import (
     TRASH_LEASE,
     TRASH_RECORDS,
+    TRASH_RESTORES,
     decode_lease,
     decode_records,
     encode_lease,
@@ -146,6 +148,11 @@ def _on_the_way(store: MetadataStore) -> set[int]:
                 with suppress(FormatError):
                     found |= _ledgers(decode_records(each.node.value))
     return found
+
+
+def restores_in(store: MetadataStore) -> frozenset[str]:
+    """Return the managed ledgers of restores that are under way, or were killed."""
+    return frozenset(map(unquote, store.children_of(TRASH_RESTORES)))
 
 
 class TrashLeaseNode:
