@@ -25,6 +25,7 @@ from bookwarden.wire.trash import (
     decode_records,
     encode_lease,
     encode_records,
+    has_records,
     restore_node,
     without_records,
 )
@@ -142,6 +143,8 @@ def test_marks_are_not_sent_of_what_is_kept() -> None:
     """A node of the outbox of the trash's format is not one of marks."""
     with pytest.raises(FormatError, match="format 2 is not 1"):
         decode_outbox_node(NODE.encode(), "")
+    assert has_records(NODE.encode())
+    assert not has_records(NODE.replace('"format":2', '"format":1').encode())
 
 
 def test_a_divided_node_is_put_together_once() -> None:
