@@ -100,6 +100,11 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
         ("compacted:x/y/persistent/t", 40, 1700000000002),
         ("schema:x/y/t", 50, 1700000000003),
     ]
+    compaction = TrashRecord(TOPIC, 5, 1, "__compaction", cursors=(9,), buckets=(30,))
+    assert [str(mark.holder()) for mark in compaction.marks("")] == [
+        "x/y/persistent/t/__compaction",
+        "buckets:x/y/persistent/t/__compaction",
+    ]
     assert frozenset().union(*(record.ledger_ids for record in RECORDS)) == {mark.ledger_id for mark in marks}
 
 
