@@ -13,6 +13,7 @@ from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreErro
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Request
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.broker_marks import TWO_PHASE, decode_outbox_node
+from bookwarden.wire.trash import has_records
 
 logger = logging.getLogger(__name__)
 # A broker that marks sends its own mark four minutes after a drop, and tries again then.
@@ -106,6 +107,8 @@ def _in_outbox(store: MetadataStore) -> set[Request]:
     for folder in outbox.folders():
         for nodes in outbox.read(folder):
             for each in nodes:
+                if has_records(each.node.value):
+                    continue
                 try:
                     found |= {mark.request for mark in decode_outbox_node(each.node.value, "")}
                 except FormatError as error:

@@ -52,6 +52,15 @@ def decode_records(raw: bytes) -> list[TrashRecord]:
         raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
 
 
+def has_records(raw: bytes) -> bool:
+    """Return whether a node of the outbox has drops that brokers keep, and so no marks."""
+    try:
+        decode_records(raw)
+    except FormatError:
+        return False
+    return True
+
+
 def without_records(raw: bytes, gone: Collection[TrashRecord]) -> bytes | None:
     """Rewrite a node without some records, the others as they are; None where none is left.
 

@@ -28,8 +28,10 @@ from bookwarden.ledgers.nodes.naming import NamedCopy, Naming, NodeKind, copies_
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Request, mark_of_holder
+from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT
+from bookwarden.wire.trash import encode_records
 
 ROOT, OTHER = "zk:one", "zk:other"
 NAME = "t/n/persistent/orders"
@@ -750,7 +752,9 @@ def test_that_a_broker_marks_counts_until_the_store_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize(("failing", "entries", "doubles"), [(False, 10_000, 2), (False, 10_001, 1), (True, 5, 1)])
-def test_marks_that_a_broker_made_already_are_counted_and_made_again(failing: bool, entries: int, doubles: int) -> None:
+def test_marks_that_a_broker_made_already_are_counted_and_made_again(
+    failing: bool, entries: int, doubles: int, caplog: pytest.LogCaptureFixture
+) -> None:
     brokers = Brokers()
     brokers.failing, brokers.entries_in_flight = failing, entries
     brokers.requests = {mark_of_holder(2, ORDERS, "dropped by broker b1").request}
@@ -758,6 +762,8 @@ def test_marks_that_a_broker_made_already_are_counted_and_made_again(failing: bo
     node = json.dumps({"format": 1, "drops": [drop], "drivers": []}).encode()
     brokers.store.create(f"{OUTBOX_ROOT}/b1:8080-1/0/0", node, make_parents=True)
     brokers.store.create(f"{OUTBOX_ROOT}/b1:8080-1/0/1", b"damaged")
+    kept = encode_records([TrashRecord(NAME, 5, 1, data=(3,))])
+    brokers.store.create(f"{OUTBOX_ROOT}/b1:8080-1/0/2", kept)
     ground = Ground(brokers=brokers)
     ground.live.known[ORDERS] = LiveReferences(frozenset([9]), True)
     for ledger_id in (1, 2, 3):
@@ -769,3 +775,5 @@ def test_marks_that_a_broker_made_already_are_counted_and_made_again(failing: bo
     ground.dropped.settle(tally)
     assert {mark.ledger_id for mark in ground.sent.marks} == {1, 2, 3}
     assert tally.doubles == doubles
+    assert "0/1 is not understood" in caplog.text
+    assert "0/2" not in caplog.text

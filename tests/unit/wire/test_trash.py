@@ -25,6 +25,7 @@ from bookwarden.wire.trash import (
     decode_records,
     encode_lease,
     encode_records,
+    has_records,
     restore_node,
     without_records,
 )
@@ -99,6 +100,11 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
         ("compacted:x/y/persistent/t", 40, 1700000000002),
         ("schema:x/y/t", 50, 1700000000003),
     ]
+    compaction = TrashRecord(TOPIC, 5, 1, "__compaction", cursors=(9,), buckets=(30,))
+    assert [str(mark.holder()) for mark in compaction.marks("")] == [
+        "x/y/persistent/t/__compaction",
+        "buckets:x/y/persistent/t/__compaction",
+    ]
     assert frozenset().union(*(record.ledger_ids for record in RECORDS)) == {mark.ledger_id for mark in marks}
 
 
@@ -142,6 +148,8 @@ def test_marks_are_not_sent_of_what_is_kept() -> None:
     """A node of the outbox of the trash's format is not one of marks."""
     with pytest.raises(FormatError, match="format 2 is not 1"):
         decode_outbox_node(NODE.encode(), "")
+    assert has_records(NODE.encode())
+    assert not has_records(NODE.replace('"format":2', '"format":1').encode())
 
 
 def test_a_divided_node_is_put_together_once() -> None:

@@ -19,7 +19,7 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.broker_marks import decode_outbox_node
-from bookwarden.wire.trash import TRASH_RECORDS, decode_records
+from bookwarden.wire.trash import TRASH_RECORDS, has_records
 
 logger = logging.getLogger(__name__)
 # A node of 64 KiB may have 20,000 ledgers; most have one.
@@ -96,7 +96,7 @@ class OutboxDrain:
 
     def _without_trashed(self, nodes: Sequence[OutboxNode], report: DrainReport) -> list[OutboxNode]:
         """Move the nodes of which all is to be kept into the trash, as a broker does, and return the others."""
-        trashed = [found for found in nodes if _is_kept(found)]
+        trashed = [found for found in nodes if has_records(found.node.value)]
         if trashed and self._marker is not None:
             self._require_no_broker()
             for found in trashed:
@@ -162,14 +162,6 @@ class OutboxDrain:
         report.nodes -= len(left)
         report.kept += [KeptNode(path, "its marks are confirmed, and it may still be there") for path in left]
         logger.info("%d nodes of the outbox were forwarded", len(done) - len(left))
-
-
-def _is_kept(found: OutboxNode) -> bool:
-    try:
-        decode_records(found.node.value)
-    except FormatError:
-        return False
-    return True
 
 
 def _is_of(mark: PendingDeletion, ledgers: frozenset[int]) -> bool:
