@@ -13,25 +13,24 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.trash import TrashedLedgers
-from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import KeepRule, TrashRecord, joined
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
-from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.schema_locator import decode_schema_locator
 from bookwarden.wire.trash import TRASH_RECORDS, decode_records
-from bookwarden.wiring.deletion_topics import mark_sender_of
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, consume, marking, nodes_in_outbox, received
 from servers.pool import ENTRIES_PER_LEDGER, Clusters
 from servers.pulsar_topics import unload
 from servers.topic_contents import managed_ledger_of, send
+from servers.trashed_topics import keep_dropped
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -92,12 +91,8 @@ def test_what_is_dropped_is_kept_as_it_was_until_its_time_is_over(
         closing(MarkingGround(cluster.connection(), site)) as at,
         closing(at.connection.client()) as client,
         closing(open_store(site.store_url)) as store,
-        closing(mark_sender_of(site.settings, site.settings.deletion.topic)) as sender,
+        Cluster(site.settings) as opened,
     ):
-        keeper = TrashKeeper(
-            store, Marker(sender), site.settings.deletion.topic, (KeepRule(kept, 3600),), 10**9, "a test"
-        )
-        assert keeper.run().lease_until_ms > 0
         loaded, idle = f"persistent://{kept}/loaded", f"persistent://{kept}/idle"
         elsewhere = f"persistent://{other}/elsewhere"
         for topic in (loaded, idle, elsewhere):
@@ -109,16 +104,7 @@ def test_what_is_dropped_is_kept_as_it_was_until_its_time_is_over(
             producer.close()
             consume(client, topic, ENTRIES_PER_LEDGER + 3)
         unload(at.admin, idle)
-        # The broker has read the lease once it keeps what a topic of no account drops.
-        numbers = iter(range(10_000))
-
-        def keeps() -> bool:
-            probe = topic_path(f"persistent://{kept}/probe-{next(numbers)}")
-            at.admin.put(probe)
-            at.admin.delete(probe)
-            return bool(TrashedLedgers([store]).read())
-
-        eventually(keeps, 30)
+        keeper = keep_dropped(at, opened, kept)
         before = {topic: _values(store, topic) for topic in (loaded, idle)}
         schemas = {}
         for topic in (loaded, idle):

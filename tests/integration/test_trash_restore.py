@@ -14,15 +14,12 @@ from click.testing import CliRunner
 from pulsar.schema import AvroSchema, Integer, Record, String
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import RefusedError
-from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
-from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.trash import TrashOperations
 from bookwarden_dev.devcluster import DevCluster
@@ -30,7 +27,7 @@ from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking
 from servers.pool import ON_OXIA, Clusters
 from servers.topic_contents import listed, managed_ledger_of, retain, send
-from servers.trashed_topics import TrashGround, now_ms
+from servers.trashed_topics import delete, keep_dropped, persisted
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
@@ -58,11 +55,11 @@ class Ground:
         self.marks = MarkingGround(cluster.connection(), site)
         self.admin = self.marks.admin
         self.client = cluster.connection().client()
-        self.trash = TrashGround(self.marks.swept)
         self.opened = Cluster(site.settings)
         self.operations = TrashOperations(self.opened, operator="tester")
         retain(self.admin, site.namespace)
         self.admin.put(f"/namespaces/{site.namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+        keep_dropped(self.marks, self.opened, site.namespace)
 
     def close(self) -> None:
         self.opened.close()
@@ -82,10 +79,13 @@ class Ground:
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
+    def generations(self, topic: str) -> list[TrashedGeneration]:
+        found = self.operations.records.read().generations
+        return [one for one in found if one.managed_ledger == managed_ledger_of(topic)]
+
     def generation(self, topic: str) -> TrashedGeneration:
-        return next(
-            one for one in self.operations.records.read().generations if one.managed_ledger == managed_ledger_of(topic)
-        )
+        (found,) = self.generations(topic)
+        return found
 
     def fill(self, topic: str) -> None:
         """Send 60 messages of two versions of a schema, with four subscriptions in different states."""
@@ -100,10 +100,10 @@ class Ground:
         self.consume(topic, "half", HALF)
         self.consume(topic, "holes", 2 * HALF, keep=lambda number: number % 3 != 0)
         last = max(Topics(self.admin).mark_delete_positions(topic).values())
-        eventually(lambda: self.trash.persisted(topic, "full")[0] == last, 30)
-        eventually(lambda: self.trash.persisted(topic, "half")[0] > (0, 0), 30)
+        eventually(lambda: persisted(self.opened, topic, "full")[0] == last, 30)
+        eventually(lambda: persisted(self.opened, topic, "half")[0] > (0, 0), 30)
         # Of each third, 0 is at the mark.
-        eventually(lambda: self.trash.persisted(topic, "holes")[1] == 2 * HALF // 3 - 1, 30)
+        eventually(lambda: persisted(self.opened, topic, "holes")[1] == 2 * HALF // 3 - 1, 30)
 
     def consume(self, topic: str, subscription: str, count: int, keep: Callable[[int], bool] = lambda _: False) -> None:
         consumer = self.client.subscribe(
@@ -176,10 +176,11 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
     ground.fill(topic)
     before = ground.state(topic)
     assert before == (2, {"full": 0, "half": HALF, "holes": 2 * HALF * 2 // 3, "idle": 2 * HALF})
-    (former,) = ground.trash.delete(topic)
+    ledgers = listed(ground.marks.swept, topic)
+    delete(ground.opened, topic)
     trashed = ground.generation(topic)
     plan = ground.operations.restore.plan(trashed, RestoreRequest())
-    assert (len(plan.ledgers), plan.lost, plan.schema_versions) == (len(ledger_entries(former.topic.value)), (), 2)
+    assert (len(plan.ledgers), plan.lost, plan.schema_versions) == (len(ledgers), (), 2)
     for step in RestoreStep:
 
         def kill(reached: RestoreStep, at: RestoreStep = step) -> None:
@@ -193,7 +194,7 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
                 restore.run(trashed, RestoreRequest())
     result = ground.operations.restore.run(trashed, RestoreRequest())
     assert (result.gone, result.problems, result.left) == ((), (), ())
-    assert ground.operations.records.read().generations == ()
+    assert ground.generations(topic) == []
     assert ground.state(topic) == before
     assert ground.read(topic) == list(range(2 * HALF))
     assert ground.delivered(topic, "full") == []
@@ -205,7 +206,7 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
 def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground) -> None:
     topic = ground.marks.topic("anew")
     ground.fill(topic)
-    ground.trash.delete(topic)
+    delete(ground.opened, topic)
     trashed = ground.generation(topic)
     for record, first in ((First, 60), (Second, 65)):
         producer = ground.client.create_producer(topic, schema=AvroSchema(record), batching_enabled=False)
@@ -237,7 +238,7 @@ def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground) -> None:
     ground.admin.put(f"{topic_path(topic)}/partitions", 2)
     ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared).close()
     send(ground.client, topic, 30)
-    ground.trash.delete(topic, partitions=2)
+    delete(ground.opened, topic, partitions=2)
     planned = ground.run("restore", topic)
     assert (planned["partitions"], len(planned["topics"])) == (2, 2)
     assert sum(one["subscriptions"] == [] for one in planned["topics"]) == 0
@@ -248,30 +249,21 @@ def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground) -> None:
     assert sorted(found) == list(range(30))
     with pytest.raises(pulsar.Timeout):
         consumer.receive(timeout_millis=500)
-    assert ground.run("list")["generations"] == []
+    assert ground.run("list", topic)["generations"] == []
 
 
 def test_ledgers_and_a_subscription_come_back_on_a_topic_that_lives(ground: Ground) -> None:
     topic = ground.marks.topic("lives")
     ground.fill(topic)
-    former = ground.trash.remember(topic)
     ground.admin.delete(f"{topic_path(topic)}/subscription/holes?force=true")
-    eventually(lambda: "holes" not in ManagedLedgers(ground.marks.swept.opened.store).cursors(former.managed_ledger))
-    ground.trash.keep(former.cursor_record("holes"))
+    eventually(lambda: any(one.removed for one in ground.generations(topic)), 30)
     ground.operations.restore.run(ground.generation(topic), RestoreRequest("holes"))
     assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
     # Truncated: the subscriptions stay where that put them.
     before = listed(ground.marks.swept, topic)
     ground.admin.delete(f"{topic_path(topic)}/truncate")
     eventually(lambda: not set(before[:-1]) & set(listed(ground.marks.swept, topic)), 30)
-    entries = {one: entry for one, entry in ledger_entries(former.topic.value).items() if one in before[:-1]}
-    ground.trash.keep(
-        TrashRecord(
-            *(former.managed_ledger, now_ms(), former.topic.created_ms),
-            data=tuple(sorted(entries)),
-            entries=tuple(entries[one] for one in sorted(entries)),
-        )
-    )
+    eventually(lambda: any(one.trims for one in ground.generations(topic)), 30)
     result = ground.operations.restore.run(ground.generation(topic), RestoreRequest(under_live=True))
     assert (result.gone, result.problems) == ((), ())
     assert ground.read(topic) == list(range(2 * HALF))
