@@ -14,6 +14,7 @@ from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.preflight import require_marking
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
+from bookwarden.trash.records import by_node
 from bookwarden.trash.release import ReleaseReport, release
 from bookwarden.trash.restore import RestoreResult
 from bookwarden.trash.summary import Summary
@@ -28,7 +29,7 @@ _NOT_KEPT: Final = (
 )
 
 _LIST_EPILOG: Final = """\b
-A generation is one life of a topic, by when its node was made, in ms since 1970: --generation of the other commands."""
+A generation is one life of a topic, by when its node was made, in ms since 1970: --generation of `restore`."""
 _RESTORE_EPILOG: Final = """\b
 Exit codes: 0 planned, or restored; 27 restored, and a ledger was deleted meanwhile, or the loaded topic differs.
 
@@ -287,11 +288,9 @@ def purge(invocation: Invocation, name: str | None, execute: bool) -> None:
         asked = [trashed for trashed in operations.records.read().generations if is_asked(trashed.managed_ledger)]
         under_way = operations.restore.under_way()
         free = [trashed for trashed in asked if trashed.managed_ledger not in under_way]
-        found = [one for trashed in free for one in trashed.found]
-        marker = marker_of(cluster) if execute else None
-        report = release(
-            operations.records, cluster.bookkeeper.deletion_catalog, marker, found, "purged from the trash"
-        )
+        due = by_node(one for trashed in free for one in trashed.found).items()
+        marker, catalog = marker_of(cluster) if execute else None, cluster.bookkeeper.deletion_catalog
+        report = release(operations.records.nodes, marker, due, "purged from the trash", catalog)
     kept = [_topic(trashed) for trashed in asked if trashed not in free]
     invocation.write(_purged(report, kept))
     click.get_current_context().exit(_LEFT if report.kept or kept else 0)

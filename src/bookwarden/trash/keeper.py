@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -23,6 +23,7 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import Generation, KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.expiry import Brief, brief_of, due_ms, oldest_beyond
+from bookwarden.trash.release import release
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, decode_deletion_topic
 from bookwarden.wire.trash import listed_bytes
 
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 LEASE_S: Final = 900.0
 # A lease that is so much younger is not written again.
 _RENEW_S: Final = 60.0
-_MARKS_AT_ONCE: Final = 10_000
 _REASON: Final = "its time in the trash is over"
 
 
@@ -90,7 +90,7 @@ class TrashKeeper:
         self._held: tuple[KeepRule, ...] = ()
 
     def run(self) -> TrashState:
-        """Do one pass. Raises StoreError, and PulsarError where nothing can be sent: what was done before is done."""
+        """Do one pass; raises as `release`: what was done before is done."""
         if not self._is_brokers_topic():
             return TrashState()
         before = self._lease.read()
@@ -104,17 +104,19 @@ class TrashKeeper:
         if sum(digest.size for digest in digests.values()) > self.max_bytes:
             beyond_ms = oldest_beyond((brief for each in digests.values() for brief in each.briefs), self.max_bytes)
         candidates = self._candidates(digests, ended, now_ms, beyond_ms)
-        released, is_done = self._release(candidates, ended, now_ms, beyond_ms)
-        if released:
+        done = release(self._nodes, self.marker, self._due_of(candidates, ended, now_ms, beyond_ms), _REASON)
+        for path, why in done.kept.items():
+            logger.warning("what is due of %s stays in the trash: %s", path, why)
+        if done.records:
             digests = self._nodes.look()
-            logger.info("%d records of the trash were marked, and are out of it", released)
+            logger.info("%d records of the trash were marked, and are out of it", done.records)
             self._nodes.delete_empty_folders(MarkingBrokers(self.store).folders())
-        lease = self._renewed(before, now_ms) if is_done else before
+        lease = before if done.kept else self._renewed(before, now_ms)
         return TrashState(
             records=sum(len(digest.briefs) for digest in digests.values()),
             size=sum(digest.size for digest in digests.values()),
             oldest_ms=min((digest.oldest_ms for digest in digests.values()), default=None),
-            released=released,
+            released=done.records,
             lease_until_ms=0 if lease is None else lease.defer_until_ms,
         )
 
@@ -136,48 +138,22 @@ class TrashKeeper:
             key=lambda path: digests[path].oldest_ms,
         )
 
-    def _release(
+    def _due_of(
         self, paths: Iterable[str], ended: frozenset[Generation], now_ms: int, beyond_ms: int
-    ) -> tuple[int, bool]:
-        """Mark and take out what is due of these nodes; return how many records, and whether that was all."""
-        released, is_done = 0, True
+    ) -> Iterator[tuple[str, list[TrashRecord]]]:
+        """Yield what is due of these nodes."""
         # What is being put back stays, whatever its time: also after a restore that was killed, until it goes on.
         restored = restores_in(self.store)
-        some: dict[str, list[TrashRecord]] = {}
         for path in paths:
-            some[path] = [
-                record
-                for record in self._nodes.records(path)
-                if record.managed_ledger not in restored
-                and (record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms)
-            ]
-            if sum(len(record.ledger_ids) for of_node in some.values() for record in of_node) >= _MARKS_AT_ONCE:
-                done = self._send(some)
-                released, is_done, some = released + done, is_done and done == _count(some), {}
-        done = self._send(some)
-        return released + done, is_done and done == _count(some)
-
-    def _send(self, due: Mapping[str, Sequence[TrashRecord]]) -> int:
-        """Mark records of some nodes, and take out those of which all marks are confirmed; return how many."""
-        marks = {path: [list(record.marks(_REASON)) for record in records] for path, records in due.items()}
-        everything = [mark for of_node in marks.values() for of_record in of_node for mark in of_record]
-        sent = self.marker.mark(everything).ledgers if everything else ()
-        if len(sent) != len(everything):
-            logger.error("nothing leaves the trash: deletion.topic_two_phase_deletion_enabled is false")
-            return 0
-        results = iter(sent)
-        released = 0
-        for path, records in due.items():
-            done = []
-            for record, of_record in zip(records, marks[path], strict=True):
-                failures = [why for why in [next(results).failure for _ in of_record] if why is not None]
-                if failures:
-                    logger.warning("%s stays in the trash, not confirmed: %s", record.managed_ledger, failures[0])
-                else:
-                    done.append(record)
-            if done and self._nodes.take_out(path, done):
-                released += len(done)
-        return released
+            yield (
+                path,
+                [
+                    record
+                    for record in self._nodes.records(path)
+                    if record.managed_ledger not in restored
+                    and (record.time_ms <= beyond_ms or due_ms(brief_of(record, 0), self._held, ended) <= now_ms)
+                ],
+            )
 
     def _is_brokers_topic(self) -> bool:
         node = self.store.get(DELETION_TOPIC_NODE)
@@ -221,7 +197,3 @@ def _digest(records: Sequence[TrashRecord]) -> _Digest:
         frozenset(record.generation for record in records if record.deletes_topic and record.generation),
         frozenset(brief.generation for brief in briefs if brief.generation is not None),
     )
-
-
-def _count(due: Mapping[str, Sequence[TrashRecord]]) -> int:
-    return sum(len(records) for records in due.values())

@@ -35,16 +35,17 @@ class TrashRecords:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._nodes = Outbox(store, TRASH_RECORDS)
-        self._trash = TrashNodes(store, tuple)
+        self._outbox = Outbox(store, TRASH_RECORDS)
+        #: The nodes that they are in.
+        self.nodes = TrashNodes(store, tuple)
         self._lease = TrashLeaseNode(store)
 
     def read(self) -> TrashContent:
         """Return all that is there, never older than this call."""
         found: list[FoundRecord] = []
         unreadable: dict[str, str] = {}
-        for folder in self._nodes.folders():
-            for nodes in self._nodes.read(folder):
+        for folder in self._outbox.folders():
+            for nodes in self._outbox.read(folder):
                 for path, node in nodes:
                     try:
                         found += [FoundRecord(record, path) for record in decode_records(node.value)]
@@ -73,12 +74,17 @@ class TrashRecords:
 
     def take_out(self, found: Iterable[FoundRecord]) -> list[str]:
         """Take records out of their nodes, and delete those that have no other; return nodes that still have them."""
-        by_path: dict[str, list[TrashRecord]] = defaultdict(list)
-        for one in found:
-            by_path[one.path].append(one.record)
-        return [path for path, records in by_path.items() if not self._trash.take_out(path, records)]
+        return [path for path, records in by_node(found).items() if not self.nodes.take_out(path, records)]
 
     def _live(self, found: Iterable[FoundRecord]) -> dict[str, int]:
         names = sorted({one.record.managed_ledger for one in found})
         nodes = self._store.get_many([managed_ledger_path(name) for name in names])
         return {name: node.created_ms for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+def by_node(found: Iterable[FoundRecord]) -> dict[str, list[TrashRecord]]:
+    """Return records by the path of the node that each is in."""
+    nodes: dict[str, list[TrashRecord]] = defaultdict(list)
+    for one in found:
+        nodes[one.path].append(one.record)
+    return nodes

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from bookwarden.clusters.pulsar.trash import TrashNodes
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.pending_deletion import LedgerType
-from bookwarden.trash.generations import FoundRecord
-from bookwarden.trash.records import TrashRecords
+from bookwarden.ledgers.trash import TrashRecord
 
-# Of 64 KiB each, at most.
-_RECORDS_AT_ONCE: Final = 500
+_LEDGERS_AT_ONCE: Final = 10_000
+#: A node of the trash, and records of it.
+OfNode = tuple[str, Sequence[TrashRecord]]
 
 
 @dataclass
@@ -32,39 +32,43 @@ class ReleaseReport:
 
 
 def release(
-    records: TrashRecords,
-    catalog: LedgerCatalog,
+    nodes: TrashNodes[Any],
     marker: Marker | None,
-    found: Iterable[FoundRecord],
+    due: Iterable[OfNode],
     reason: str,
+    catalog: LedgerCatalog | None = None,
 ) -> ReleaseReport:
     """Send the marks of these records, and take out those of which all are confirmed; without a marker only count.
 
-    Killed anywhere it can be run again: a mark that is sent twice is found done by the sweep. Raises StoreError, and
-    PulsarError where nothing can be sent: what was done before is done.
+    With a catalog what BookKeeper does not have any more is not marked. Killed anywhere it can be run again: a mark
+    that is sent twice is found done by the sweep. Raises StoreError, PulsarError where nothing can be sent, and
+    RefusedError where nothing may be marked: what was done before is done.
     """
     report = ReleaseReport(marker is not None)
-    for some in _some_at_a_time(found):
-        _release(records, catalog, marker, some, reason, report)
+    for some in _some_at_a_time(due):
+        _release(nodes, marker, some, reason, catalog, report)
     return report
 
 
 def _release(
-    records: TrashRecords,
-    catalog: LedgerCatalog,
+    nodes: TrashNodes[Any],
     marker: Marker | None,
-    found: Sequence[FoundRecord],
+    due: Sequence[OfNode],
     reason: str,
+    catalog: LedgerCatalog | None,
     report: ReleaseReport,
 ) -> None:
-    ids = sorted(frozenset().union(*(one.record.ledger_ids for one in found)))
+    ids = sorted(frozenset().union(*(record.ledger_ids for _, records in due for record in records)))
     gone = {
         reading.ledger_id
-        for reading in (catalog.read_many(ids) if ids else [])
+        for reading in (catalog.read_many(ids) if ids and catalog is not None else [])
         if isinstance(reading, AbsentLedger) and not reading.unfinished
     }
-    marks = [[mark for mark in one.record.marks(reason) if mark.ledger_id not in gone] for one in found]
-    wanted = [mark for of_record in marks for mark in of_record]
+    marks = [
+        [[mark for mark in record.marks(reason) if mark.ledger_id not in gone] for record in records]
+        for _, records in due
+    ]
+    wanted = [mark for of_node in marks for of_record in of_node for mark in of_record]
     failures: list[str | None] = [None] * len(wanted)
     if marker is not None and wanted:
         sent = marker.mark(wanted).ledgers
@@ -72,22 +76,29 @@ def _release(
             raise RefusedError("nothing may be marked: deletion.topic_two_phase_deletion_enabled is false")
         failures = [marked.failure for marked in sent]
     results = iter(failures)
-    done: list[FoundRecord] = []
-    for one, of_record in zip(found, marks, strict=True):
-        failed = [why for why in [next(results) for _ in of_record] if why is not None]
-        if failed:
-            report.kept[one.path] = f"{len(failed)} of its marks were not confirmed: {failed[0]}"
-        else:
-            done.append(one)
-            report.marks.update(mark.ledger_type for mark in of_record)
     report.gone += len(gone)
-    report.records += len(done)
-    if marker is not None:
-        for path in records.take_out(done):
+    for (path, records), of_node in zip(due, marks, strict=True):
+        done: list[TrashRecord] = []
+        for record, of_record in zip(records, of_node, strict=True):
+            failed = [why for why in [next(results) for _ in of_record] if why is not None]
+            if failed:
+                report.kept[path] = f"{len(failed)} marks of {record.managed_ledger} were not confirmed: {failed[0]}"
+            else:
+                done.append(record)
+                report.marks.update(mark.ledger_type for mark in of_record)
+        if done and marker is not None and not nodes.take_out(path, done):
             report.kept[path] = "its marks are confirmed, and it is written all the time"
+        else:
+            report.records += len(done)
 
 
-def _some_at_a_time(found: Iterable[FoundRecord]) -> Iterator[list[FoundRecord]]:
-    source = iter(found)
-    while some := list(islice(source, _RECORDS_AT_ONCE)):
-        yield some
+def _some_at_a_time(due: Iterable[OfNode]) -> Iterator[list[OfNode]]:
+    some: list[OfNode] = []
+    count = 0
+    for path, records in due:
+        some.append((path, records))
+        count += sum(len(record.ledger_ids) for record in records)
+        if count >= _LEDGERS_AT_ONCE:
+            yield some
+            some, count = [], 0
+    yield some

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import LostRaceError, PulsarError
+from bookwarden.errors import LostRaceError, PulsarError, RefusedError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore
@@ -169,7 +169,8 @@ def test_nothing_may_be_marked_so_nothing_leaves() -> None:
     world = World()
     world.keeper.marker = Marker(world.topic, enabled=False)
     world.put(0, trim(5_000, 1))
-    world.keeper.run()
+    with pytest.raises(RefusedError, match="topic_two_phase_deletion_enabled"):
+        world.keeper.run()
     assert world.left() == [1]
     assert world.lease() is None
 

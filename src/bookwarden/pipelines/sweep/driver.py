@@ -24,6 +24,7 @@ from bookwarden.errors import (
     FormatError,
     NotFoundError,
     PulsarError,
+    RefusedError,
     StoppedFailingError,
     StoreError,
 )
@@ -257,7 +258,7 @@ def _trash_kept(cluster: Cluster, metrics: SweepMetrics, keeps_up: Callable[[], 
 def _keep_trash(keeper: TrashKeeper, metrics: SweepMetrics) -> None:
     try:
         state = keeper.run()
-    except (StoreError, PulsarError) as error:
+    except (StoreError, PulsarError, RefusedError) as error:
         logger.warning("nothing leaves the trash now, and its lease is not renewed: %s", error)
         return
     now_s = time.time()
