@@ -15,6 +15,7 @@ from bookwarden_dev.devcluster.servers.starting import PatientStart
 Make = Callable[[str], ServerProcess]
 
 LOSES = "raise SystemExit('KeeperErrorCode = ConnectionLoss')"
+NO_LEADER = "raise SystemExit('KeeperErrorCode = NoNode for /loadbalance/leader')"
 MISCONFIGURED = "print('zookeeperSessionExpiredPolicy=reconnect'); raise SystemExit('no such setting')"
 SERVES = "import pathlib, signal; pathlib.Path('serves').touch(); signal.pause()"
 # Each start appends a line here, so that a test sees how many there were.
@@ -83,11 +84,12 @@ def test_a_program_is_not_run_again_when_its_time_is_over(make: Make, starts: Ca
     assert starts() == 1
 
 
-def test_a_server_that_lost_its_session_is_started_again_and_that_is_told(
-    make: Make, starts: Callable[[], int]
+@pytest.mark.parametrize("ends", [LOSES, NO_LEADER], ids=["session", "leader"])
+def test_a_server_that_lost_its_session_or_leader_is_started_again_and_that_is_told(
+    make: Make, starts: Callable[[], int], ends: str
 ) -> None:
     said: list[str] = []
-    server = make(f"if nth == 1: {LOSES}\n{SERVES}")
+    server = make(f"if nth == 1: {ends}\n{SERVES}")
     server.start(wait=False)
     patient(said).wait_until_ready(server)
     assert server.is_ready()

@@ -13,9 +13,10 @@ from bookwarden_dev.devcluster.releases.cache import Progress
 
 # Logged by programs of Pulsar, ZooKeeper's client and bookies when ZooKeeper did not answer for too long. Neither
 # `zookeeperSessionExpiredPolicy`, which a broker logs at each start, nor `SessionExpiredException`, which a client
-# names whenever a socket closes.
+# names whenever a socket closes. The last one: a broker looked who leads while the node of a killed one went.
 _LOST_ZOOKEEPER = re.compile(
     r"ConnectionLoss|SESSIONEXPIRED|[Ss]ession expired|(?:event|Current status): SessionLost|is expired from"
+    r"|NoNode for /loadbalance/leader"
 )
 
 _ATTEMPTS: Final = 3
