@@ -213,7 +213,7 @@ def test_the_whole_job_works_with_client_certificates(
     with Cluster(settings) as opened:
         topics = opened.deletion_topics
         # The broker sends its own mark, by its own certificate; it may do so twice.
-        eventually(lambda: topics.in_flight().messages > 1, 60)
+        eventually(lambda: any(dropped in request for request in topics.requests_in_flight()), 60)
     assert is_there(cluster, dropped)
     operator.run("inflight")
     run_sweep(spark, settings, once=True)

@@ -146,7 +146,8 @@ def nobody_names_them(orphanage: Orphanage) -> None:
     """Make sure that each way left ledgers, that these are all that is unnamed, and that they take up the disk."""
     assert all(orphanage.made.values())
     assert sum(len(made) for made in orphanage.made.values()) == len(orphanage.orphans)
-    assert set(orphanage.grounds.unnamed()) == orphanage.orphans
+    # A broker lists a new ledger a moment after it made it.
+    eventually(lambda: set(orphanage.grounds.unnamed()) == orphanage.orphans, 30)
     assert orphanage.grounds.on_bookie(orphanage.orphans) == orphanage.orphans
     for topic in orphanage.contents:
         assert set(orphanage.grounds.ledgers_of(topic)).isdisjoint(orphanage.orphans)
