@@ -82,7 +82,8 @@ def show(invocation: Invocation, name: str | None) -> None:
         found = [trashed for trashed in content.generations if is_asked(trashed.managed_ledger)]
         under_way = operations.restore.under_way()
         summaries = operations.records.summarize(found, cluster.bookkeeper.catalog, under_way)
-    parts: list[Part] = [table_of(summaries, _CELLS, empty="The trash has nothing of that.")]
+    empty = "The trash is empty." if name is None else f"The trash has nothing of {name}."
+    parts: list[Part] = [table_of(summaries, _CELLS, empty=empty)]
     parts += [Note(f"{path}: {why}") for path, why in content.unreadable.items()]
     if summaries:
         parts.append(Note(_NOT_KEPT))

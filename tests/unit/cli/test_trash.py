@@ -102,6 +102,12 @@ def test_the_list_says_what_there_is_until_when_and_what_is_missing(site: Site) 
         assert data(site, "list", scope)["generations"] == []
 
 
+def test_a_list_of_nothing_says_of_what(site: Site) -> None:
+    assert run(site, "list", "t/other").stdout == "The trash has nothing of t/other.\n"
+    assert run(site, "purge", "--execute").exit_code == 0
+    assert run(site, "list").stdout == "The trash is empty.\n"
+
+
 def test_a_restore_is_planned_until_execute(site: Site) -> None:
     before = site.store.list_children("/managed-ledgers/t/n/persistent")
     planned = data(site, "restore", "persistent://t/n/a")
