@@ -1,5 +1,6 @@
 # make demo    a real Pulsar, real ledgers, the main job from end to end; make demo METADATA=oxia without a ZooKeeper
 # make demo STORY=switch  two bookie clusters, brokers switched from one to the other and back under load
+# make demo STORY=trash  topics deleted under their consumers come back from the trash, every message and position counted
 # make demo STORY=blue-green  two Pulsar clusters, clients moved from one to the other while they run, every message counted
 # make check   lint, types, import contracts, unit tests: two minutes, without any server
 # make test    all of that and all tests on the real servers; make test WORKERS=1 runs one file at a time

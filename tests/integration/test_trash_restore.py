@@ -22,12 +22,13 @@ from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.trash import TrashOperations
+from bookwarden_dev.demo.trash_story import persisted
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking
 from servers.pool import ON_OXIA, Clusters
 from servers.topic_contents import listed, managed_ledger_of, retain, send
-from servers.trashed_topics import delete, keep_dropped, persisted
+from servers.trashed_topics import delete, keep_dropped
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]

@@ -7,10 +7,9 @@ import itertools
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.trash import TrashedLedgers
-from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import KeepRule
 from bookwarden.trash.keeper import TrashKeeper
-from bookwarden.wire.cursor import at_position, decode_cursor
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
 from servers.marking_brokers import MarkingGround, nodes_in_outbox
@@ -43,16 +42,3 @@ def delete(opened: Cluster, topic: str, partitions: int = 0) -> None:
         path = managed_ledger_path(TopicName.parse(name).managed_ledger)
         eventually(lambda path=path: opened.store.get(path) is None, 30)
     eventually(lambda: nodes_in_outbox(opened.store) == 0, 30)
-
-
-def persisted(opened: Cluster, topic: str, subscription: str) -> tuple[tuple[int, int], int]:
-    """Return the position of a subscription in its ledger, and the number of ranges behind it."""
-    name = f"{managed_ledger_path(TopicName.parse(topic).managed_ledger)}/{encode_local_name(subscription)}"
-    node = opened.store.get(name)
-    assert node is not None
-    own = decode_cursor(node.value).cursors_ledger_id
-    entry = None if own is None else opened.bookkeeper.last_entries.last_entry(own)
-    # Brokers from 4.1 on write ranges as bits.
-    info = decode_cursor(at_position(node.value, entry))
-    assert info.mark_delete is not None
-    return info.mark_delete, len(info.acknowledged)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import urllib3
 
@@ -23,9 +23,11 @@ from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
 BUCKET = "demo-archive"
-# It marks what leaves its metadata; what it has not deleted by itself after some seconds it sends.
+#: By it a broker marks what leaves its metadata.
+MARKING_STORAGE: Final = "bookwarden.broker.marks.MarkingManagedLedgerStorage"
+# What it has not deleted by itself after some seconds it sends.
 _BROKER_MARKS = {
-    "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
+    "managedLedgerStorageClassName": MARKING_STORAGE,
     "bookwardenMarksCheckAfterSeconds": "1",
     "bookwardenMarksSendAfterSeconds": "5",
 }

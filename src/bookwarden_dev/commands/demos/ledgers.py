@@ -20,6 +20,7 @@ from bookwarden.errors import BookwardenError
 from bookwarden.signals import sigterm_unwinds
 from bookwarden_dev.commands.demos.blue_green import describe_move, play_move
 from bookwarden_dev.commands.demos.switch import describe_switch, play_switch
+from bookwarden_dev.commands.demos.trash import describe_trash, play_trash
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.demo.fates import Ending
 from bookwarden_dev.demo.finale import Finale
@@ -55,10 +56,11 @@ _FOREIGN = ("BOOKWARDEN_", "AWS_")
 )
 @click.option(
     "--story",
-    type=click.Choice(["deletion", "switch", "blue-green"]),
+    type=click.Choice(["deletion", "switch", "blue-green", "trash"]),
     default="deletion",
     show_default=True,
-    help="The deletion of ledgers, the live switch to another bookie cluster, or the move to another Pulsar cluster.",
+    help="The deletion of ledgers, the live switch to another bookie cluster, the move to another Pulsar cluster, "
+    "or topics that come back from the trash.",
 )
 @pass_invocation
 def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
@@ -72,7 +74,8 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
 
     With --story switch, two brokers with bookwarden's jar are switched from one bookie cluster to another and back
     while producers and consumers run, and each message is counted. With --story blue-green the clients of one Pulsar
-    cluster are moved to another one, and each message is counted.
+    cluster are moved to another one, and each message is counted. With --story trash, topics are deleted under their
+    consumers and restored from the trash, each message and each position is counted, and another topic expires.
     """
     if story != "deletion" and metadata != METADATA_STORES[0]:
         raise click.UsageError(f"--story {story} runs on zookeeper alone")
@@ -95,6 +98,13 @@ def demo(invocation: Invocation, keep: bool, metadata: str, story: str) -> None:
         invocation.write(describe_move(moved, time.monotonic() - started))
         if not moved.as_it_should:
             raise DemoError("the move did not end as it should; run again with --keep and look into the logs")
+        return
+    if story == "trash":
+        with _home(keep) as home, sigterm_unwinds():
+            restored = play_trash(home, say)
+        invocation.write(describe_trash(restored, time.monotonic() - started))
+        if not restored.as_it_should:
+            raise DemoError("not all came back, or not all expired; run again with --keep and look into the logs")
         return
     with _home(keep) as home, sigterm_unwinds(), running_stage(home, say, metadata) as stage:
         file = _write_settings(stage)
