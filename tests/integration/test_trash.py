@@ -104,7 +104,7 @@ def test_what_is_dropped_is_kept_as_it_was_until_its_time_is_over(
             producer.close()
             consume(client, topic, ENTRIES_PER_LEDGER + 3)
         unload(at.admin, idle)
-        keeper = keep_dropped(at, opened, kept)
+        keeper = keep_dropped(opened, kept)
         before = {topic: _values(store, topic) for topic in (loaded, idle)}
         schemas = {}
         for topic in (loaded, idle):

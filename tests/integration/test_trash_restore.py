@@ -60,7 +60,7 @@ class Ground:
         self.operations = TrashOperations(self.opened, operator="tester")
         retain(self.admin, site.namespace)
         self.admin.put(f"/namespaces/{site.namespace}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
-        keep_dropped(self.marks, self.opened, site.namespace)
+        keep_dropped(self.opened, site.namespace)
 
     def close(self) -> None:
         self.opened.close()

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import KeepRule
 from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
-from servers.marking_brokers import MarkingGround, nodes_in_outbox
+from bookwarden_dev.demo.trash_story import keeps_dropped
+from servers.marking_brokers import nodes_in_outbox
 from servers.waiting import eventually
 
 
-def keep_dropped(at: MarkingGround, opened: Cluster, namespace: str) -> TrashKeeper:
+def keep_dropped(opened: Cluster, namespace: str) -> TrashKeeper:
     """Have brokers keep for an hour what they drop of a namespace; return what the sweep would run, once they do."""
     topic = opened.settings.deletion.topic
     keeper = TrashKeeper(opened.store, marker_of(opened), topic, (KeepRule(namespace, 3600),), 10**9, "a test")
     assert keeper.run().lease_until_ms > 0
-    numbers, trashed = itertools.count(), TrashedLedgers([opened.store])
-    before = trashed.read()
-
-    def keeps() -> bool:
-        # A broker has read the lease once it keeps what a topic of no account drops.
-        probe = topic_path(f"persistent://{namespace}/probe-{next(numbers)}")
-        at.admin.put(probe)
-        at.admin.delete(probe)
-        return bool(trashed.read() - before)
-
-    eventually(keeps, 30)
+    eventually(keeps_dropped(opened, f"persistent://{namespace}/probe"), 30)
     return keeper
 
 

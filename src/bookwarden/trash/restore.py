@@ -27,7 +27,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
+from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClusterCatalog
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
+from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
+from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
 from bookwarden.errors import (
@@ -108,6 +111,33 @@ class RestoreResult:
     gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile, and are off the list again.
     problems: tuple[str, ...]  #: Differences of the loaded topic; the trash keeps the records then.
     left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
+
+
+class LedgerCloser:
+    """Closes ledgers that no broker writes any more, each in the bookie cluster that has it.
+
+    ``store`` and ``root`` are those of the settings, for where no bookie cluster is registered.
+    """
+
+    def __init__(
+        self,
+        catalog: MultiClusterCatalog,
+        clusters: BookieClusters,
+        store: MetadataStore,
+        root: str,
+        bookies: Callable[[], Bookies],
+    ) -> None:
+        self._catalog = catalog
+        self._clusters = clusters
+        self._place = store, root
+        self._bookies = bookies
+
+    def close(self, ledger_id: int) -> StoredLedger:
+        """Close a ledger; errors as of `LedgerRecovery.recover`."""
+        (found,) = self._catalog.read_many([ledger_id])
+        name = found.bookie_cluster if isinstance(found, StoredLedger) else ""
+        store, root = self._clusters.roots_by_name()[name] if name else self._place
+        return LedgerRecovery(store, root, self._bookies()).recover(ledger_id)
 
 
 class Restore:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bookwarden.trash.closing import LedgerCloser
 from bookwarden.trash.records import TrashRecords
-from bookwarden.trash.restore import Restore
+from bookwarden.trash.restore import LedgerCloser, Restore
 from bookwarden.wiring.cluster import Cluster
 
 

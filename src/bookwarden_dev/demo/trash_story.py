@@ -162,6 +162,21 @@ class _Before:
     cursors: Mapping[str, CursorState]
 
 
+def keeps_dropped(opened: Cluster, probes: str) -> Callable[[], bool]:
+    """Return what says whether the broker has read the lease; ``probes`` begins the names of topics that it drops."""
+    numbers, trashed = itertools.count(), TrashedLedgers([opened.store])
+    before = trashed.read()
+
+    def keeps() -> bool:
+        # Once it has, it keeps what a topic of no account drops.
+        probe = topic_path(f"{probes}-{next(numbers)}")
+        opened.admin.put(probe)
+        opened.admin.delete(probe)
+        return bool(trashed.read() - before)
+
+    return keeps
+
+
 class TrashStory:
     """Plays the acts in order, on a cluster that runs; ``settings`` are bookwarden's on it, from a file."""
 
@@ -238,17 +253,7 @@ class TrashStory:
     def _wait_for_trash(self, opened: Cluster, sweep: ServerProcess) -> None:
         lease = TrashLeaseNode(opened.store)
         self._wait("the lease of the trash", lambda: lease.read() is not None, sweep)
-        numbers, trashed = itertools.count(), TrashedLedgers([opened.store])
-        before = trashed.read()
-
-        def keeps() -> bool:
-            # A broker has read the lease once it keeps what a topic of no account drops.
-            probe = topic_path(f"{SCRATCH}-probe-{next(numbers)}")
-            opened.admin.put(probe)
-            opened.admin.delete(probe)
-            return bool(trashed.read() - before)
-
-        self._wait("the broker to keep what it drops", keeps, sweep)
+        self._wait("the broker to keep what it drops", keeps_dropped(opened, f"{SCRATCH}-probe"), sweep)
         self._say("the sweep has written its lease, and the broker keeps what it drops")
 
     @staticmethod
