@@ -61,7 +61,7 @@ demo: $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
 test: lint $(BROKER_JAR)
 	@PYTHONPATH=tests $(BIN)/python -m servers.once
 	@echo "== tests on the real servers"
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --tb=short
 
 check: lint unit
 

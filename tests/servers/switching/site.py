@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,13 +126,18 @@ class SwitchingSite:
         self.wait_until_followed(changed)
         return time.monotonic() - begin
 
-    def ensure(self, active: str) -> None:
-        """Bring the registry to where all clusters are registered and this one is active, as a test begins."""
-        for name in sorted(self.servers.clusters.keys() - self.registry().clusters.keys()):
+    def ensure(self, active: str, names: Collection[str] | None = None) -> None:
+        """Bring the registry to where these clusters, by default all, are registered, and this one is active, as a test
+        begins.
+        """
+        wanted = set(self.servers.clusters) if names is None else set(names)
+        for name in sorted(wanted - self.registry().clusters.keys()):
             self.register(name)
             self.wait_until_followed()
         if self.registry().active != active:
             self.switch(active)
+        for name in sorted(self.registry().clusters.keys() - wanted):
+            self.change(lambda registry, name=name: registry.without_cluster(name))
 
     def switch(self, target: str) -> float:
         """Make another cluster active; return how many seconds it took until all brokers followed."""

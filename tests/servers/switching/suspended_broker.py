@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from bookwarden.bookie_clusters.brokers import read_brokers
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
@@ -21,17 +23,16 @@ def suspend_over_a_registration(site: SwitchingSite, load: WatchedLoad, broker: 
     others = [one for one in site.brokers if one is not broker]
     new_store = site.servers.clusters[added].own_store
     assert new_store is not None
-    broker.process.pause()
-    try:
-        eventually(lambda: {one.name for one in read_brokers(site.store)} == {one.broker_id for one in others})
-        site.register(added)
-        site.command("switch", "--target", added, "--yes")
-        eventually(lambda: _all_have_ledgers_on(site, load, added), _PATIENCE_S, pause=0.5)
-    finally:
-        new_store.pause()
-        broker.process.resume()
-    listed = {topic: ledgers_of_topic(site.store, topic) for topic in load.topics}
-    try:
+    with ExitStack() as silent:
+        with broker.process.paused():
+            eventually(
+                lambda: {one.name for one in read_brokers(site.store)} == {one.broker_id for one in others}, _PATIENCE_S
+            )
+            site.register(added)
+            site.command("switch", "--target", added, "--yes")
+            eventually(lambda: _all_have_ledgers_on(site, load, added), _PATIENCE_S, pause=0.5)
+            silent.enter_context(new_store.paused())
+        listed = {topic: ledgers_of_topic(site.store, topic) for topic in load.topics}
         eventually(lambda: broker.broker_id in {one.name for one in read_brokers(site.store)}, _PATIENCE_S)
         since = site.registry().clusters[added].since
         (back,) = [one.follower for one in read_brokers(site.store) if one.name == broker.broker_id]
@@ -40,8 +41,6 @@ def suspend_over_a_registration(site: SwitchingSite, load: WatchedLoad, broker: 
             one.process.kill()
         log = broker.process.spec.log_file
         eventually(lambda: _NOT_TAKEN_FOR_ABSENT in log.read_text(encoding="utf-8", errors="replace"), _PATIENCE_S)
-    finally:
-        new_store.resume()
     site.servers.start_brokers()
     site.wait_until_followed()
     load.goes_on()
