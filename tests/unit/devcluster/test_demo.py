@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import Table
 from bookwarden.errors import MissingExtraError
-from bookwarden_dev.commands.demos.ledgers import describe
+from bookwarden_dev.commands.demos.deletion import describe_deletion
 from bookwarden_dev.demo import fates
 from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
 from bookwarden_dev.demo.fates import Ending, Fate, Records, endings
@@ -133,7 +133,7 @@ def test_a_ledger_is_in_the_bucket_as_long_as_anything_of_it_is() -> None:
 
 def test_the_table_names_each_place_and_each_outcome() -> None:
     finale = replace(FINALE, endings=(ARCHIVE_TRIMMED, ARCHIVED, UNDONE, replace(UNDONE, undone="lost")))
-    table, facts, note = describe(finale, 61.7).parts
+    table, facts, note = describe_deletion(finale, 61.7).parts
     assert isinstance(table, Table)
     assert [(row[4], row[5], row[6], row[7]) for row in table.rows] == [
         ("ZooKeeper + bookie + bucket", "deleted, copy deleted", "gone", "yes"),
@@ -146,7 +146,7 @@ def test_the_table_names_each_place_and_each_outcome() -> None:
 
 
 def test_the_table_names_the_store_that_the_metadata_is_in() -> None:
-    table = describe(replace(FINALE, store="Oxia"), 1).parts[0]
+    table = describe_deletion(replace(FINALE, store="Oxia"), 1).parts[0]
     assert isinstance(table, Table)
     assert (table.rows[0][4], table.rows[0][6]) == ("Oxia + bookie", "Oxia + bookie")
 

@@ -66,9 +66,8 @@ final class BrokerMarks {
         enabled = new MarksEnabled(store, settings.limitMillis());
         held = new HeldLedgers(HELD, HELD_MILLIS, () -> TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
         left = settings.twoPhase() == null ? null : new LeftToSweep(settings, store, enabled::get, held);
-        // Beyond a limit the broker deletes what it drops.
         trash = new TrashLease(store, settings.limitMillis(),
-                path -> !brokerDeletes(path) && left.exceeded().isEmpty(), System::currentTimeMillis);
+                path -> !deletesNow(path), System::currentTimeMillis);
         if (left != null) {
             Removals.ask(left);
         }
@@ -101,6 +100,11 @@ final class BrokerMarks {
         return left == null || now != null && now.owns(path);
     }
 
+    /** Return whether the broker deletes by itself now what a node drops, as it does with all beyond a limit. */
+    private boolean deletesNow(NodePath path) {
+        return brokerDeletes(path) || !left.exceeded().isEmpty();
+    }
+
     /** Read which the deletion topics are; a node that is not there, or cannot be read, changes nothing. */
     private void readTopic() throws InterruptedException {
         try {
@@ -123,7 +127,7 @@ final class BrokerMarks {
     void start(LongFunction<CompletableFuture<Boolean>> asked, MarkSender markSender) {
         exists = asked;
         sender = markSender;
-        forwarder = new Forwarder(settings, store, outbox, this::brokerDeletes, asked, sender::send,
+        forwarder = new Forwarder(settings, store, outbox, this::deletesNow, asked, sender::send,
                 new Trash(store, outbox.folder().substring(Outbox.ROOT.length() + 1), settings.limitMillis()));
         schedule(forwarder::poll, settings.pollMillis());
         schedule(this::look, Math.min(LOOK_MILLIS, settings.pollMillis()));

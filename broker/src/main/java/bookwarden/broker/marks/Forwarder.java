@@ -177,7 +177,7 @@ final class Forwarder {
                     path -> new Node(path, each, due))).toList();
             List<Node> ready = found.stream().filter(each -> each.due <= now()).toList();
             for (int start = 0; start < ready.size(); start += AT_ONCE) {
-                forward(ready.subList(start, Math.min(ready.size(), start + AT_ONCE)));
+                forward(ready.subList(start, Math.min(ready.size(), start + AT_ONCE)), own);
             }
             found.stream().filter(each -> !each.done).forEach(each -> {
                 listed.add(each.path);
@@ -198,13 +198,13 @@ final class Forwarder {
     }
 
     /** Do what can be done now for some nodes; those of which nothing is left are done, and deleted. */
-    private void forward(List<Node> batch) throws ExecutionException, InterruptedException {
+    private void forward(List<Node> batch, boolean own) throws ExecutionException, InterruptedException {
         read(batch.stream().filter(each -> each.rest == null).toList());
         keep(batch.stream().filter(each -> !each.done && each.kept != null).toList());
         List<Node> ready = batch.stream().filter(each -> !each.done && each.rest != null && each.kept == null
                 && each.isOlderThan(each.rest.stream().allMatch(drop -> brokerDeletes.test(drop.path()))
                         ? settings.checkAfterMillis() : 0)).toList();
-        removeGone(ready);
+        removeGone(ready, own);
         Map<Node, List<Mark>> marks = new LinkedHashMap<>();
         Map<Node, List<Drop>> early = new HashMap<>();
         for (Node node : ready) {
@@ -267,9 +267,10 @@ final class Forwarder {
         }
     }
 
-    /** Take out of nodes what BookKeeper says that it has not. */
-    private void removeGone(List<Node> batch) throws InterruptedException {
+    /** Take out of nodes what BookKeeper says that it has not; what this broker leaves to the sweep is there. */
+    private void removeGone(List<Node> batch, boolean own) throws InterruptedException {
         Set<Long> gone = gone(batch.stream().flatMap(each -> each.rest.stream())
+                .filter(each -> !own || brokerDeletes.test(each.path()))
                 .flatMapToLong(each -> each.ledgers().inBookKeeper()).distinct().toArray());
         for (Node node : batch) {
             node.rest = node.rest.stream().map(each -> new Drop(each.path(), each.time(),

@@ -322,8 +322,8 @@ final class MarkingStore implements InvocationHandler {
     }
 
     /**
-     * Mark what a node names that is to be deleted. The broker deletes the last ledgers of a topic before its node:
-     * what BookKeeper has no more needs no mark.
+     * Mark what a node names that is to be deleted. Where the broker deletes, the last ledgers of a topic go before its
+     * node: what BookKeeper has no more needs no mark.
      *
      * @param former what the trash keeps of it; null: nothing
      */
@@ -331,7 +331,7 @@ final class MarkingStore implements InvocationHandler {
         try {
             NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE);
             long[] ids = dropped.inBookKeeper().toArray();
-            if (ids.length == 0 || ids.length > ASKED) {
+            if (ids.length == 0 || ids.length > ASKED || former == null && !brokerDeletes.test(node)) {
                 return markDeleted(node, dropped, former);
             }
             Set<Long> gone = ConcurrentHashMap.newKeySet();

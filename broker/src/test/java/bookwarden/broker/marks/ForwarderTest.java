@@ -15,6 +15,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Predicate;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
@@ -96,6 +97,32 @@ class ForwarderTest {
         forwarder.poll();
         assertEquals(1, sent.size());
         assertEquals(0, outbox.bytes());
+    }
+
+    @Test
+    void whatIsLeftToTheSweepIsSentUnasked() throws Exception {
+        drop(1, 2);
+        AtomicBoolean deletes = new AtomicBoolean();
+        Forwarder forwarder = forwarder(settings(new MarkSettings.Limits(1, 1), 0, 60_000), path -> deletes.get());
+        forwarder.poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 1", "t/n/persistent/topic LEDGER 2"), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+        // As beyond a limit.
+        deletes.set(true);
+        drop(3, 4);
+        present.add(4L);
+        forwarder.poll();
+        assertEquals(2, sent.size());
+        assertEquals(1, watched.nodes(FOLDER).size());
+    }
+
+    @Test
+    void whatAnotherStartLeftIsAskedFor() throws Exception {
+        get(new Outbox(watched.store, Outbox.ROOT + "/" + BROKER + "-former", 1 << 20, 500)
+                .add(new Drop(TOPIC, 5, NamedLedgers.ofTopic(new long[] {1, 2}, new long[] {}, List.of()))));
+        present.add(2L);
+        forwarder(settings(new MarkSettings.Limits(1, 1), 0, 0), path -> false).poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 2"), sent);
     }
 
     @Test

@@ -41,6 +41,7 @@ class MarkingStoreTest {
     private boolean enabled = true;
     private final Set<Long> gone = new HashSet<>();
     private boolean answering = true;
+    private boolean brokerDeletes;
 
     @BeforeEach
     void start() throws Exception {
@@ -59,7 +60,7 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> false, trash(), this::exists,
+        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> brokerDeletes, trash(), this::exists,
                 () -> enabled, 1 << 20, limitMillis).proxy();
     }
 
@@ -161,6 +162,7 @@ class MarkingStoreTest {
     /** The broker deletes the last ledgers of a topic before its node. */
     @Test
     void whatBookKeeperHasNoMoreNeedsNoMarkWhenItsNodeIsDeleted() throws Exception {
+        brokerDeletes = true;
         created(1, 2, 3);
         gone.addAll(List.of(1L, 3L));
         get(marking.delete(TOPIC, Optional.empty()));
@@ -178,6 +180,14 @@ class MarkingStoreTest {
         answering = false;
         get(marking.delete(TOPIC, Optional.empty()));
         assertEquals(NODE + "data 7", watched.outbox(FOLDER).get(2));
+    }
+
+    @Test
+    void whatTheBrokerLeavesToTheSweepIsMarkedUnaskedWhenItsNodeIsDeleted() throws Exception {
+        created(1, 2);
+        gone.add(1L);
+        get(marking.delete(TOPIC, Optional.empty()));
+        assertEquals(List.of(NODE + "data 1 data 2"), watched.outbox(FOLDER));
     }
 
     @Test
