@@ -211,11 +211,11 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
         if execute:
             require_marking(cluster)
 
-        def told(result: ApplyResult) -> None:
+        def report(result: ApplyResult) -> None:
             tell("marking" if execute else "looking", result.candidates - result.left, result.candidates)
 
         with _to_itself(settings, plans, plan_id, execute):
-            operation = OrphanApply(cluster, plans, on_batch=told)
+            operation = OrphanApply(cluster, plans, on_batch=report)
             result = operation.ledgers.run(plan_id, execute=execute, allow_emptied=allowed)
             copies, problem = _apply_copies(operation.copies, plans, plan_id, execute, allowed)
     invocation.write(describe_applied(result, copies, str(problem or "")))
@@ -313,11 +313,11 @@ def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None
 
             yield show
         return
-    told: dict[str, SaidProgress] = {}
+    stages: dict[str, SaidProgress] = {}
 
     def say(stage: str, done: int, total: int) -> None:
-        if stage not in told:
-            told[stage] = SaidProgress(invocation, _STAGES.get(stage, stage))
-        told[stage].tell(done, total)
+        if stage not in stages:
+            stages[stage] = SaidProgress(invocation, _STAGES.get(stage, stage))
+        stages[stage].tell(done, total)
 
     yield say

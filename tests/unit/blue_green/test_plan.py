@@ -34,7 +34,7 @@ def steps(seen: Observations, originals: Any = None) -> list[tuple[str, str, str
 
 def test_nothing_is_planned_where_nothing_is_missing() -> None:
     found = plan(ready(), {})
-    assert (found.steps, found.told) == ((), ())
+    assert (found.steps, found.manual) == ((), ())
 
 
 def test_a_green_without_anything_gets_all_in_the_order_of_need() -> None:
@@ -131,21 +131,21 @@ def test_schemas_follow_in_their_order_or_not_at_all() -> None:
     other = replace(seen, green=side("green", namespaces={NAME: namespace("green", schemas={SINGLE: (third,)})}))
     found = plan(other, {})
     assert found.steps == ()
-    assert [one.seen for one in found.told] == [f"green has other schemas of {SINGLE}, or in another order"]
+    assert [one.seen for one in found.manual] == [f"green has other schemas of {SINGLE}, or in another order"]
 
 
 def test_a_topic_of_another_kind_is_told_and_not_touched() -> None:
     single = with_green(partitioned={}, topics={SINGLE: topic(SINGLE), PARTS[0]: topic(PARTS[0])})
     found = plan(single, {})
     assert found.steps == ()
-    assert PARTED in found.told[0].seen
+    assert PARTED in found.manual[0].seen
 
 
 def test_a_cluster_that_green_does_not_know_keeps_the_namespace_from_being_made() -> None:
     west = policies("blue", replication_clusters=["blue", "west"])
     found = plan(with_blue(policies=west), {})
     assert found.steps == ()
-    assert "west" in found.told[0].seen
+    assert "west" in found.manual[0].seen
 
 
 def test_what_would_begin_to_be_replicated_to_green_is_not_made_there() -> None:
@@ -153,19 +153,19 @@ def test_what_would_begin_to_be_replicated_to_green_is_not_made_there() -> None:
     blue = side("blue", namespaces={NAME: namespace("blue", policies=both)})
     found = plan(ready(blue=blue, green=side("green", namespaces={})), {})
     assert found.steps == ()
-    assert "replicated to green" in found.told[0].seen
+    assert "replicated to green" in found.manual[0].seen
     own = {SINGLE: {"replicationClusters": ["blue", "green"]}}
     theirs = namespace("green", topics={name: topic(name) for name in PARTS}, topic_policies={}, schemas={})
     green = side("green", namespaces={NAME: theirs})
     found = plan(ready(blue=side("blue", namespaces={NAME: namespace("blue", topic_policies=own)}), green=green), {})
     assert found.steps == ()
-    assert SINGLE in found.told[0].seen
+    assert SINGLE in found.manual[0].seen
 
 
 def test_a_name_that_blue_does_not_have_is_told() -> None:
     found = plan(ready(scope=(NAME, "shop/ordres")), {})
     assert found.steps == ()
-    assert [one.namespace for one in found.told] == ["shop/ordres"]
+    assert [one.namespace for one in found.manual] == ["shop/ordres"]
 
 
 def test_a_third_cluster_goes_along() -> None:

@@ -114,7 +114,7 @@ def _prepare(
     by_hand = [one for one in evaluate(seen) if one.check in BY_HAND and one.blocks]
     if not execute:
         invocation.write(_describe_plan(wanted, by_hand, show))
-        return MISSING if verify and (wanted.steps or wanted.told) else 0
+        return MISSING if verify and (wanted.steps or wanted.manual) else 0
     if wanted.steps:
         confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
     with migration.alone(scope):
@@ -174,20 +174,21 @@ def _part_held(
 def _describe_plan(wanted: PreparationPlan, by_hand: Sequence[CheckResult], show: int) -> Document:
     title = f"to be done ({len(wanted.steps)})"
     note = "Nothing was changed; --execute does it." if wanted.steps else "Nothing is missing."
-    if wanted.told:
+    if wanted.manual:
         note = f"{note} What is left to you keeps green from being complete."
-    told = _left_to_you(wanted, by_hand)
-    data = {"steps": [record_fields(one) for one in wanted.steps], "left_to_you": told}
-    return Document(data, (_steps_table(wanted.steps, title, "nothing is missing", show), *_told(told), Note(note)))
+    manual = _left_to_you(wanted, by_hand)
+    data = {"steps": [record_fields(one) for one in wanted.steps], "left_to_you": manual}
+    steps = _steps_table(wanted.steps, title, "nothing is missing", show)
+    return Document(data, (steps, *_manual_part(manual), Note(note)))
 
 
 def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show: int) -> Document:
-    told, left = _left_to_you(done.left, by_hand), len(done.left.steps)
+    manual, left = _left_to_you(done.left, by_hand), len(done.left.steps)
     data = {
         "done": [record_fields(one) for one in done.done],
         "left": [record_fields(one) for one in done.left.steps],
         **_failed_json(done),
-        "left_to_you": told,
+        "left_to_you": manual,
     }
     note = (
         "Nothing is missing any more."
@@ -195,7 +196,7 @@ def _describe_done(done: PreparationResult, by_hand: Sequence[CheckResult], show
         else f"{counted(left, 'step')} left: see to what failed and what is left to you, then prepare again."
     )
     parts: list[Part] = [_steps_table(done.done, f"done ({len(done.done)})", "nothing was to be done", show)]
-    parts += [*_failed_table(done), *_told(told), Note(note)]
+    parts += [*_failed_table(done), *_manual_part(manual), Note(note)]
     return Document(data, tuple(parts))
 
 
@@ -216,13 +217,13 @@ def _failed_json(done: PreparationResult) -> dict[str, Any]:
     return {"failed": [{**record_fields(step), "why": why} for step, why in done.failed]}
 
 
-def _told(rows: Sequence[Mapping[str, str]]) -> list[Part]:
+def _manual_part(rows: Sequence[Mapping[str, str]]) -> list[Part]:
     columns = (Column("namespace"), Column("what was seen", whole=False), Column("what to do", whole=False))
     return [Table(columns, tuple(tuple(row.values()) for row in rows), "left to you")] if rows else []
 
 
 def _left_to_you(wanted: PreparationPlan, by_hand: Sequence[CheckResult]) -> list[dict[str, str]]:
-    rows = [(one.namespace, one.seen, one.advice) for one in wanted.told]
+    rows = [(one.namespace, one.seen, one.advice) for one in wanted.manual]
     rows += [(one.namespace, one.seen, one.advice) for one in by_hand]
     return [{"namespace": where, "seen": seen, "advice": advice} for where, seen, advice in rows]
 
@@ -323,9 +324,9 @@ _PREFLIGHT_COLUMNS: Final = {
 
 
 def _clients(findings: Sequence[CheckResult], show: int) -> list[Part]:
-    told = [line for one in findings if one.override is Override.OLD_CLIENTS for line in one.evidence]
-    if not told:
+    old = [line for one in findings if one.override is Override.OLD_CLIENTS for line in one.evidence]
+    if not old:
         return []
-    rows = [tuple(line.rpartition(" on ")[::2]) for line in told[:show]]
-    title = f"clients that do not follow ({len(told)})"
+    rows = [tuple(line.rpartition(" on ")[::2]) for line in old[:show]]
+    title = f"clients that do not follow ({len(old)})"
     return [Table((Column("version"), Column("topic")), tuple((first, last) for first, last in rows), title)]

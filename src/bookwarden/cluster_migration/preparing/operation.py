@@ -151,7 +151,7 @@ class PreparationResult:
     @property
     def is_complete(self) -> bool:
         """True where nothing is missing any more, and nothing is left to an operator."""
-        return not self.failed and not self.left.steps and not self.left.told
+        return not self.failed and not self.left.steps and not self.left.manual
 
 
 class Preparation:

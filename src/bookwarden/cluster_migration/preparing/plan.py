@@ -93,7 +93,7 @@ class PreparationPlan:
     """All steps in their order, and what is left to an operator."""
 
     steps: tuple[PreparationStep, ...]
-    told: tuple[ManualStep, ...] = ()
+    manual: tuple[ManualStep, ...] = ()
 
 
 #: Values that this program itself set on blue, as they were before: by target and key of the policy.
