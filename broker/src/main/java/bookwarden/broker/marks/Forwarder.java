@@ -46,6 +46,8 @@ final class Forwarder {
     private static final Logger LOG = LoggerFactory.getLogger(Forwarder.class);
     /** Nodes, and ledgers, that are asked for at the same time. */
     private static final int AT_ONCE = 100;
+    /** So many are in memory, and those of one node. */
+    private static final int MARKS_AT_ONCE = 50_000;
     /** From one try to send to the next. */
     private static final long RESEND_MILLIS = 30_000;
 
@@ -205,6 +207,23 @@ final class Forwarder {
                 && each.isOlderThan(each.rest.stream().allMatch(drop -> brokerDeletes.test(drop.path()))
                         ? settings.checkAfterMillis() : 0)).toList();
         removeGone(ready, own);
+        List<Node> group = new ArrayList<>();
+        long ledgers = 0;
+        for (Node node : ready) {
+            long more = node.rest.stream().mapToLong(each -> each.ledgers().inBookKeeper().count()).sum();
+            if (ledgers + more > MARKS_AT_ONCE) {
+                send(group);
+                group.clear();
+                ledgers = 0;
+            }
+            group.add(node);
+            ledgers += more;
+        }
+        send(group);
+    }
+
+    /** Send the marks of nodes that are due; delete those of which nothing is left. */
+    private void send(List<Node> ready) throws ExecutionException, InterruptedException {
         Map<Node, List<Mark>> marks = new LinkedHashMap<>();
         Map<Node, List<Drop>> early = new HashMap<>();
         for (Node node : ready) {
@@ -221,8 +240,10 @@ final class Forwarder {
             marks.put(node, of);
             early.put(node, rest);
         }
-        List<Mark> all = marks.values().stream().flatMap(List::stream).toList();
-        boolean sent = all.isEmpty() || sender.send(all);
+        // The last ledgers of a topic are marked again when its node goes: the later mark serves for both.
+        Map<Mark, Mark> all = new LinkedHashMap<>();
+        marks.values().stream().flatMap(List::stream).forEach(each -> all.put(each.at(0), each));
+        boolean sent = all.isEmpty() || sender.send(List.copyOf(all.values()));
         List<CompletableFuture<?>> deletes = new ArrayList<>();
         for (Node node : ready) {
             if (!sent && !marks.get(node).isEmpty()) {

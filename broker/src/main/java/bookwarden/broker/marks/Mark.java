@@ -28,6 +28,11 @@ record Mark(NodePath path, Kind kind, long ledger, NamedLedgers.Copy copy, long 
         return marks;
     }
 
+    /** Return the same mark of another time. */
+    Mark at(long time) {
+        return new Mark(path, kind, ledger, copy, time);
+    }
+
     /** Return the key of its message: messages of one holder share a partition, and their order. */
     String key() {
         return kind.holder(path);

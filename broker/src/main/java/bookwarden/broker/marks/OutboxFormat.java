@@ -50,8 +50,8 @@ final class OutboxFormat {
     }
 
     /**
-     * Pack drops into as few nodes as hold them; one of more than ``limit`` bytes is divided. Drops that the trash
-     * keeps share no node with others.
+     * Pack drops into as few nodes as hold them: those of the same node into one, with the time of the last; one of more
+     * than ``limit`` bytes is divided. Drops that the trash keeps share no node with others.
      */
     static List<Encoded> encode(List<Drop> drops, int limit) throws JsonProcessingException {
         List<Encoded> nodes = new ArrayList<>();
@@ -191,7 +191,8 @@ final class OutboxFormat {
         private final ArrayNode drivers;
         private final Map<Driver, Integer> driverNumbers = new HashMap<>();
         private final List<Integer> indexes = new ArrayList<>();
-        private final Map<String, Long> last = new HashMap<>();
+        /** By the node that named the ledgers; one that the trash keeps is by itself. */
+        private final Map<Object, Opened> opened = new HashMap<>();
         private ObjectNode drop;
         /** Room that a drop takes here besides its names and what it has. */
         private final int dropCharacters;
@@ -222,9 +223,9 @@ final class OutboxFormat {
         }
 
         private void id(Drop of, int index, String field, long id) {
-            open(of, index);
-            long distance = id - last.getOrDefault(field, 0L);
-            last.put(field, id);
+            Opened now = open(of, index, field, id);
+            long distance = id - now.last.getOrDefault(field, 0L);
+            now.last.put(field, id);
             drop.withArray(field).add(distance);
             characters += Long.toString(distance).length() + 1;
         }
@@ -236,7 +237,7 @@ final class OutboxFormat {
         }
 
         private void node(Drop of, int index, String value, int part, int parts) {
-            open(of, index);
+            open(of, index, "", 0);
             Former former = of.former();
             ObjectNode node = drop.putObject(former.schema() == null ? "node" : "schema");
             if (former.schema() != null) {
@@ -251,7 +252,7 @@ final class OutboxFormat {
         }
 
         private void copy(Drop of, int index, NamedLedgers.Copy copy) throws JsonProcessingException {
-            open(of, index);
+            open(of, index, "", 0);
             characters += COPY_CHARACTERS + room(copy.driver());
             int number = driverNumbers.computeIfAbsent(copy.driver(), driver -> {
                 ObjectNode added = drivers.addObject().put("name", driver.name());
@@ -266,21 +267,31 @@ final class OutboxFormat {
             return driverNumbers.containsKey(driver) ? 0 : JSON.writeValueAsBytes(driver.metadata()).length + 100;
         }
 
-        private void open(Drop of, int index) {
-            if (!indexes.isEmpty() && indexes.get(indexes.size() - 1) == index) {
-                return;
+        /** Go on with what was begun of the same node, unless that has this id in the field, or a larger one. */
+        private Opened open(Drop of, int index, String field, long id) {
+            if (indexes.isEmpty() || indexes.get(indexes.size() - 1) != index) {
+                indexes.add(index);
             }
-            indexes.add(index);
-            last.clear();
-            drop = drops.addObject().put("managedLedger", of.path().managedLedger());
-            if (of.path().cursor() != null) {
-                drop.put("cursor", of.path().cursor());
+            Object key = of.former() == null ? of.path() : index;
+            Opened now = opened.get(key);
+            if (now == null || id <= now.last.getOrDefault(field, -1L)) {
+                now = new Opened(drops.addObject().put("managedLedger", of.path().managedLedger()), new HashMap<>());
+                opened.put(key, now);
+                if (of.path().cursor() != null) {
+                    now.drop.put("cursor", of.path().cursor());
+                }
+                now.drop.put("time", of.time());
+                if (of.former() != null) {
+                    now.drop.put("created", of.former().created());
+                }
+                characters += dropCharacters + of.path().toString().length();
             }
-            drop.put("time", of.time());
-            if (of.former() != null) {
-                drop.put("created", of.former().created());
-            }
-            characters += dropCharacters + of.path().toString().length();
+            drop = now.drop.put("time", of.time());
+            return now;
         }
+    }
+
+    /** A drop of a page, and the last id of each of its fields. */
+    private record Opened(ObjectNode drop, Map<String, Long> last) {
     }
 }

@@ -17,6 +17,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Predicate;
+import java.util.stream.LongStream;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.Stat;
@@ -114,6 +115,35 @@ class ForwarderTest {
         forwarder.poll();
         assertEquals(2, sent.size());
         assertEquals(1, watched.nodes(FOLDER).size());
+    }
+
+    @Test
+    void aLedgerThatIsMarkedTwiceIsSentOnceAndEachNodeGoes() throws Exception {
+        drop(1);
+        drop(1, 2);
+        confirming = false;
+        Forwarder forwarder = forwarder(settings(new MarkSettings.Limits(1, 1), 0, 0), path -> false);
+        forwarder.poll();
+        assertEquals(2, watched.nodes(FOLDER).size());
+        confirming = true;
+        sent.clear();
+        forwarder(settings(new MarkSettings.Limits(1, 1), 0, 0), path -> false).poll();
+        assertEquals(List.of("t/n/persistent/topic LEDGER 1", "t/n/persistent/topic LEDGER 2"), sent);
+        assertEquals(List.of(), watched.nodes(FOLDER));
+    }
+
+    @Test
+    void marksOfManyLedgersAreSentAFewNodesAtATime() throws Exception {
+        for (int number = 0; number < 3; number++) {
+            drop(LongStream.range(number * 30_000L, (number + 1) * 30_000L).toArray());
+        }
+        List<Integer> sends = new ArrayList<>();
+        new Forwarder(settings(new MarkSettings.Limits(1, 1), 0, 0), watched.store, outbox, path -> false,
+                id -> CompletableFuture.completedFuture(true), marks -> sends.add(marks.size()),
+                new Trash(watched.store, "own", 500)).poll();
+        assertEquals(90_000, sends.stream().mapToInt(each -> each).sum());
+        assertTrue(sends.size() > 1, sends.toString());
+        assertEquals(List.of(), watched.nodes(FOLDER));
     }
 
     @Test

@@ -62,6 +62,31 @@ class OutboxFormatTest {
     }
 
     @Test
+    void dropsOfTheSameNodeAreOneUnlessTheirIdsDoNotGrow() throws Exception {
+        List<Drop> drops = List.of(single("t", 5, 100), single("u", 6, 101), single("t", 7, 102), single("t", 6, 103),
+                single("t", 6, 104), single("t", 9, 105));
+        List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(drops, LIMIT);
+        assertEquals(List.of(0, 1, 2, 3, 4, 5), nodes.get(0).drops());
+        assertEquals(List.of("t 102 data 5 data 7", "u 101 data 6", "t 103 data 6", "t 105 data 6 data 9"),
+                OutboxFormat.decode(nodes.get(0).value()).stream().map(each ->
+                        each.path().managedLedger().replace("x/y/persistent/", "") + " " + each.time() + " "
+                                + text(each.ledgers())).toList());
+    }
+
+    @Test
+    void manyDropsOfOneLedgerTakeFewNodes() throws Exception {
+        List<Drop> drops = LongStream.range(1, 20_000).mapToObj(id -> single("t", id, 100)).toList();
+        List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(drops, LIMIT);
+        assertEquals(1, nodes.size());
+        assertEquals(19_999, nodes.get(0).drops().size());
+    }
+
+    private static Drop single(String topic, long id, long time) {
+        return new Drop(drop(topic, null, NamedLedgers.NONE).path(), time,
+                NamedLedgers.ofTopic(new long[] {id}, new long[] {}, List.of()));
+    }
+
+    @Test
     void aLargeDropTakesAsManyNodesAsItNeedsAndLosesNothing() throws Exception {
         long[] ids = LongStream.range(0, 100_000).map(id -> id * 12_345 + 1).toArray();
         List<NamedLedgers.Copy> copies = new ArrayList<>();
