@@ -8,6 +8,7 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -24,6 +25,7 @@ import java.util.function.Function;
 import java.util.function.LongFunction;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import java.util.stream.LongStream;
 import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
@@ -41,6 +43,9 @@ final class MarkingStore implements InvocationHandler {
     private static final int DELETE_TRIES = 5;
     /** Ledgers of a deleted node that BookKeeper is asked for; more are marked unasked. */
     private static final int ASKED = 20;
+    /** For so long the mark of a ledger whose node still named it serves for the node's delete too. */
+    private static final Duration FRESH = Duration.ofSeconds(10);
+    private static final int MOST_FRESH = 200_000;
     private static final long[] NOTHING = {};
     private static final CompletableFuture<long[]> DONE = CompletableFuture.completedFuture(NOTHING);
 
@@ -54,6 +59,9 @@ final class MarkingStore implements InvocationHandler {
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
+    /** Ledgers that were marked a moment ago while their node named them. */
+    private final Cache<Long, State> fresh =
+            Caffeine.newBuilder().maximumSize(MOST_FRESH).expireAfterWrite(FRESH).build();
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
@@ -111,8 +119,14 @@ final class MarkingStore implements InvocationHandler {
                 }
                 Former former = !keeps ? null : Former.ofEntries(now.created,
                         kind == Kind.DATA ? values.entries(now.value, id -> id == ledger) : Map.of());
-                return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger), former)).thenApply(
-                        durable -> !durable ? State.NOTHING : former == null ? State.MARK : State.RECORD);
+                State state = former == null ? State.MARK : State.RECORD;
+                return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger), former))
+                        .thenApply(durable -> {
+                            if (durable) {
+                                fresh.put(ledger, state);
+                            }
+                            return durable ? state : State.NOTHING;
+                        });
             } catch (ReflectiveOperationException e) {
                 throw new CompletionException(e);
             }
@@ -305,8 +319,11 @@ final class MarkingStore implements InvocationHandler {
 
     /** Have the trash keep some of what a node drops, and mark the rest. */
     private CompletableFuture<long[]> mark(NodePath node, NamedLedgers kept, Former former, NamedLedgers rest) {
-        return add(node, kept, former).thenCombine(mark(node, rest), (first, second) ->
-                LongStream.concat(Arrays.stream(first), Arrays.stream(second)).toArray());
+        return add(node, kept, former).thenCombine(mark(node, rest), MarkingStore::joined);
+    }
+
+    private static long[] joined(long[] first, long[] second) {
+        return LongStream.concat(Arrays.stream(first), Arrays.stream(second)).toArray();
     }
 
     private CompletableFuture<long[]> add(NodePath node, NamedLedgers dropped, Former former) {
@@ -322,8 +339,9 @@ final class MarkingStore implements InvocationHandler {
     }
 
     /**
-     * Mark what a node names that is to be deleted. Where the broker deletes, the last ledgers of a topic go before its
-     * node: what BookKeeper has no more needs no mark.
+     * Mark what a node names that is to be deleted. Before that the broker deletes the last ledgers of a topic: what
+     * BookKeeper has no more needs no mark, and what was left to the sweep a moment ago has one, which waits for this
+     * write as each mark does.
      *
      * @param former what the trash keeps of it; null: nothing
      */
@@ -331,7 +349,13 @@ final class MarkingStore implements InvocationHandler {
         try {
             NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE);
             long[] ids = dropped.inBookKeeper().toArray();
-            if (ids.length == 0 || ids.length > ASKED || former == null && !brokerDeletes.test(node)) {
+            if (former == null && !brokerDeletes.test(node)) {
+                long[] marked = Arrays.stream(ids).filter(id -> fresh.getIfPresent(id) == State.MARK).toArray();
+                held.add(marked, State.MARK);
+                return mark(node, dropped.withoutInBookKeeper(LongStream.of(marked).boxed()
+                        .collect(Collectors.toSet()))).thenApply(rest -> joined(marked, rest));
+            }
+            if (ids.length == 0 || ids.length > ASKED) {
                 return markDeleted(node, dropped, former);
             }
             Set<Long> gone = ConcurrentHashMap.newKeySet();

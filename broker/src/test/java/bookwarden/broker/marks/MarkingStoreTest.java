@@ -36,6 +36,7 @@ class MarkingStoreTest {
     private static final String CURSOR = TOPIC + "/sub";
     private WatchedStore watched;
     private Outbox outbox;
+    private MarkingStore marks;
     private MetadataStoreExtended marking;
     private final HeldLedgers held = new HeldLedgers(1000, 60_000, System::currentTimeMillis);
     private boolean enabled = true;
@@ -60,8 +61,9 @@ class MarkingStoreTest {
 
     private MetadataStoreExtended marking(long maxBytes, long limitMillis) throws Exception {
         outbox = new Outbox(watched.store, FOLDER, maxBytes, limitMillis);
-        return new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> brokerDeletes, trash(), this::exists,
-                () -> enabled, 1 << 20, limitMillis).proxy();
+        marks = new MarkingStore(watched.store, new NodeValues(), outbox, held, path -> brokerDeletes, trash(),
+                this::exists, () -> enabled, 1 << 20, limitMillis);
+        return marks.proxy();
     }
 
     private TrashLease trash() {
@@ -180,6 +182,22 @@ class MarkingStoreTest {
         answering = false;
         get(marking.delete(TOPIC, Optional.empty()));
         assertEquals(NODE + "data 7", watched.outbox(FOLDER).get(2));
+    }
+
+    @Test
+    void aLedgerThatWasMarkedAMomentBeforeItsNodeIsDeletedIsNotMarkedAgain() throws Exception {
+        created(1, 2);
+        assertEquals(HeldLedgers.State.MARK, get(marks.markNamed(NodePath.of(TOPIC), Kind.DATA, 2)));
+        get(marking.delete(TOPIC, Optional.empty()));
+        assertEquals(List.of(NODE + "data 2", NODE + "data 1"), watched.outbox(FOLDER));
+        // Its mark was not durable.
+        created(3);
+        hold("put " + FOLDER);
+        assertEquals(HeldLedgers.State.NOTHING, get(marks.markNamed(NodePath.of(TOPIC), Kind.DATA, 3)));
+        watched.instead = call -> null;
+        get(marking.delete(TOPIC, Optional.empty()));
+        assertTrue(watched.outbox(FOLDER).contains(NODE + "data 3"));
+        assertEquals(0, outbox.unmarked() - 1);
     }
 
     @Test
