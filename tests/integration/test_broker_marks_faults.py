@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +17,9 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT, decode_marking_broker
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
+from servers.blue_green.further_broker import further_broker
 from servers.deletion_site import PARTITIONS, DeletionSite
-from servers.marking_brokers import MarkingGround, marking, outbox, received, run
+from servers.marking_brokers import MARKS, MarkingGround, marking, outbox, received, run
 from servers.pool import Clusters
 from servers.waiting import eventually
 
@@ -125,3 +127,30 @@ def test_what_the_deletion_topic_does_not_take_is_sent_when_it_is_made_again(
         received(at.connection, site, kept)
         eventually(lambda: not kept & set(outbox(store)), 60)
         assert at.gone() == []
+
+
+def test_next_to_it_a_stock_broker_deletes_what_it_drops_and_status_names_it(
+    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    lines = cluster.options.broker_settings.items()
+    stock = {name: value for name, value in lines if value != MARKS and not name.startswith("bookwarden")}
+    options = dataclasses.replace(cluster.options, broker_settings=stock)
+    with further_broker(cluster, tmp_path / "stock", options) as (process, connection):
+        # Without a load manager the broker that is asked first takes a bundle.
+        site = DeletionSite(connection.service_url, connection.admin_url, cluster.store_url, namespace, tmp_path)
+        with closing(MarkingGround(connection, site)) as at, closing(connection.client()) as client:
+            topic = at.topic("shared")
+            client.subscribe(topic, "sub").close()
+            dropped = at.trim(client, topic)
+            eventually(lambda: not any(at.swept.exists(ledger_id) for ledger_id in dropped), 60)
+            shown = run(site, "status", codes=(22, 27))
+            name = connection.admin_url.partition("://")[2].rstrip("/")
+            assert [one["name"] for one in shown["brokers"] if not one["marks"]] == [name]
+        process.kill()
+        # Its topics go to the other one when its session has ended.
+        at = MarkingGround(cluster.connection(), DeletionSite.of(cluster, namespace, tmp_path), new=False)
+        with closing(at), closing(cluster.connection().client(operation_timeout_seconds=60)) as client:
+            client.subscribe(topic, "sub").close()
+            kept = at.trim(client, topic)
+            assert all(at.swept.exists(ledger_id) for ledger_id in kept - dropped)
