@@ -19,7 +19,8 @@
 # make soak STORM=broker-marks  brokers that mark, through ten minutes of every kind of drop, 20 kills, and a ZooKeeper that goes: by its own
 #              log each ledger is in the outbox before it leaves its node; KILLS, SEED, MINUTES, VERSION=4.2.4, MODE=two-phase,
 #              ACTS="life kills topic leader many publish side store" for some of it; VERSION=4.0.4 and 5.0.0-M1 are the
-#              broker's alone, as are 3.0.0, 3.3.6 and 4.0.0, which are refused
+#              broker's alone, as are 3.0.0, 3.3.6 and 4.0.0, which are refused; METADATA=oxia for all but leader and many, with
+#              OXIA=PROGRAM of 0.14.2 or newer
 # make soak STORM=blue-green  Java clients of every kind moved from one Pulsar to another, each message counted, and a third cluster
 #              that replicates; 200 topics with late consumers, and 200 whose broker is killed, TOPICS; VERSIONS=4.2.4:4.2.4 for one pair of
 #              blue and green, ACTS="late killed rows restarted replicated deadlock refused" for some
@@ -114,7 +115,8 @@ else ifeq ($(STORM),follow)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.follow.soak --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),broker-marks)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.broker_marks.soak --kills $(or $(KILLS),20) $(if $(SEED),--seed $(SEED)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(VERSION),--version $(VERSION)) $(if $(MODE),--mode $(MODE)) $(if $(ACTS),--acts $(ACTS))
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(VERSION),--version $(VERSION)) $(if $(MODE),--mode $(MODE)) \
+		$(if $(METADATA),--metadata $(METADATA)) $(if $(OXIA),--oxia $(OXIA)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),spark)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.spark_storm.soak --marks $(or $(MARKS),20000) --kills $(or $(KILLS),3) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ACTS),--acts $(ACTS))

@@ -1,7 +1,8 @@
-"""Brokers that cannot mark: which do not start, and that writes go on where the outbox may not be written."""
+"""Brokers that cannot mark: which do not start, what they do without their outbox, and without the deletion topic."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,19 +11,22 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import ServerError
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import MARKING_BROKERS, OUTBOX_ROOT, decode_marking_broker
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
-from servers.deletion_site import DeletionSite
-from servers.marking_brokers import MarkingGround, marking, run
+from servers.blue_green.further_broker import further_broker
+from servers.deletion_site import PARTITIONS, DeletionSite
+from servers.marking_brokers import MARKS, MarkingGround, marking, outbox, received, run
 from servers.pool import Clusters
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(clusters: Clusters) -> Iterator[DevCluster]:
     taken = clusters.taken(marking(bookwardenMarks="two-phase"))
     yield taken
@@ -65,6 +69,8 @@ def test_where_the_outbox_may_not_be_written_writes_go_on_and_the_broker_deletes
         topic = at.topic("refused")
         client.subscribe(topic, "sub").close()
         left = at.trim(client, topic)
+        # That of the broker before goes with its session.
+        eventually(lambda: len(store.children_of(MARKING_BROKERS)) == 1, 60)
         (name,) = store.list_children(MARKING_BROKERS)
         root = f"{OUTBOX_ROOT}/{name}"
         paths = [OUTBOX_ROOT, root, *(f"{root}/{block}" for block in store.list_children(root))]
@@ -89,3 +95,62 @@ def test_where_the_outbox_may_not_be_written_writes_go_on_and_the_broker_deletes
         assert run(site, "status", codes=(27,))["unmarked_writes"] > 0
         again = at.trim(client, topic)
         assert all(at.swept.exists(ledger_id) for ledger_id in again - refused - left)
+
+
+@pytest.mark.parametrize("fault", ["unsubscribed", "terminated"])
+def test_what_the_deletion_topic_does_not_take_is_sent_when_it_is_made_again(
+    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path, fault: str
+) -> None:
+    site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path)
+    deletion = site.settings.deletion
+    with (
+        closing(MarkingGround(cluster.connection(), site)) as at,
+        closing(at.connection.client()) as client,
+        closing(open_store(cluster.store_url)) as store,
+    ):
+        topic = at.topic("kept")
+        client.subscribe(topic, "sub").close()
+        # The broker has producers of the topic that goes.
+        received(at.connection, site, at.trim(client, topic))
+        for number in range(PARTITIONS):
+            path = topic_path(f"{deletion.topic}-partition-{number}")
+            if fault == "terminated":
+                at.admin.post(f"{path}/terminate")
+            else:
+                at.admin.delete(f"{path}/subscription/{deletion.subscription}", params={"force": True})
+        kept = at.trim(client, topic)
+        assert kept <= set(outbox(store))
+        at.admin.delete(f"{topic_path(deletion.topic)}/partitions", params={"force": True})
+        with Cluster(site.settings) as opened:
+            opened.deletion_topics.setup().run()
+            opened.deletion_topics.publish()
+        received(at.connection, site, kept)
+        eventually(lambda: not kept & set(outbox(store)), 60)
+        assert at.gone() == []
+
+
+def test_next_to_it_a_stock_broker_deletes_what_it_drops_and_status_names_it(
+    cluster: DevCluster, make_namespace: Callable[[DevCluster], str], tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    lines = cluster.options.broker_settings.items()
+    stock = {name: value for name, value in lines if value != MARKS and not name.startswith("bookwarden")}
+    options = dataclasses.replace(cluster.options, broker_settings=stock)
+    with further_broker(cluster, tmp_path / "stock", options) as (process, connection):
+        # Without a load manager the broker that is asked first takes a bundle.
+        site = DeletionSite(connection.service_url, connection.admin_url, cluster.store_url, namespace, tmp_path)
+        with closing(MarkingGround(connection, site)) as at, closing(connection.client()) as client:
+            topic = at.topic("shared")
+            client.subscribe(topic, "sub").close()
+            dropped = at.trim(client, topic)
+            eventually(lambda: not any(at.swept.exists(ledger_id) for ledger_id in dropped), 60)
+            shown = run(site, "status", codes=(22, 27))
+            name = connection.admin_url.partition("://")[2].rstrip("/")
+            assert [one["name"] for one in shown["brokers"] if not one["marks"]] == [name]
+        process.kill()
+        # Its topics go to the other one when its session has ended.
+        at = MarkingGround(cluster.connection(), DeletionSite.of(cluster, namespace, tmp_path), new=False)
+        with closing(at), closing(cluster.connection().client(operation_timeout_seconds=60)) as client:
+            client.subscribe(topic, "sub").close()
+            kept = at.trim(client, topic)
+            assert all(at.swept.exists(ledger_id) for ledger_id in kept - dropped)

@@ -18,6 +18,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.kinds.managed_ledger import MANAGED_LEDGER
+from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -95,7 +96,7 @@ def release(store: MetadataStore, paths: Iterable[str]) -> None:
     for path in paths:
         node = store.get(path)
         assert node is not None
-        store.delete_many([(path, node.version)])
+        assert store.delete_many([(path, node.version)]) == [DeleteResult.DELETED]
 
 
 def run(site: DeletionSite, *arguments: str, codes: Sequence[int] = (0,)) -> Any:

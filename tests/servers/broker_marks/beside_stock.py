@@ -13,9 +13,10 @@ from typing import Final
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.nodes.naming import unpack
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import ClusterOptions
 from bookwarden_dev.devcluster.ports import LOOPBACK
 from servers.blue_green.further_broker import SHARING, further_broker
+from servers.broker_marks.publishing import Make
 from servers.broker_marks.site import MarkingSite
 from servers.follow.site import FollowingSite
 from servers.marking_brokers import run
@@ -31,6 +32,7 @@ _FOLLOWED_S: Final = 600.0
 
 def live_beside_stock(
     home: Path,
+    make: Make,
     marking: ClusterOptions,
     stock: ClusterOptions,
     seed: int,
@@ -42,7 +44,7 @@ def live_beside_stock(
     home.mkdir()
     marking, stock = _sharing(marking), _sharing(stock)
     with (
-        running_until_killed(DevCluster(home / "pulsar", marking)) as cluster,
+        running_until_killed(make(home / "pulsar", marking)) as cluster,
         further_broker(cluster, home / "stock", stock) as (process, connection),
         closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin,
     ):

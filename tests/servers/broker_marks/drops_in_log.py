@@ -1,4 +1,4 @@
-"""What left Pulsar's nodes, by ZooKeeper's own log, and whether it was in an outbox before.
+"""What left Pulsar's nodes, by the store's own log, and whether it was in an outbox before.
 
 The nodes are read with the generated classes alone: what is tested here is not to tell what was to be marked.
 """
@@ -6,12 +6,14 @@ The nodes are read with the generated classes alone: what is tested here is not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_id_of
+from bookwarden.clusters.pulsar.metadata.ownership import bundle_hash
+from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, Transaction, logs_after, read_logs
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
 from bookwarden.wire.pb import managed_ledger_pb2
@@ -20,6 +22,8 @@ from servers.population import ROOT
 _BUCKET = "#pulsar.internal.delayed.bucket_"
 # Of a topic's list: /managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC. A cursor is one deeper.
 _OF_TOPICS = 5
+# The end of the last bundle.
+_LAST = 0xFFFFFFFF
 _OUTBOX_NODES = OUTBOX_ROOT.count("/") + 3
 
 #: The id of a ledger, or of an offloaded copy.
@@ -44,6 +48,7 @@ class DropsInLog:
     kept_ms: dict[int, int] = field(default_factory=dict)
     _dropped_ms: dict[Key, int] = field(default_factory=dict)
     _stock_sessions: set[int] = field(default_factory=set)
+    _owners: dict[str, bytes] = field(default_factory=dict)
     _deleted: set[int] = field(default_factory=set)
     _named: dict[str, frozenset[Key]] = field(default_factory=dict)
 
@@ -74,6 +79,8 @@ class DropsInLog:
 
     def written(self, path: str, value: bytes | None, at_ms: int, session: int) -> None:
         """Take a node's value into account, None for one that was deleted."""
+        if path.startswith("/namespace/"):
+            self._owners[path] = value or b""
         if value is None and path.startswith(f"{ROOT}/") and "/L" in path:
             ledger = ledger_id_of(ROOT, path)
             if ledger is not None:
@@ -92,14 +99,27 @@ class DropsInLog:
             self._dropped_ms[key] = at_ms
             self.kinds[_kind(path, key, value)] += 1
             if key not in self.marked and key not in self._deleted:
-                by_stock = session in self._stock_sessions
+                by_stock = self._is_by_stock(session, path)
                 (self.unmarked_by_stock if by_stock else self.unmarked)[key] = path
 
+    def _is_by_stock(self, session: int, path: str) -> bool:
+        """Say whether the broker ``stock`` wrote a node: where no session is known, the owner of its topic's bundle."""
+        if session or not self.stock:
+            return session in self._stock_sessions
+        topic = TopicName.of_managed_ledger("/".join(path.split("/")[2 : _OF_TOPICS + 1]))
+        root, hashed = f"/namespace/{topic.tenant}/{topic.namespace}/", bundle_hash(str(topic))
+        for node, owner in self._owners.items():
+            if node.startswith(root) and owner:
+                lower, upper = (int(border, 16) for border in node.removeprefix(root).split("_"))
+                if lower <= hashed < upper or hashed == upper == _LAST:
+                    return f'//{self.stock}"' in owner.decode()
+        return False
 
-def read_drops(folder: Path, stock: str = "") -> DropsInLog:
-    """Read the log of a ZooKeeper from its first transaction, as far as it goes: of an ensemble one that never ends."""
+
+def read_drops(log: Iterable[Transaction], stock: str = "") -> DropsInLog:
+    """Read a store's log from its first transaction on, as far as it goes."""
     found = DropsInLog(stock)
-    for transaction in _transactions(folder):
+    for transaction in log:
         at_ms, session = transaction.time_ms, transaction.session
         for change in transaction.changes:
             if isinstance(change, Created):
@@ -111,8 +131,11 @@ def read_drops(folder: Path, stock: str = "") -> DropsInLog:
     return found
 
 
-def _transactions(folder: Path) -> Iterator[Transaction]:
-    """Read all epochs: each leader begins one; a server without others has the first only."""
+def read_zookeeper_log(folder: Path) -> Iterator[Transaction]:
+    """Read all epochs: each leader begins one; a server without others has the first only.
+
+    The log has all from the first transaction on; of an ensemble it is that of a server that never ends.
+    """
     latest = folder / "currentEpoch"
     for epoch in range(int(latest.read_text()) + 1 if latest.exists() else 1):
         before = epoch << 32

@@ -30,20 +30,22 @@ _EMPTIED_S: Final = 240.0
 _SESSION_S: Final = 60
 
 Fault = Callable[[], AbstractContextManager[None]]
+#: Makes a cluster in a folder.
+Make = Callable[[Path, ClusterOptions], DevCluster]
 
 
-def publish_without_deletion_topic(home: Path, options: ClusterOptions, say: Callable[[str], None]) -> None:
+def publish_without_deletion_topic(home: Path, make: Make, options: ClusterOptions, say: Callable[[str], None]) -> None:
     """Say how long confirmations take with and without each fault; all marks are to arrive in the end."""
-    _while_denied(home / "pulsar-denied", options, say)
-    _while_the_owner_hangs(home / "pulsar-owner", options, say)
+    _while_denied(home / "pulsar-denied", make, options, say)
+    _while_the_owner_hangs(home / "pulsar-owner", make, options, say)
 
 
-def _while_denied(home: Path, options: ClusterOptions, say: Callable[[str], None]) -> None:
+def _while_denied(home: Path, make: Make, options: ClusterOptions, say: Callable[[str], None]) -> None:
     credentials = broker_credentials(home / "credentials")
     # The broker's own client has no rights but those that are given to it below.
     lines = {"brokerClientAuthenticationParameters": credentials.ordinary_token.as_uri()}
     options = dataclasses.replace(options, auth="token", broker_settings={**options.broker_settings, **lines})
-    with running_until_killed(DevCluster(home, options)) as cluster:
+    with running_until_killed(make(home, options)) as cluster:
         connection = cluster.connection()
         overrides = {
             "pulsar.auth": "token",
@@ -72,10 +74,10 @@ def _while_denied(home: Path, options: ClusterOptions, say: Callable[[str], None
                 _measure(cluster, admin, denied, "sending denied", say)
 
 
-def _while_the_owner_hangs(home: Path, options: ClusterOptions, say: Callable[[str], None]) -> None:
+def _while_the_owner_hangs(home: Path, make: Make, options: ClusterOptions, say: Callable[[str], None]) -> None:
     options = dataclasses.replace(options, session_seconds=_SESSION_S)
     with (
-        running_until_killed(DevCluster(home, options)) as cluster,
+        running_until_killed(make(home, options)) as cluster,
         further_broker(cluster, home / "further") as (owner, connection),
         closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin,
     ):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -17,18 +18,20 @@ from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.snapshot.transaction_log import Transaction
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, decode_marking_broker
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster, ServerProcess
-from servers.broker_marks.drops_in_log import DropsInLog, read_drops
+from bookwarden_dev.devcluster.servers.oxia import oxia_address
+from servers.broker_marks.drops_in_log import DropsInLog, read_drops, read_zookeeper_log
+from servers.broker_marks.oxia_log import read_oxia_log
 from servers.follow.life import living
 from servers.follow.site import site_of
 from servers.marked_load import sweep_process
-from servers.marking_brokers import nodes_in_outbox
+from servers.marking_brokers import nodes_in_outbox, release
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore
 from servers.pool import ENTRIES_PER_LEDGER
 from servers.topic_contents import managed_ledger_of, send
@@ -52,10 +55,10 @@ class MarkingSite:
         delay_s: int,
         *,
         offloaded: ObjectStore | None = None,
-        log: Path | None = None,
+        log: Callable[[], Iterable[Transaction]] | None = None,
         stock: str = "",
     ) -> None:
-        """Make what is missing; ``log`` is where ZooKeeper has its log, if that is not the cluster's own.
+        """Make what is missing; ``log`` reads the log of the metadata store, if that is not the cluster's own.
 
         Where there is a store for what is offloaded some topics are. ``stock`` names a broker that does not mark.
         """
@@ -64,7 +67,7 @@ class MarkingSite:
         self.delay_s = delay_s
         self._offloaded = offloaded
         self._stock = stock
-        self._log = log or cluster.home / "zookeeper" / "version-2"
+        self._log = log or partial(_log_of, cluster)
         #: Ledgers that went before the delay was over: where a doubt arose the broker deletes as ever.
         self.early = 0
         home.mkdir()
@@ -115,7 +118,7 @@ class MarkingSite:
 
     def drops(self) -> DropsInLog:
         """What was dropped so far."""
-        return read_drops(self._log, self._stock)
+        return read_drops(self._log(), self._stock)
 
     def kill_between(
         self,
@@ -160,7 +163,7 @@ class MarkingSite:
             admin.post(f"{topic_path(topic)}/subscription/s/skip_all")
             eventually(lambda: len(listed()) <= 1, 60)
             (broker or self.cluster.broker).kill()
-            assert set(store.delete_many([(each, 0) for each in held])) == {DeleteResult.DELETED}
+            release(store, held)
             return self._left(store, self.drops())
 
     @contextmanager
@@ -231,6 +234,12 @@ class MarkingSite:
             return []
         dropped = {str(key) for key in drops.dropped if isinstance(key, UUID)}
         return [name for name in self._offloaded.keys(OFFLOAD_BUCKET) if name[:_UUID_LENGTH] in dropped]
+
+
+def _log_of(cluster: DevCluster) -> Iterable[Transaction]:
+    if cluster.options.metadata == "zookeeper":
+        return read_zookeeper_log(cluster.home / "zookeeper" / "version-2")
+    return read_oxia_log(cluster.home / "oxia" / "wal", oxia_address(cluster.ports.oxia))
 
 
 def _present(store: MetadataStore, ledgers: set[int]) -> set[int]:

@@ -1,6 +1,6 @@
 """What brokers that mark have to stand: ordinary life, kills at their drops, a deletion topic or a store that is away.
 
-Each ledger that left a node was in the outbox before, by ZooKeeper's own log, and after the sweep none is left: without
+Each ledger that left a node was in the outbox before, by the store's own log, and after the sweep none is left: without
 follow, and without a scan.
 """
 
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import NotFoundError, ServerError
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
-from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 from servers.broker_marks.beside_stock import live_beside_stock
 from servers.broker_marks.many import compare
@@ -48,8 +49,10 @@ _ACTS: Final = {
     "many": "a topic of 100,000 ledgers and 10,000 topics are deleted as fast as without it, and no request fails",
     "publish": "every mark arrives though sending was denied, or the deletion topic's owner hung, under load",
     "side": "what the marking one of two brokers drops is in an outbox before, what the other one drops follow finds",
-    "store": "no ledger is left where ZooKeeper was killed, or the broker stood still beyond its session",
+    "store": "no ledger is left where the metadata store was killed, or the broker stood still beyond its session",
 }
+#: What they do is done to ZooKeeper alone.
+_ON_ZOOKEEPER: Final = ("leader", "many")
 _TRANSACTIONS: Final = Path(__file__).parents[2] / "java/LivingTransactions.java"
 _SEND_AFTER_S: Final = 20
 _SESSION_S: Final = 10
@@ -57,9 +60,10 @@ _SESSION_S: Final = 10
 _DELAY_S: Final = 120
 
 
-def _stock(version: str) -> ClusterOptions:
+def _stock(version: str, metadata: str) -> ClusterOptions:
     return ClusterOptions(
         pulsar=servers_of(version),
+        metadata=metadata,
         max_entries_per_ledger=ENTRIES_PER_LEDGER,
         session_seconds=_SESSION_S,
         broker_jar=str(broker_jar()),
@@ -67,9 +71,13 @@ def _stock(version: str) -> ClusterOptions:
     )
 
 
-def _cluster(home: Path, options: ClusterOptions, version: str) -> DevCluster:
+def _cluster(home: Path, options: ClusterOptions, version: str, oxia: str | None = None) -> DevCluster:
+    """Make a cluster whose broker is of a release; ``oxia`` is another program than the one that is built for tests."""
     cluster = DevCluster(home, options)
     use_broker(cluster, version)
+    if oxia and options.metadata == "oxia":
+        stock = cluster.oxia.spec
+        cluster.oxia.spec = replace(stock, command=lambda: [oxia, *stock.command()[1:]])
     return cluster
 
 
@@ -96,13 +104,13 @@ def transactions(cluster: DevCluster, namespace: str, say: Callable[[str], None]
         say(f"{peer.ask('stop')}, and no other error")
 
 
-def _marking(version: str, mode: str) -> ClusterOptions:
+def _marking(version: str, mode: str, metadata: str) -> ClusterOptions:
     lines = {
         "bookwardenMarks": mode,
         "managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage",
         "bookwardenMarksSendAfterSeconds": str(_SEND_AFTER_S),
     }
-    stock = _stock(version)
+    stock = _stock(version, metadata)
     return replace(stock, broker_settings={**stock.broker_settings, **lines})
 
 
@@ -172,7 +180,7 @@ def lose_topic(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str]
 
 
 def shake_store(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str], None]) -> None:
-    """Kill ZooKeeper, and have the broker stand still for longer than its session, by turns."""
+    """Kill the metadata store, and have the broker stand still for longer than its session, by turns."""
     chance = random.Random(asked.seed)
     with site.played(asked.seed, say) as done:
         for number in range(max(2, asked.kills // 3)):
@@ -184,8 +192,8 @@ def shake_store(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str
                     # One that lost its session ends itself.
                     site.cluster.broker.start()
             else:
-                site.cluster.zookeeper.kill()
-                site.cluster.zookeeper.start()
+                site.cluster.store.kill()
+                site.cluster.store.start()
             say(f"fault {number + 1}; {dict(done)}")
 
 
@@ -211,8 +219,13 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=10_000, help="that are made, unloaded and deleted")
     parser.add_argument("--version", default=PLAIN.pulsar, help="of the broker; before 4.0.4 it is to be refused")
     parser.add_argument("--mode", choices=["mark", "two-phase"], default="mark", help="of the brokers")
-    parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
+    parser.add_argument("--metadata", choices=METADATA_STORES, default=METADATA_STORES[0], help="where that is")
+    parser.add_argument("--oxia", metavar="PROGRAM", help="of 0.14.2 or newer; the one of tests may stop for good")
+    parser.add_argument("--acts", nargs="+", choices=_ACTS)
     asked = parser.parse_args()
+    acts = asked.acts or [act for act in _ACTS if asked.metadata == "zookeeper" or act not in _ON_ZOOKEEPER]
+    if asked.metadata != "zookeeper" and not set(acts).isdisjoint(_ON_ZOOKEEPER):
+        parser.error(f"{' and '.join(_ON_ZOOKEEPER)} are played on ZooKeeper alone")
     # What stores and clients say while their servers are away.
     for name in ("pulsar", "bookwarden", "kazoo"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -221,37 +234,36 @@ def main() -> int:
     _say(f"seed {asked.seed}, servers in {home}")
     delay_s = _DELAY_S if asked.mode == "two-phase" else 0
     if asked.version.startswith("3.") or asked.version in ("4.0.0", "4.0.1", "4.0.2", "4.0.3"):
-        refuse(_cluster(home / "pulsar", _marking(asked.version, asked.mode), asked.version), _say)
+        refuse(_cluster(home / "pulsar", _marking(asked.version, asked.mode, asked.metadata), asked.version), _say)
         shutil.rmtree(home)
         return 0
+    stock, marking = _stock(asked.version, asked.metadata), _marking(asked.version, asked.mode, asked.metadata)
+    make = partial(_cluster, version=asked.version, oxia=asked.oxia)
     plays = {"life": live, "kills": kill, "topic": lose_topic, "store": shake_store}
-    for act in asked.acts:
+    for act in acts:
         if act == "many":
-            brokers = {"stock": _stock(asked.version), asked.mode: _marking(asked.version, asked.mode)}
-            compare(home, brokers, asked.ledgers, asked.topics, _say)
+            compare(home, {"stock": stock, asked.mode: marking}, asked.ledgers, asked.topics, _say)
             continue
         if act == "publish":
             # In this mode each drop is sent.
-            publish_without_deletion_topic(home, _marking(asked.version, "two-phase"), _say)
+            publish_without_deletion_topic(home, make, _marking(asked.version, "two-phase", asked.metadata), _say)
+            _say(f"{act}: {_ACTS[act]}")
             continue
-        options = _marking(asked.version, asked.mode)
         if act == "side":
-            live_beside_stock(home / act, options, _stock(asked.version), asked.seed, asked.minutes, delay_s, _say)
+            live_beside_stock(home / act, make, marking, stock, asked.seed, asked.minutes, delay_s, _say)
             _say(f"{act}: {_ACTS[act]}")
             continue
         if act == "leader":
-            kills = max(2, asked.kills // 3)
-            kill_leaders(home / act, options, _stock(asked.version), kills, asked.seed, delay_s, _say)
+            kill_leaders(home / act, marking, stock, max(2, asked.kills // 3), asked.seed, delay_s, _say)
             _say(f"{act}: {_ACTS[act]}")
             continue
         with ExitStack() as stack:
             store = None
-            if act == "life":
-                options = _transacting(options)
+            options = _transacting(marking) if act == "life" else marking
             if act == "life" and asked.version == PULSAR_VERSIONS[0]:
                 store = stack.enter_context(ObjectStore(home))
                 options = _offloading(options, store)
-            cluster = _cluster(home / f"pulsar-{act}", options, asked.version)
+            cluster = make(home / f"pulsar-{act}", options)
             stack.enter_context(running_until_killed(cluster))
             plays[act](MarkingSite(cluster, act, home / act, delay_s, offloaded=store), asked, _say)
         _say(f"{act}: {_ACTS[act]}")

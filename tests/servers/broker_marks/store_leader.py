@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.ports import LOOPBACK
+from servers.broker_marks.drops_in_log import read_zookeeper_log
 from servers.broker_marks.publishing import acknowledge
 from servers.broker_marks.site import MarkingSite
 from servers.lone_zookeeper import LoneZooKeeper
@@ -139,7 +141,8 @@ def kill_leaders(
             ensemble.start()
             say(f"the leader of a stock broker's ZooKeeper killed: {_told(took)}")
     with _running(home / "marking", marking) as (cluster, ensemble, killer):
-        site = MarkingSite(cluster, "leader", home / "site", delay_s, log=ensemble.observer.log_folder)
+        log = partial(read_zookeeper_log, ensemble.observer.log_folder)
+        site = MarkingSite(cluster, "leader", home / "site", delay_s, log=log)
         with _publisher(cluster) as producer, site.played(seed, say) as done:
             for number in range(1, kills + 1):
                 killer.armed = True
