@@ -18,6 +18,7 @@ from bookwarden.errors import SharedDoubtError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
+from bookwarden.pipelines.sweep import doubts, driver
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
@@ -97,6 +98,13 @@ class Doubtful:
         result = CliRunner().invoke(cli, [*settings, *arguments])
         assert result.exit_code == 0, result.output
         return result.output
+
+
+@pytest.fixture(autouse=True)
+def _looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the driver look at a batch every second, and soon: every 15 s, and after 20 s."""
+    monkeypatch.setattr(driver, "_WATCH_SECONDS", 1.0)
+    monkeypatch.setattr(doubts, "_ASKED_AFTER_S", 2.0)
 
 
 @pytest.fixture
