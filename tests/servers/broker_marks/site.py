@@ -17,7 +17,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.errors import FormatError, NotFoundError, PulsarError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.snapshot.transaction_log import Transaction
 from bookwarden.metastore.urls import open_store
@@ -118,7 +118,17 @@ class MarkingSite:
 
     def drops(self) -> DropsInLog:
         """What was dropped so far."""
-        return read_drops(self._log(), self._stock)
+
+        def read() -> DropsInLog | None:
+            try:
+                return read_drops(self._log(), self._stock)
+            except FormatError:
+                # The server writes the log: a record may come behind what was the end a moment ago.
+                return None
+
+        found = eventually(read, 60, 1)
+        assert found is not None
+        return found
 
     def kill_between(
         self,
