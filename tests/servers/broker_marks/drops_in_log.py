@@ -13,6 +13,7 @@ from uuid import UUID
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_id_of
 from bookwarden.clusters.pulsar.metadata.ownership import bundle_hash
+from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.snapshot.transaction_log import Created, Deleted, Replaced, Transaction, logs_after, read_logs
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, decode_outbox_node
@@ -44,6 +45,7 @@ class DropsInLog:
     unmarked: dict[Key, str] = field(default_factory=dict)
     unmarked_by_stock: dict[Key, str] = field(default_factory=dict)
     marked: set[Key] = field(default_factory=set)
+    buckets: set[int] = field(default_factory=set)  #: Of delayed messages, of what is marked.
     kinds: Counter[str] = field(default_factory=Counter)
     kept_ms: dict[int, int] = field(default_factory=dict)
     _dropped_ms: dict[Key, int] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class DropsInLog:
         if path.startswith(f"{OUTBOX_ROOT}/") and path.count("/") == _OUTBOX_NODES:
             marks = decode_outbox_node(value, "")
             self.marked |= {mark.offload_context.uuid if mark.offload_context else mark.ledger_id for mark in marks}
+            self.buckets |= {mark.ledger_id for mark in marks if mark.component is LedgerComponent.DELAYED_INDEX_BUCKET}
         self.written(path, value, at_ms, session)
 
     def written(self, path: str, value: bytes | None, at_ms: int, session: int) -> None:

@@ -1,8 +1,8 @@
 """The writes to an Oxia server in their order: its write-ahead log, and by its notifications what came of them.
 
 The log has each request with its values, also one that an expected version refused. The notifications of the same
-offset name the keys that changed, without their values. Format: server/wal/codec/v2.go, proto/replication.proto and
-proto/storage.proto of Oxia 0.14; 0.17 has the same.
+offset name the keys that changed, and their versions from then on. Format: server/wal/codec/v2.go,
+proto/replication.proto and proto/storage.proto of Oxia 0.14; 0.17 has the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,20 @@ from bookwarden_dev.devcluster.servers.oxia import NAMESPACE
 _HEAD: Final = 12
 _LENGTH: Final = 4
 _OFFSET, _VALUE, _TIMESTAMP = 2, 3, 4
+#: Of a batch of notifications.
+_BATCH_OFFSET, _BATCH_KEYS = 2, 4
+#: What a put expects where there is to be no key.
+_ABSENT: Final = -1
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _ANSWER_S: Final = 60.0
 _NOTIFICATIONS: Final = "/io.streamnative.oxia.proto.OxiaClient/GetNotifications"
+
+
+class Notified(NamedTuple):
+    """What became of a key."""
+
+    kind: int  #: One of Oxia's types of notification.
+    version: int  #: Its version now, 0 where it was deleted.
 
 
 class Entry(NamedTuple):
@@ -58,39 +69,55 @@ def read_entries(folder: Path) -> Iterator[Entry]:
             at += _HEAD + size
 
 
-def joined(entries: list[Entry], notified: dict[int, dict[str, int]]) -> Iterator[Transaction]:
-    """Make a transaction of each entry; ``notified`` has the kinds of change by offset and key."""
+def joined(entries: list[Entry], notified: dict[int, dict[str, Notified]]) -> Iterator[Transaction]:
+    """Make a transaction of each entry; ``notified`` has by offset what became of its keys."""
+    versions: dict[str, int] = {}
     for entry in entries:
-        # Of several puts of a key in one request, which no broker sends, the last would be taken.
-        values = {put.key: put.value for write in entry.writes for put in write.puts}
+        sent, values = dict[str, bytes](), dict[str, bytes]()
+        for put in (put for write in entry.writes for put in write.puts):
+            # A client puts into one request what several of its threads write: of one key, too.
+            expected = put.expected_version_id if put.HasField("expected_version_id") else None
+            if expected is None or (expected == versions.get(put.key, _ABSENT) and put.key not in values):
+                values[put.key] = put.value
+            sent[put.key] = put.value
+        # Of a node that went with its session there may be no word, so that its version is another.
+        values = {**sent, **values}
         changes: list[Change] = []
-        for key, kind in notified[entry.offset].items():
-            if kind == pb.KEY_DELETED:
+        for key, now in notified[entry.offset].items():
+            if now.kind == pb.KEY_DELETED:
+                versions.pop(key, None)
                 changes.append(Deleted(key))
-            elif key in values and kind == pb.KEY_CREATED:
-                changes.append(Created(key, values[key]))
-            elif key in values and kind == pb.KEY_MODIFIED:
-                changes.append(Replaced(key, values[key], 0))
+            elif key in values:
+                versions[key] = now.version
+                made = now.kind == pb.KEY_CREATED
+                changes.append(Created(key, values[key]) if made else Replaced(key, values[key], now.version))
         yield Transaction(entry.offset, entry.time_ms, 0, tuple(changes))
 
 
-def _notified(channel: grpc.Channel, last: int) -> dict[int, dict[str, int]]:
+def _notified(channel: grpc.Channel, last: int) -> dict[int, dict[str, Notified]]:
     """Read the notifications of all offsets up to the last one; there are empty ones, too."""
     stream = channel.unary_stream(
-        _NOTIFICATIONS,
-        request_serializer=pb.NotificationsRequest.SerializeToString,
-        response_deserializer=pb.NotificationBatch.FromString,
+        _NOTIFICATIONS, request_serializer=pb.NotificationsRequest.SerializeToString, response_deserializer=bytes
     )
     call = stream(pb.NotificationsRequest(shard=0, start_offset_exclusive=-1), timeout=_ANSWER_S, wait_for_ready=True)
-    found: dict[int, dict[str, int]] = {}
+    found: dict[int, dict[str, Notified]] = {}
     try:
         for batch in call:
-            found[batch.offset] = {key: each.type for key, each in batch.notifications.items()}
-            if batch.offset >= last:
+            fields = list(_fields(batch))
+            offset = _number(dict(fields).get(_BATCH_OFFSET, 0))
+            keys = [dict(_fields(_bytes(value))) for number, value in fields if number == _BATCH_KEYS]
+            found[offset] = {_bytes(key[1]).decode(): _notified_of(_bytes(key.get(2, b""))) for key in keys}
+            if offset >= last:
                 return found
     finally:
         call.cancel()
     raise AssertionError(f"Oxia's notifications end before {last}")
+
+
+def _notified_of(data: bytes) -> Notified:
+    # The client of the product needs no version, and has no field for it.
+    fields = dict(_fields(data))
+    return Notified(_number(fields.get(1, 0)), _number(fields.get(2, 0)))
 
 
 def _entry(data: bytes) -> Entry:

@@ -17,7 +17,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
-from bookwarden.errors import NotFoundError, PulsarError
+from bookwarden.errors import FormatError, NotFoundError, PulsarError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.snapshot.transaction_log import Transaction
 from bookwarden.metastore.urls import open_store
@@ -118,7 +118,17 @@ class MarkingSite:
 
     def drops(self) -> DropsInLog:
         """What was dropped so far."""
-        return read_drops(self._log(), self._stock)
+
+        def read() -> DropsInLog | None:
+            try:
+                return read_drops(self._log(), self._stock)
+            except FormatError:
+                # The server writes the log: a record may come behind what was the end a moment ago.
+                return None
+
+        found = eventually(read, 60, 1)
+        assert found is not None
+        return found
 
     def kill_between(
         self,
@@ -178,6 +188,12 @@ class MarkingSite:
                 store.create(DELETION_TOPIC_NODE, node.value)
 
     def _settle(self, store: MetadataStore, say: Callable[[str], None]) -> None:
+        if self.delay_s:
+            self._use_topics_again()
+            # Once they are unloaded the sweep may doubt that the node of a subscription is its newest value: if one was
+            # deleted, and made again at an earlier position, and its node names no ledger.
+            before = self.drops()
+            eventually(lambda: set(self._left(store, before)) <= before.buckets, GONE_S, 2)
         # The sweep keeps a bucket of delayed messages for as long as its topic's owner may have it in memory.
         with closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin:
             admin.put(f"/namespaces/{self.tenant}/life/unload")
@@ -207,6 +223,18 @@ class MarkingSite:
         say(f"{len(kept)} ledgers were deleted behind their drop, {early} of them within {self.delay_s} s")
         say(f"the deletion topics dropped {len(drops.kept_ms) - len(kept)} of their own")
         self.early += early
+
+    def _use_topics_again(self) -> None:
+        """Acknowledge a message on each topic, so that the node of its subscription names a ledger."""
+        with (
+            closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin,
+            closing(self.cluster.connection().client(operation_timeout_seconds=60)) as client,
+        ):
+            for number in range(_TOPICS):
+                topic = f"persistent://{self.tenant}/life/living-{number}"
+                send(client, topic, 1)
+                with suppress(NotFoundError):
+                    admin.post(f"{topic_path(topic)}/subscription/s/skip/1")
 
     def _assert_that_nothing_is_lost(self, store: MetadataStore, drops: DropsInLog) -> None:
         """Check what is named in the end; of the deletion topics it may have been dropped since the log was read."""

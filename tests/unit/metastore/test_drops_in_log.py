@@ -15,7 +15,7 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 from servers.broker_marks.drops_in_log import DropsInLog, read_drops
-from servers.broker_marks.oxia_log import joined, read_entries
+from servers.broker_marks.oxia_log import Notified, joined, read_entries
 from servers.population import node_of
 
 _TOPIC: Final = "t/n/persistent/orders"
@@ -45,21 +45,33 @@ def owned(kind: str, broker: str) -> Step:
 
 
 def read(folder: Path, *steps: Step, stock: str = "") -> DropsInLog:
-    """Write the steps as Oxia does, each in a request of its own, and read them; what was refused changed nothing."""
-    log, notified = b"", {}
-    for offset, (kind, key, value) in enumerate(steps):
-        if kind == "deleted":
-            write = pb.WriteRequest(shard=0, deletes=[pb.DeleteRequest(key=key)])
-        else:
-            write = pb.WriteRequest(shard=0, puts=[pb.PutRequest(key=key, value=value)])
+    """Write the steps as Oxia does, and read them: each in a request of its own, but what is ``beside`` the one before.
+
+    What is refused changes nothing; the version of a key is the offset at which it was written last.
+    """
+    requests: list[list[Step]] = []
+    for step in steps:
+        requests = [*requests[:-1], [*requests[-1], step]] if step[0] == "beside" else [*requests, [step]]
+    log, versions = b"", dict[str, int]()
+    notified: dict[int, dict[str, Notified]] = {}
+    for offset, request in enumerate(requests):
+        write = pb.WriteRequest(shard=0)
+        for kind, key, value in request:
+            expected = versions.get(key, -1) + (kind == "refused") * 100
+            if kind == "deleted":
+                write.deletes.add(key=key, expected_version_id=expected)
+            else:
+                write.puts.add(key=key, value=value, expected_version_id=expected)
         entry = b"\x08\x01" + (b"\x10" + bytes([offset]) if offset else b"")
         entry += _field(3, _field(1, _field(1, write.SerializeToString())))
         entry += b"\x21" + struct.pack("<Q", 1000 + offset)
         log += struct.pack(">III", len(entry), 0, 0) + entry
-        notified[offset] = {} if kind == "refused" else {key: _KINDS[kind]}
+        kind, key, _ = request[0]
+        notified[offset] = {} if kind == "refused" else {key: Notified(_KINDS[kind], offset)}
+        versions |= {} if kind == "refused" else {key: offset if kind != "deleted" else -1}
     (folder / "0.txnx").write_bytes(log + bytes(100))
     entries = list(read_entries(folder))
-    assert [(entry.offset, entry.time_ms) for entry in entries] == [(n, 1000 + n) for n in range(len(steps))]
+    assert [(entry.offset, entry.time_ms) for entry in entries] == [(n, 1000 + n) for n in range(len(requests))]
     return read_drops(joined(entries, notified), stock)
 
 
@@ -85,6 +97,11 @@ def test_one_that_comes_there_afterwards_is_unmarked(tmp_path: Path, end: Step) 
 def test_a_write_that_was_refused_drops_nothing(tmp_path: Path) -> None:
     found = read(tmp_path, names("made", 1, 2), names("refused", 2))
     assert (found.dropped, found.named) == ({}, {1, 2})
+
+
+def test_of_two_writes_in_one_request_the_second_is_refused(tmp_path: Path) -> None:
+    found = read(tmp_path, names("made", 1, 2), marks(1), names("written", 2), names("beside", 1))
+    assert (set(found.dropped), found.unmarked, found.named) == ({1}, {}, {2})
 
 
 def test_without_sessions_the_owner_of_the_bundle_is_the_writer(tmp_path: Path) -> None:
