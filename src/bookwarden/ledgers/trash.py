@@ -11,7 +11,14 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import NamedTuple
 
-from bookwarden.ledgers.kinds import CompactedHolder, Holder, ManagedLedgerHolder, SchemaHolder, holders_of_cursor
+from bookwarden.ledgers.kinds import (
+    BucketHolder,
+    CompactedHolder,
+    CursorHolder,
+    Holder,
+    ManagedLedgerHolder,
+    SchemaHolder,
+)
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 
 
@@ -76,9 +83,8 @@ class TrashRecord:
         named: list[tuple[tuple[int, ...], Holder]] = [(self.data, ManagedLedgerHolder(self.managed_ledger))]
         named.append((self.compacted, CompactedHolder(self.managed_ledger)))
         if self.cursor is not None:
-            # The cursor is the first in the table of kinds, its buckets are the last.
-            cursor, *_, buckets = holders_of_cursor(self.managed_ledger, self.cursor)
-            named += [(self.cursors, cursor), (self.buckets, buckets)]
+            named.append((self.cursors, CursorHolder(self.managed_ledger, self.cursor)))
+            named.append((self.buckets, BucketHolder(self.managed_ledger, self.cursor)))
         if self.schema_id is not None:
             named.append((self.schemas, SchemaHolder(self.schema_id)))
         for ids, holder in named:

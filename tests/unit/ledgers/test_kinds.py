@@ -34,10 +34,12 @@ from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.ledgers.references import doubt_about_cursor, named_by_cursor
 from bookwarden.orphans.owners import owner_of
+from bookwarden.wire.cursor import decode_cursor
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
 
 SOURCES = Path(bookwarden.__file__).parent
-# Why an orphan came about is told of each kind by itself.
-KNOWS_THEM_ALL = {"orphans/causes.py"}
+# Why an orphan came about is said of each kind by itself; a record of the trash has a field for each.
+KNOWS_THEM_ALL = {"orphans/causes.py", "ledgers/trash.py"}
 ML = "t/n/persistent/a/"
 OF_LOGS = {PlaceKind.LOG_SEGMENT, PlaceKind.LOG_ALLOCATION}
 
@@ -172,6 +174,7 @@ def test_each_ledger_in_a_cursors_node_is_of_one_kind(managed_ledger: str, curso
     names = {f"#pulsar.internal.delayed.bucket_{number}_{number}": str(number) for number in buckets}
     info = CursorInfo(own, properties={"CompactedTopicLedger": compacted}, cursor_properties={**names, "mine": "no"})
     found = {kind: kind.ledgers_in(info) for kind in KINDS_OF_CURSORS}
+    assert all(found.values()), "the node above names ledgers of all kinds, also of a new one"
     assert sorted(number for some in found.values() for number in some) == sorted(info.ledger_ids)
     named = {place.holder: (place.kind, some) for place, some in named_by_cursor(managed_ledger, cursor, info, "", "")}
     assert named == {
@@ -181,6 +184,10 @@ def test_each_ledger_in_a_cursors_node_is_of_one_kind(managed_ledger: str, curso
     assert doubt_about_cursor(managed_ledger, cursor, "/x", "zk:a", "broken").about == tuple(about)
     assert (CompactedHolder(managed_ledger) in about) == (cursor == COMPACTION_CURSOR)
     assert CursorHolder(managed_ledger, cursor) in about
+    for name in names:
+        damaged = pb.ManagedCursorInfo(cursorsLedgerId=own, cursorProperties=[pb.StringProperty(name=name, value="no")])
+        with pytest.raises(FormatError):
+            decode_cursor(damaged.SerializeToString())
 
 
 def kinds_named_in(module: Path) -> set[LedgerComponent]:
