@@ -207,6 +207,17 @@ class TrashKeeper:
         return lease
 
 
+def read_state(store: MetadataStore) -> TrashState:
+    """Return the state of the trash without a part in it; every record is read. Raises StoreError."""
+    digests, lease = TrashNodes(store, _digest).look().values(), TrashLeaseNode(store).read()
+    return TrashState(
+        records=sum(len(digest.briefs) for digest in digests),
+        size=sum(digest.size for digest in digests),
+        oldest_ms=min((digest.oldest_ms for digest in digests), default=None),
+        lease_until_ms=0 if lease is None else lease.defer_until_ms,
+    )
+
+
 class LeaseWatch:
     """The conditions of the lease, as they are observed from time to time.
 
