@@ -313,6 +313,8 @@ class TrashSettings(_Section):
 
     rules: tuple[TrashRuleSettings, ...] = ()
     max_bytes: int = Field(default=100 * 2**30, ge=0)
+    min_free_disk_ratio: float = Field(default=0.15, ge=0, lt=1)
+    max_overdue_hours: float = Field(default=1.0, gt=0)
 
     @property
     def keep_rules(self) -> tuple[KeepRule, ...]:

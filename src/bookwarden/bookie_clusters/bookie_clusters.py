@@ -246,6 +246,10 @@ class BookieClusters:
         """Return the values of `roots_by_name`."""
         return list(self.roots_by_name().values())
 
+    def all_roots(self) -> list[tuple[MetadataStore, str]]:
+        """Return the same, or that of the only cluster where none is registered."""
+        return self.roots() or [self.of_new_ledgers()]
+
     def identity(self) -> str:
         """Return the names and instances of the clusters, where several are registered now; else an empty text."""
         self.look_again()

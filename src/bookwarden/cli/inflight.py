@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import click
 
@@ -18,9 +20,13 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.metadata_migration.watching import StorePhase, read_phases
+from bookwarden.metastore.interface import MetadataStore
 from bookwarden.preflight import require_topics
+from bookwarden.trash.keeper import TrashState, read_state
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.metadata_migration import movable_stores_of
+
+_T = TypeVar("_T")
 
 
 @click.command(epilog="Example:  bookwarden -o json inflight")
@@ -38,8 +44,8 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
     Counts messages on each partition of the deletion topic and of the retry topic, names the first entry, and says how
     old the oldest mark is, and when the next is due. The broker's own backlog counts entries, each of which may hold a
     batch of messages. Counts too what waits in the outbox of brokers that mark, which is before the deletion topic
-    (docs/broker-marks.md). Tells too whether that entry cannot be read, and what the sweep waits for: a move of
-    Pulsar's metadata, or a doubt about very many marks.
+    (docs/broker-marks.md), and what is in the trash, which comes before both (docs/trash.md). Tells too whether that
+    entry cannot be read, and what the sweep waits for: a move of Pulsar's metadata, or a doubt about very many marks.
     """
     settings = invocation.settings
     with Cluster(settings) as cluster:
@@ -54,8 +60,8 @@ def inflight(invocation: Invocation, max_entries: int) -> None:
         readable = [one.topic for one in found.partitions if one.first and one.topic not in unreadable]
         firsts = [first for partition in readable if (first := topics.first_on(partition))]
         phases = read_phases(movable_stores_of(settings.metadata_store))
-        outbox = _outbox(cluster)
-        invocation.write(_describe(found, firsts, outbox, unreadable, phases, _doubts(cluster, found)))
+        before = WaitingBefore.read(cluster.store)
+        invocation.write(_describe(found, firsts, before, unreadable, phases, _doubts(cluster, found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +83,58 @@ class _Waits:
         return cls(oldest_s, due_ms, (("oldest mark", f"{oldest_s:,.0f} s old"), ("next mark due", due)))
 
 
-def _outbox(cluster: Cluster) -> OutboxSize | str:
-    """Return what waits in the outbox, or why that is not known."""
+@dataclass(frozen=True, slots=True)
+class WaitingBefore:
+    """What is not on the deletion topic yet; texts say why that is not known."""
+
+    outbox: OutboxSize | str
+    trash: TrashState | str
+
+    @classmethod
+    def read(cls, store: MetadataStore) -> WaitingBefore:
+        return cls(_known(Outbox(store).size), _known(partial(read_state, store)))
+
+    def facts(self, now_s: float) -> list[tuple[str, str]]:
+        outbox, trash = self.outbox, self.trash
+        return [
+            (
+                "outbox of brokers that mark",
+                f"not known: {outbox}" if isinstance(outbox, str) else outbox_text(outbox, now_s),
+            ),
+            ("trash", f"not known: {trash}" if isinstance(trash, str) else trash_text(trash, now_s)),
+        ]
+
+    def data(self, now_s: float) -> dict[str, object]:
+        outbox, trash = self.outbox, self.trash
+        return {
+            "outbox": {"problem": outbox} if isinstance(outbox, str) else outbox_data(outbox, now_s),
+            "trash": {"problem": trash} if isinstance(trash, str) else trash_data(trash, now_s),
+        }
+
+
+def _known(read: Callable[[], _T]) -> _T | str:
     try:
-        return Outbox(cluster.store).size()
+        return read()
     except StoreError as error:
         return str(error)
+
+
+def trash_data(state: TrashState, now_s: float) -> dict[str, object]:
+    """Return what programs read of the trash."""
+    fields = {"records": state.records, "bytes": state.size, "oldest_seconds": round(state.oldest_s(now_s), 1)}
+    return {**fields, "lease_until": state.lease_until_ms}
+
+
+def trash_text(state: TrashState, now_s: float) -> str:
+    """Return what people read of the trash."""
+    if state.lease_until_ms > now_s * 1000:
+        lease = f"brokers keep what they drop until {moment(state.lease_until_ms)}, unless the sweep renews that"
+    else:
+        lease = "brokers keep nothing"
+    if not state.records:
+        return f"empty; {lease}"
+    size = f"{counted(state.records, 'record')}, {counted(state.size, 'byte')}"
+    return f"{size}, the oldest {state.oldest_s(now_s):,.0f} s old; {lease}"
 
 
 def outbox_data(size: OutboxSize, now_s: float) -> dict[str, object]:
@@ -110,14 +162,13 @@ def _doubts(cluster: Cluster, found: InFlight) -> Sequence[SharedDoubt]:
 def _describe(
     found: InFlight,
     firsts: Sequence[ReceivedMark],
-    outbox: OutboxSize | str,
+    before: WaitingBefore,
     unreadable: Mapping[str, str],
     phases: Sequence[StorePhase],
     doubts: Sequence[SharedDoubt],
 ) -> Document:
     now_s = time.time()
     waits = _Waits.of(firsts, now_s)
-    waiting = outbox_text(outbox, now_s) if isinstance(outbox, OutboxSize) else f"not known: {outbox}"
     rows = [
         (backlog.topic, f"{backlog.entries:,}", _estimate(backlog.messages, backlog.exact), backlog.first)
         for backlog in found.partitions
@@ -129,7 +180,7 @@ def _describe(
         Column("messages", right=True),
         Column("first entry"),
     )
-    facts = (*waits.facts, ("outbox of brokers that mark", waiting))
+    facts = (*waits.facts, *before.facts(now_s))
     parts: list[Part] = [Table(columns, tuple(rows)), Facts(facts)]
     parts += [
         Note(f"{topic}: its first entry cannot be read ({reason}): see docs/metrics.md, An entry that cannot be read.")
@@ -137,7 +188,7 @@ def _describe(
     ]
     if not found.exact:
         parts.append(Note("~ is estimated; --max-entries looks into more."))
-    if not found.messages and outbox == OutboxSize():
+    if not found.messages and before.outbox == OutboxSize():
         parts.append(Note("Nothing is in flight."))
     parts += [Note(f"The sweep may wait for this to be mended: {doubt}") for doubt in doubts]
     parts += [Note(_of_migration(at)) for at in phases if at.phase not in ("NOT_STARTED", "FAILED")]
@@ -148,7 +199,7 @@ def _describe(
         "oldest_seconds": waits.oldest_s,
         "next_due": waits.due_ms,
         "partitions": found.partitions,
-        "outbox": outbox_data(outbox, now_s) if isinstance(outbox, OutboxSize) else {"problem": outbox},
+        **before.data(now_s),
         "unreadable": unreadable,
         "doubts": [{"cause": doubt.cause, "path": doubt.path, "reason": doubt.reason} for doubt in doubts],
         "migrations": phases,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport
 from bookwarden.ledgers.shared_doubts import DoubtCause
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import Standing
+from bookwarden.trash.keeper import TrashState
 
 logger = logging.getLogger(__name__)
 _KINDS = tuple(kind.value for kind in LedgerType)
@@ -191,9 +193,21 @@ class SweepMetrics(QueryMetrics):
                 ("records", "Records in the trash: deleted nodes, and ledgers that left a list together."),
                 ("bytes", "Bytes of the ledgers in the trash, as their topics counted them: one copy."),
                 ("oldest_seconds", "Age of the oldest record in the trash; 0 if there is none."),
-                ("lease_seconds", "For so long brokers keep what they drop, if this sweep does not renew that."),
+                (
+                    "missing_disk_bytes",
+                    "By so much bookies have less than trash.min_free_disk_ratio free.",
+                ),
+                ("overdue_seconds", "For so long the oldest mark in flight has been due; looked at for the lease."),
             )
         }
+        self._lease_until_ms = 0
+        lease = Gauge(
+            "bookwarden_trash_lease_seconds",
+            "For so long brokers keep what they drop, if this sweep does not renew that.",
+            registry=self.registry,
+        )
+        # It runs out also while the store cannot be read.
+        lease.set_function(lambda: max(0.0, self._lease_until_ms / 1000 - time.time()))
         self._dlq_keeps_nothing = Gauge(
             "bookwarden_dlq_keeps_nothing",
             "1 while the DLQ lacks its topic or subscription, so that marks wait instead of being given up.",
@@ -270,9 +284,11 @@ class SweepMetrics(QueryMetrics):
         for cause, waited in seconds.items():
             self._waiting.labels(cause.value).set(waited)
 
-    def set_trash(self, records: int, size: int, oldest_s: float, lease_s: float) -> None:
-        """Publish what is in the trash, and how long brokers keep what they drop from now on."""
-        for name, value in zip(self._trash, (records, size, oldest_s, lease_s), strict=True):
+    def set_trash(self, state: TrashState, now_s: float) -> None:
+        """Publish what is in the trash, how long brokers keep what they drop from now on, and what may end that."""
+        self._lease_until_ms, conditions = state.lease_until_ms, state.conditions
+        values = (state.records, state.size, state.oldest_s(now_s), conditions.missing_bytes, conditions.overdue_s)
+        for name, value in zip(self._trash, values, strict=True):
             self._trash[name].set(value)
 
     def set_outbox(self, nodes: int, size: int, oldest_s: float) -> None:

@@ -8,7 +8,7 @@ from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, Configure
 from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.disk_space import read_writable_disk_space
+from bookwarden.clusters.bookkeeper.bookies.disk_space import read_all_disk_space, read_writable_disk_space
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
@@ -93,6 +93,8 @@ class BookKeeper(Resources):
         self._options = bookie_options_of(settings.bookkeeper)
         #: Asks the bookies that take new ledgers for the space on their disks.
         self.disk_space = partial(read_writable_disk_space, self.clusters.of_new_ledgers, options=self._options)
+        #: Asks all bookies of all clusters for it.
+        self.all_disk_space = partial(read_all_disk_space, self.clusters.all_roots, options=self._options)
 
     @cached_property
     def bookies(self) -> Bookies:

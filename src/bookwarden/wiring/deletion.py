@@ -37,10 +37,11 @@ from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
 from bookwarden.processes import described_here
-from bookwarden.trash.keeper import TrashKeeper
+from bookwarden.trash.keeper import LeaseWatch, TrashKeeper
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.bookkeeper import BookKeeper
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 from bookwarden.wiring.journal import journal_of, journal_reader_of, sent_records_of
 
 
@@ -98,9 +99,20 @@ class BrokerMarks:
         return OutboxDrain(self.brokers, self.outbox, catalog, marker_of(self._cluster))
 
 
-def trash_keeper_of(cluster: Cluster, keeps_up: Callable[[], bool]) -> TrashKeeper:
-    """Make the sweep's part in the trash; ``keeps_up`` is as for `TrashKeeper`."""
+def trash_keeper_of(cluster: Cluster, why_behind: Callable[[], str]) -> TrashKeeper:
+    """Make the sweep's part in the trash; ``why_behind`` is as for `LeaseWatch`."""
     trash, here = cluster.settings.trash, described_here()
+    # It runs in a thread of its own, and a connection for entries is for one.
+    topics = cluster.keep(
+        TwoPhaseTopics(cluster.settings.deletion, cluster.connection, cluster.admin, lambda: cluster.store)
+    )
+    watch = LeaseWatch(
+        trash.max_overdue_hours * 3600,
+        trash.min_free_disk_ratio,
+        why_behind,
+        topics.first_marks,
+        cluster.bookkeeper.all_disk_space,
+    )
     return TrashKeeper(
         cluster.store,
         marker_of(cluster),
@@ -108,7 +120,7 @@ def trash_keeper_of(cluster: Cluster, keeps_up: Callable[[], bool]) -> TrashKeep
         trash.keep_rules,
         trash.max_bytes,
         f"{here['host']} as process {here['pid']}",
-        keeps_up,
+        watch.observe,
     )
 
 

@@ -68,6 +68,8 @@ class TwoPhaseTopics(Resources):
         self.waiting = partial(waiting.read, swept)
         #: Reads the first message in flight on a partition; None where there is none.
         self.first_on = waiting.first
+        #: Reads that of each partition of both topics that has any.
+        self.first_marks = partial(waiting.first_of_each, swept)
         self.decode = decoder_of(deletion, SchemaRegistry(admin)).decode
         #: Reads what the marks in flight ask for.
         self.requests_in_flight = partial(requests_in_flight, self.waiting, self.decode)

@@ -55,7 +55,11 @@ _TRASH_RULES: Final = (
     {"namespaces": "demo/*", "keep_deleted_hours": 1},
 )
 #: Settings of the sweep.
-TRASH_SETTINGS: Final[Mapping[str, Any]] = {"rules": list(_TRASH_RULES)}
+TRASH_SETTINGS: Final[Mapping[str, Any]] = {
+    "rules": list(_TRASH_RULES),
+    # Its bookies share the disk of whoever plays it, however full that is.
+    "min_free_disk_ratio": 0,
+}
 #: Lines of broker.conf: each acknowledgement is in its ledger within a second, so that no position is older.
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "bookwardenMarks": "two-phase",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from bookwarden.cli import inflight
 from bookwarden.cli.main import cli
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.trash import KeepRule, TrashLease, TrashRecord
@@ -181,3 +182,28 @@ def test_what_is_being_restored_is_not_purged(site: Site) -> None:
     assert kept["kept"] == {"persistent://t/n/a": "it is being restored"}
     assert site.sender.sent == []
     assert data(site, "list")["generations"][0]["restore"] == "writing, by me"
+
+
+def test_inflight_shows_the_trash_next_to_the_outbox(site: Site) -> None:
+    now_s = site._clock()
+    found = inflight.WaitingBefore.read(site.store)
+    count = len([one for trashed in site.records.read().generations for one in trashed.found])
+    trash = dict(found.facts(now_s))["trash"]
+    assert trash.startswith(f"{count} records, ")
+    assert trash.endswith("; brokers keep nothing")
+    lease = TrashLease(int(now_s * 1000) + 1, "me", 1, (KeepRule("*", 60),))
+    site.store.create(TRASH_LEASE, encode_lease(lease), make_parents=True)
+    found = inflight.WaitingBefore.read(site.store)
+    assert "brokers keep what they drop until" in dict(found.facts(now_s))["trash"]
+    assert "brokers keep nothing" in dict(found.facts(now_s + 1))["trash"]
+    data = found.data(now_s + 100)["trash"]
+    assert isinstance(data, dict)
+    assert (data["records"], data["lease_until"]) == (count, lease.defer_until_ms)
+    assert data["oldest_seconds"] >= 100
+    site.store.__dict__["_closed"] = True
+    assert all(text.startswith("not known: ") for _, text in inflight.WaitingBefore.read(site.store).facts(now_s))
+
+
+def test_an_empty_trash_is_shown_as_such() -> None:
+    facts = dict(inflight.WaitingBefore.read(MemoryStore()).facts(0))
+    assert facts == {"outbox of brokers that mark": "empty", "trash": "empty; brokers keep nothing"}

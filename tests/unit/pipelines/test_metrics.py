@@ -25,6 +25,7 @@ from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
 from bookwarden.pipelines.sweep import driver
 from bookwarden.trash.keeper import TrashKeeper
+from bookwarden.trash.lease import LeaseConditions
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, OUTBOX_ROOT, encode_deletion_topic
 from bookwarden.wire.trash import TRASH_RECORDS, encode_records
 
@@ -190,13 +191,19 @@ def test_the_trash_is_shown_and_an_error_ends_no_sweep(monkeypatch: pytest.Monke
         clock=lambda: now,
     )
     driver._keep_trash(keeper, metrics)
-    names = ("records", "bytes", "oldest_seconds", "lease_seconds")
-    assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 70, 900]
-    now += 3600
+    names = ("records", "bytes", "oldest_seconds", "lease_seconds", "missing_disk_bytes", "overdue_seconds")
+    assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 70, 900, 0, 0]
+    now += 600
+    keeper.conditions = lambda: LeaseConditions("full", 7, 11.0)
     driver._keep_trash(keeper, metrics)
+    # A lease runs out also while nothing can be read.
+    assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 670, 300, 7, 11]
+    now += 200
     store.close()
     driver._keep_trash(keeper, metrics)
-    assert value(metrics.registry, "trash_records") == 1
+    assert [value(metrics.registry, f"trash_{name}") for name in names] == [1, 0, 670, 100, 7, 11]
+    now += 200
+    assert value(metrics.registry, "trash_lease_seconds") == 0
 
 
 class RefusingSender:

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.errors import LostRaceError, PulsarError, RefusedError
+from bookwarden.disk_space import DiskSpace
+from bookwarden.errors import LostRaceError, PulsarError, RefusedError, StoreError
 from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark
 from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.wrappers import ForwardingStore
-from bookwarden.trash.keeper import LEASE_S, TrashKeeper
+from bookwarden.trash.keeper import LEASE_S, SPACE_WAIT_S, LeaseWatch, TrashKeeper
+from bookwarden.trash.lease import LeaseConditions, judge_backlog, judge_disks
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, MARKING_BROKERS, encode_deletion_topic
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, decode_records, encode_records, restore_node
@@ -51,9 +54,10 @@ class World:
         self.topic = Topic()
         self.now_s = 10_000.0
         self.well = True
+        self.conditions = LeaseConditions()
         self.keeper = TrashKeeper(
             *(self.store, Marker(self.topic), TOPIC, rules, max_bytes, "me@here"),
-            keeps_up=lambda: self.well,
+            conditions=lambda: self.conditions if self.well else LeaseConditions("it is behind"),
             clock=lambda: self.now_s,
         )
 
@@ -247,6 +251,113 @@ def test_beyond_the_size_the_oldest_goes_first() -> None:
     state = world.keeper.run()
     assert world.topic.ids == [3, 1]
     assert (world.left(), state.size) == ([2, 4], 200)
+
+
+def test_for_want_of_space_on_bookies_the_oldest_goes_and_nothing_more_is_kept() -> None:
+    world = World()
+    world.put(0, trim(9_700, 1), trim(9_900, 2))
+    world.put(1, trim(9_600, 3), trim(9_950, 4))
+    world.conditions = LeaseConditions("a bookie is full", missing_bytes=150)
+    state = world.keeper.run()
+    assert world.topic.ids == [3, 1]
+    assert (state.lease_until_ms, state.conditions) == (0, world.conditions)
+    # The space comes back when bookies have collected garbage: until then no more goes.
+    world.conditions = LeaseConditions("a bookie is full", missing_bytes=10**9)
+    world.now_s += SPACE_WAIT_S - 3_200
+    assert world.keeper.run().released == 0
+    world.keeper.rules = (KeepRule("t/*", 10**6, 10**6),)
+    world.now_s += 3_199
+    assert world.keeper.run().released == 0
+    world.now_s += 1
+    assert world.keeper.run().released == 2
+    assert world.lease() is None
+    world.conditions = LeaseConditions()
+    assert world.keeper.run().lease_until_ms > 0
+
+
+def test_the_watch_asks_once_a_minute_and_an_error_is_a_reason() -> None:
+    asked: list[float] = []
+    errors: list[Exception] = []
+    behind, now = "", 10_000.0
+
+    def firsts() -> list[ReceivedMark]:
+        asked.append(now)
+        for error in errors:
+            if isinstance(error, PulsarError):
+                raise error
+        return [mark(now - 20)]
+
+    def disks() -> dict[str, DiskSpace]:
+        for error in errors:
+            if isinstance(error, StoreError):
+                raise error
+        return {"b1": DiskSpace(1000, 100)}
+
+    watch = LeaseWatch(3600, 0.15, lambda: behind, firsts, disks, lambda: now)
+    full = watch.observe()
+    assert (full.missing_bytes, full.overdue_s, full.why_not[:3]) == (50, 20, "b1 ")
+    behind, now = "batches fail", now + 59
+    assert watch.observe().why_not == "batches fail"
+    assert asked == [10_000]
+    behind, now = "", now + 1
+    errors[:] = [PulsarError("no broker"), StoreError("no store")]
+    unknown = watch.observe()
+    assert (unknown.missing_bytes, unknown.overdue_s) == (0, 20)
+    assert "no broker" in unknown.why_not
+    assert "no store" in unknown.why_not
+    watch = LeaseWatch(3600, 0, lambda: "", list, disks, lambda: now)
+    assert watch.observe() == LeaseConditions()
+
+
+def mark(published_s: float, delay_s: float = 0) -> ReceivedMark:
+    delay = {DELAY_TIME: str(int(delay_s * 1000))}
+    return ReceivedMark("t", "1:0:0", None, b"", delay, published_at=int(published_s * 1000))
+
+
+@pytest.mark.parametrize(
+    ("firsts", "overdue_s", "keeps_up"),
+    [
+        ([], 0, True),
+        ([mark(900)], 100, True),
+        ([mark(900), mark(899)], 101, False),
+        ([mark(500, delay_s=450), mark(900, delay_s=10**6)], 50, True),
+        ([mark(2_000)], 0, True),
+    ],
+)
+def test_a_mark_that_is_due_too_long_says_that_the_sweep_is_behind(
+    firsts: list[ReceivedMark], overdue_s: float, keeps_up: bool
+) -> None:
+    found = judge_backlog(firsts, 1_000, 100)
+    assert (found.overdue_s, found.why_not == "", found.missing_bytes) == (overdue_s, keeps_up, 0)
+
+
+@pytest.mark.parametrize(
+    ("disks", "missing", "why"),
+    [
+        ({"a": DiskSpace(1000, 200), "b": DiskSpace(1000, 150)}, 0, ""),
+        ({"a": DiskSpace(1000, 149), "b": DiskSpace(2000, 100), "c": DiskSpace(10, 10)}, 201, "b has 5.0%"),
+        # One that does not answer is left out while another does.
+        ({"a": DiskSpace(1000, 500), "b": DiskSpace(error="no route")}, 0, ""),
+        ({"b": DiskSpace(error="no route")}, 0, "no bookie tells its free space (b: no route)"),
+        ({}, 0, "none is registered"),
+    ],
+)
+def test_the_bookie_with_the_least_space_decides(disks: dict[str, DiskSpace], missing: int, why: str) -> None:
+    found = judge_disks(disks, 0.15)
+    assert found.missing_bytes == missing
+    assert why in found.why_not
+    assert bool(found.why_not) is bool(why)
+
+
+def test_bookies_are_asked_only_where_there_is_a_trash() -> None:
+    asked: list[int] = []
+    world = World(rules=())
+    world.keeper.conditions = lambda: asked.append(1) or LeaseConditions()  # type: ignore[func-returns-value]
+    world.keeper.run()
+    assert asked == []
+    world.put(0, deleted(9_999, 1))
+    world.keeper.run()
+    assert asked == [1]
 
 
 def test_a_node_that_its_broker_adds_to_meanwhile_loses_nothing() -> None:

@@ -139,7 +139,7 @@ def _run_sweep(
                 )
                 with (
                     looked_at_again(looks, supervisor.stop),
-                    _trash_kept(cluster, metrics, lambda: not (supervisor.failing or doubts.is_waiting)),
+                    _trash_kept(cluster, metrics, partial(_why_behind, supervisor, doubts)),
                     _naming(sweep.checkpoint),
                 ):
                     supervisor.run()
@@ -240,10 +240,17 @@ def _show_outbox(outbox: Outbox, metrics: SweepMetrics) -> None:
     metrics.set_outbox(size.nodes, size.size, size.oldest_s(time.time()))
 
 
+def _why_behind(supervisor: Supervisor, doubts: DoubtWatch) -> str:
+    """Return why the sweep does not get on; empty while it does."""
+    if supervisor.failing:
+        return "batches of the sweep fail"
+    return "the sweep waits for a doubt about very many marks" if doubts.is_waiting else ""
+
+
 @contextmanager
-def _trash_kept(cluster: Cluster, metrics: SweepMetrics, keeps_up: Callable[[], bool]) -> Iterator[None]:
+def _trash_kept(cluster: Cluster, metrics: SweepMetrics, why_behind: Callable[[], str]) -> Iterator[None]:
     """Expire the trash and renew its lease while the block runs, for which the sweep's lock is held."""
-    keeper = trash_keeper_of(cluster, keeps_up)
+    keeper = trash_keeper_of(cluster, why_behind)
 
     def keep(ended: threading.Event) -> None:
         while True:
@@ -261,9 +268,7 @@ def _keep_trash(keeper: TrashKeeper, metrics: SweepMetrics) -> None:
     except (StoreError, PulsarError, RefusedError) as error:
         logger.warning("nothing leaves the trash now, and its lease is not renewed: %s", error)
         return
-    now_s = time.time()
-    lease_s = max(0.0, state.lease_until_ms / 1000 - now_s)
-    metrics.set_trash(state.records, state.size, state.oldest_s(now_s), lease_s)
+    metrics.set_trash(state, time.time())
 
 
 @contextmanager

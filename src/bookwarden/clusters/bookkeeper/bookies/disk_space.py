@@ -28,6 +28,17 @@ def read_writable_disk_space(
     return read_disk_space_at(store, root, sorted(read_members(store, root).writable), options=options)
 
 
+def read_all_disk_space(
+    places: Callable[[], Iterable[tuple[MetadataStore, str]]], *, options: BookieOptions
+) -> dict[str, DiskSpace]:
+    """Ask all registered bookies of the clusters at these ledgers roots, also read-only ones: a full one is that."""
+    found: dict[str, DiskSpace] = {}
+    for store, root in places():
+        members = read_members(store, root)
+        found |= read_disk_space_at(store, root, sorted(members.writable | members.read_only), options=options)
+    return found
+
+
 def read_disk_space(bookies: Bookies, bookie_ids: Iterable[str]) -> dict[str, DiskSpace]:
     """Ask all of them at once; the answers are by bookie id."""
     found: dict[str, DiskSpace] = {}

@@ -46,6 +46,11 @@ class WaitingMessages:
         """Read the first message of a partition; None where there is none."""
         return next(self.read((partition,)), None)
 
+    def first_of_each(self, topics: Sequence[str]) -> list[ReceivedMark]:
+        """Read the first message of each partition that has any; errors as of `read`."""
+        partitions = [partition for topic in topics for partition in list_partitions(self._admin, topic)]
+        return [found for partition in partitions if (found := self.first(partition)) is not None]
+
     def _span(self, partition: str) -> tuple[Position | None, Position]:
         """Return the first entry behind the subscription's position, None if there is none, and the last one."""
         positions = read_positions(self._admin, partition)
