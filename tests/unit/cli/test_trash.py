@@ -90,7 +90,10 @@ def test_the_list_says_what_there_is_until_when_and_what_is_missing(site: Site) 
         "subscriptions": ["s/1"],
         "schema": True,
         "expires_ms": one["expires_ms"],
-        "missing": ["1 ledgers that BookKeeper has no more: 6"],
+        "missing": [
+            "its policies and permissions: the sweep has not looked for them yet",
+            "1 ledgers that BookKeeper has no more: 6",
+        ],
         "restore": "",
     }
     # The first of its records is the cursor's.
@@ -116,7 +119,8 @@ def test_a_restore_is_planned_until_execute(site: Site) -> None:
     assert topic["subscriptions"] == [{"name": "s/1", "position": "5:3", "joined": False}]
     assert (topic["ledgers"], topic["entries"], topic["schema_versions"]) == ([5, 6, 7], 20, 1)
     assert site.store.list_children("/managed-ledgers/t/n/persistent") == before
-    assert "Policies and permissions of topics are not kept" in " ".join(run(site, "restore", "t/n/a").stdout.split())
+    assert topic["unseen"] == ["its policies and permissions: the sweep has not looked for them yet"]
+    assert "Set policies that do not come back again" in " ".join(run(site, "restore", "t/n/a").stdout.split())
     done = data(site, "restore", "t/n/a", "--execute")
     assert (done["executed"], done["topics"][0]["problems"]) == (True, [])
     assert site.listed() == [5, 6, 7]
