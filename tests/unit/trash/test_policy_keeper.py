@@ -207,6 +207,7 @@ def test_a_deleted_namespace_keeps_its_policies(seen: bool) -> None:
     look(world)
     (before,) = world.copies()
     assert (before.policies, before.local, before.gone_ms) == (policies(TOPIC), b"bundles", 0)
+    look(world, 300)
     alive_ms = int(world.now_s * 1000)
     world.now_s += 10
     if seen:
