@@ -12,6 +12,7 @@ from bookwarden.cli.shell.invocation import Invocation, operator, parse_topic, p
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
 from bookwarden.trash.generations import TrashedGeneration, partitioned_node
 from bookwarden.trash.namespace_restore import deleted_with
@@ -308,6 +309,10 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
     return parts
 
 
+def _policies(found: FormerPolicies) -> list[str]:
+    return [*(event.key for event in found.events), *found.nodes]
+
+
 def _facts_of_policies(trashed: TrashedGeneration, plan: RestorePlan) -> list[tuple[str, str]]:
     """Describe what is put back besides nodes: a live topic keeps its own."""
     found = former_policies(trashed)
@@ -319,7 +324,7 @@ def _facts_of_policies(trashed: TrashedGeneration, plan: RestorePlan) -> list[tu
         for role, actions in roles.items()
     ]
     return [
-        ("policies", ", ".join(event.key for event in found.events) or "-"),
+        ("policies", ", ".join(_policies(found)) or "-"),
         ("permissions", "; ".join(permissions) or "-"),
     ]
 
@@ -347,7 +352,7 @@ def _data(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreR
             "schema_versions": plan.schema_versions,
             "lost": plan.lost,
             "permissions": former_policies(trashed).permissions,
-            "policies": [event.key for event in former_policies(trashed).events],
+            "policies": _policies(former_policies(trashed)),
             "unseen": unseen_policies(trashed),
         }
     if result is not None:

@@ -68,7 +68,8 @@ class FormerPolicies:
     permissions: Mapping[str, Roles] = field(
         default_factory=dict
     )  #: Of the topic, and of the one it is a partition of.
-    events: tuple[PolicyEvent, ...] = ()  #: Its policies.
+    events: tuple[PolicyEvent, ...] = ()  #: Its policies, where brokers keep them in ``__change_events``.
+    nodes: Mapping[str, bytes] = field(default_factory=dict)  #: Likewise, where they keep them in nodes: by path.
     unseen: tuple[str, ...] = ()  #: What of it was not seen in time, for people.
 
 

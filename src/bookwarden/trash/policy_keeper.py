@@ -18,6 +18,8 @@ from typing import Any, Final, Protocol
 
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces
 from bookwarden.clusters.pulsar.metadata.paths import local_policies_path, namespace_policies_path
+from bookwarden.clusters.pulsar.metadata.topic_policies import ROOT as POLICIES_IN_NODES
+from bookwarden.clusters.pulsar.metadata.topic_policies import LastStoredPolicies
 from bookwarden.clusters.pulsar.trash import TrashNodes
 from bookwarden.errors import FormatError, LostRaceError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.names import TopicName
@@ -43,7 +45,7 @@ from bookwarden.wire.trash import (
 )
 
 logger = logging.getLogger(__name__)
-_PREFIXES: Final = ("/admin/policies", "/admin/local-policies")
+_PREFIXES: Final = ("/admin/policies", "/admin/local-policies", POLICIES_IN_NODES)
 _AT_ONCE: Final = 1_000
 #: What outlives a record by this is needed by none: brokers' clocks differ.
 _GRACE_MS: Final = 600_000
@@ -87,6 +89,7 @@ class PolicyKeeper:
     ) -> None:
         self._store = store
         self._events = events
+        self._stored = LastStoredPolicies(store)
         self._rules = rules
         self._clock = clock
         self._feed: ChangeFeed | None = None
@@ -106,14 +109,19 @@ class PolicyKeeper:
             if self._kept is None:
                 self._kept = self._read_copies()
                 changed = None
-            self._update(self._kept, changed)
+            self._update(self._kept, None if changed is None else _namespaces(changed))
             self._expire(self._kept)
+            live = [name for name, of in self._kept.items() if not of[-1].copy.gone_ms]
+            if changed is None:
+                self._stored.look_at_all(live, began_ms)
+            else:
+                self._stored.look([path for path in changed if self._is_stored(path)], began_ms)
         except StoreError:
             # What was taken from the feed is not done: everything is looked at again.
             self._kept = None
             raise
         self._seen_ms = began_ms
-        self._unread = self._events.follow([name for name, of in self._kept.items() if not of[-1].copy.gone_ms])
+        self._unread = self._events.follow(live)
         for namespace in self._unread.keys() - self._reported:
             logger.warning("policies of topics of %s are not kept now: %s", namespace, self._unread[namespace])
         self._reported = set(self._unread)
@@ -138,8 +146,13 @@ class PolicyKeeper:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _changed(self) -> set[str] | None:
-        """Return the namespaces that changed; None: any may have."""
+    def _is_stored(self, path: str) -> bool:
+        """Return whether a path is that of the policies of a topic of which something is kept."""
+        parts = path.removeprefix(f"{POLICIES_IN_NODES}/").split("/")
+        return path.startswith(POLICIES_IN_NODES) and len(parts) == 5 and self._is_kept(f"{parts[1]}/{parts[2]}")
+
+    def _changed(self) -> Collection[str] | None:
+        """Return the nodes that changed; None: any may have."""
         if self._feed is None and self._is_watched:
             try:
                 self._feed = self._store.follow_below(_PREFIXES)
@@ -153,10 +166,7 @@ class PolicyKeeper:
             return None
         taken = self._feed.take()
         self._store.sync()
-        if taken.gap or taken.unwatched:
-            return None
-        parts = [path.split("/") for path in taken.paths]
-        return {f"{one[3]}/{one[4]}" for one in parts if len(one) == 5}
+        return None if taken.gap or taken.unwatched else taken.paths
 
     def _read_copies(self) -> dict[str, list[_Kept]]:
         kept: dict[str, list[_Kept]] = defaultdict(list)
@@ -245,16 +255,18 @@ class PolicyKeeper:
             return None
         kept = [] if self._kept is None else self._kept.get(namespace, [])
         try:
-            base = str(TopicName.of_managed_ledger(record.managed_ledger).base)
+            base = TopicName.of_managed_ledger(record.managed_ledger).base
             # Those that were there before. One that was made since is no proof of anything.
             permissions = permissions_of(record, [one.copy for one in kept if one.first_ms <= record.time_ms])
         except FormatError:
             return FormerPolicies(unseen=(NOT_SEEN_POLICIES, NOT_SEEN_PERMISSIONS))
-        events = tuple(PolicyEvent(key, value, self._schema(text)) for key, value, text in self._events.last(base))
+        events = tuple(PolicyEvent(key, value, self._schema(text)) for key, value, text in self._events.last(str(base)))
         since_ms = self._events.seen_since_ms(namespace)
-        unseen = [NOT_SEEN_POLICIES] if not events and (since_ms is None or since_ms > record.time_ms) else []
+        nodes = self._stored.of_topic(base.managed_ledger)
+        is_late = since_ms is None or since_ms > record.time_ms
+        unseen = [NOT_SEEN_POLICIES] if is_late and not events and not nodes else []
         unseen += [NOT_SEEN_PERMISSIONS] if permissions is None else []
-        return FormerPolicies(permissions or {}, events, tuple(unseen))
+        return FormerPolicies(permissions or {}, events, nodes, tuple(unseen))
 
     def _schema(self, definition: str) -> str:
         """Keep the definition, of which there are a few in all; return its name."""
@@ -265,3 +277,9 @@ class PolicyKeeper:
             self._store.create(path, value, make_parents=True)
         self._schemas.add(name)
         return name
+
+
+def _namespaces(paths: Iterable[str]) -> set[str]:
+    """Return the namespaces of those paths that are of policies of one."""
+    parts = [path.split("/") for path in paths if not path.startswith(f"{POLICIES_IN_NODES}/")]
+    return {f"{one[3]}/{one[4]}" for one in parts if len(one) == 5}

@@ -7,6 +7,7 @@ and run again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from bookwarden.clusters.pulsar.metadata.paths import namespace_policies_path
@@ -44,6 +45,9 @@ class PolicyRestore:
         policies = former_policies(trashed)
         namespace = namespace_of(trashed.managed_ledger)
         self._grant(namespace, policies)
+        for path, value in policies.nodes.items():
+            with suppress(LostRaceError):
+                self._store.create(path, value, make_parents=True)
         new = [event for event in policies.events if event not in self._sent]
         if not new:
             return
@@ -62,6 +66,8 @@ class PolicyRestore:
             there = {} if node is None else topic_permissions(node.value)
             for topic in sorted(policies.permissions.keys() - there.keys()):
                 yield f"the permissions of {topic} are not there"
+        nodes = self._store.get_many(list(policies.nodes))
+        yield from (f"{path} is not there" for path, node in zip(policies.nodes, nodes, strict=True) if node is None)
         if policies.events:
             keys = [event.key for event in policies.events]
             for key in sorted(set(keys) - self._events.current(namespace, keys).keys()):

@@ -228,6 +228,7 @@ def _policies(fields: Mapping[str, Any]) -> FormerPolicies:
             PolicyEvent(_text(one["key"]), b64decode(one["value"], validate=True), _text(one["schema"]))
             for one in fields.get("events", ())
         ),
+        {_text(path): b64decode(value, validate=True) for path, value in fields.get("nodes", {}).items()},
         tuple(map(_text, fields.get("unseen", ()))),
     )
 
@@ -240,6 +241,8 @@ def _policies_fields(policies: FormerPolicies) -> dict[str, Any]:
         fields["events"] = [
             {"key": one.key, "value": b64encode(one.value).decode(), "schema": one.schema} for one in policies.events
         ]
+    if policies.nodes:
+        fields["nodes"] = {path: b64encode(value).decode() for path, value in policies.nodes.items()}
     if policies.unseen:
         fields["unseen"] = policies.unseen
     return fields

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.clusters.pulsar.trash import TrashNodes
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.trash import FormerNode, FormerPolicies, KeepRule, NamespaceCopy, PolicyEvent, TrashRecord
@@ -139,6 +140,28 @@ def test_a_deleted_topic_keeps_what_was_seen_of_it(store: type[DyingStore]) -> N
     definition = world.store.get(f"{TRASH_EVENT_SCHEMAS}/{SCHEMA}")
     assert definition is not None
     assert definition.value == DEFINITION.encode()
+
+
+@pytest.mark.parametrize("store", [DyingStore, Polled])
+def test_policies_in_nodes_are_kept_as_they_were_last(store: type[DyingStore]) -> None:
+    world = World(store)
+    own, for_all = f"{OWN}/t/n/persistent/a", f"{FOR_ALL}/t/n/persistent/a"
+    world.store.create(own, b"1", make_parents=True)
+    look(world)
+    world.store.create(for_all, b"2", make_parents=True)
+    world.store.create(f"{OWN}/x/n/persistent/a", b"3", make_parents=True)
+    world.set(b"4", own)
+    look(world)
+    world.delete(own)
+    world.delete(for_all)
+    look(world)
+    world.record("t/n/persistent/a-partition-0")
+    (found,) = world.kept()
+    assert found is not None
+    assert found.nodes == {own: b"4", for_all: b"2"}
+    look(world, 2 * 86_400)
+    world.record()
+    assert world.kept()[1] == FormerPolicies()
 
 
 def test_a_partition_has_those_of_its_topic_too() -> None:

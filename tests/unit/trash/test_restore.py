@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
@@ -42,6 +43,7 @@ NAMESPACE = "/admin/policies/t/n"
 POLICIES = FormerPolicies(
     {"persistent://t/n/a": {"reader": ("consume",)}},
     (PolicyEvent("persistent://t/n/a", b"\x02", "ab"), PolicyEvent("__G__persistent://t/n/a", b"\x04", "ab")),
+    {f"{OWN}/{TOPIC}": b'{"own":1}', f"{FOR_ALL}/{TOPIC}": b"former"},
 )
 
 
@@ -55,6 +57,7 @@ def deleted(store: type[DyingStore] = DyingStore) -> World:
     world.store.create(
         NAMESPACE, b'{"auth_policies":{"destination_auth":{"x":{"r":["produce"]}}},"new":1}', make_parents=True
     )
+    world.store.create(f"{FOR_ALL}/{TOPIC}", b"set since", make_parents=True)
     world.store.create(f"{TRASH_EVENT_SCHEMAS}/ab", b"a definition", make_parents=True)
     # As brokers do when they delete it, and somebody has set one again.
     world.events.values = {"persistent://t/n/a": b"", "__G__persistent://t/n/a": b"\x06"}
@@ -68,10 +71,14 @@ def has_policies(world: World) -> bool:
     assert permissions["auth_policies"]["destination_auth"].pop("x") == {"r": ["produce"]}
     assert permissions["new"] == 1
     assert world.events.values["__G__persistent://t/n/a"] == b"\x06"
+    assert world.value(f"{FOR_ALL}/{TOPIC}") == b"set since"
+    own = world.store.get(f"{OWN}/{TOPIC}")
     assert set(world.events.definitions) <= {"a definition"}
     return (
         permissions["auth_policies"]["destination_auth"] == {"persistent://t/n/a": {"reader": ["consume"]}}
         and world.events.values["persistent://t/n/a"] == b"\x02"
+        and own is not None
+        and own.value == b'{"own":1}'
     )
 
 
@@ -140,7 +147,7 @@ def test_killed_at_any_write_the_same_command_goes_on(store: type[DyingStore], b
         require_restored(world)
         kills += 1
     # At least: the journal's five steps and its end, permissions and policies, the nodes, seven ledgers, five records.
-    assert kills >= 21
+    assert kills >= 22
 
 
 def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
@@ -381,12 +388,14 @@ def test_policies_that_are_not_there_afterwards_keep_the_records() -> None:
     def taken_away() -> None:
         node = world.get(NAMESPACE)
         world.store.put(NAMESPACE, b"{}", node.version)
+        world.store.delete_many([(f"{OWN}/{TOPIC}", 0)])
         world.events.values.clear()
 
     world.broker.loads = [taken_away]
     result = world.restore().run(world.trashed(), RestoreRequest())
     assert result.problems == (
         "the permissions of persistent://t/n/a are not there",
+        "/admin/topic-policies/local/t/n/persistent/a is not there",
         "the policies of __G__persistent://t/n/a are not there",
         "the policies of persistent://t/n/a are not there",
     )

@@ -66,7 +66,12 @@ class DyingStore(MemoryStore):
         self.left -= 1
         if self.left < 0 and self.before:
             raise Killed
-        result = write()
+        try:
+            result = write()
+        except LostRaceError as error:
+            if self.left < 0:
+                raise Killed from error
+            raise
         self.seen()
         if self.left < 0:
             raise Killed
@@ -191,6 +196,10 @@ class Broker:
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
         if self.loads:
             self.loads.pop(0)()
+        return self.stats()
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return what it says of the topic."""
         node = self.store.get(NODE)
         if node is None:
             raise NotFoundError("there is no such topic")
