@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,22 +12,25 @@ from bookwarden.cli.shell.invocation import Invocation, operator, parse_topic, p
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
-from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.generations import TrashedGeneration, partitioned_node
+from bookwarden.trash.namespace_restore import deleted_with
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
+from bookwarden.trash.policy_restore import former_policies
 from bookwarden.trash.records import by_node
 from bookwarden.trash.release import ReleaseReport, release
 from bookwarden.trash.restore import RestoreResult
-from bookwarden.trash.summary import Summary
+from bookwarden.trash.summary import Summary, unseen_policies
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
 from bookwarden.wiring.trash import TrashOperations
 
 _LEFT: Final = 27
-_NOT_KEPT: Final = (
-    "Policies and permissions of topics are not kept: set them again, retention first, since a broker trims what all "
-    "subscriptions have consumed."
+_SET_AGAIN: Final = (
+    "Set policies that do not come back again, retention first: a broker trims what all subscriptions have consumed."
 )
+_Done = tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]
 
 _LIST_EPILOG: Final = """\b
 A generation is one life of a topic, by when its node was made, in ms since 1970: --generation of `restore`."""
@@ -85,8 +89,6 @@ def show(invocation: Invocation, name: str | None) -> None:
     empty = "The trash is empty." if name is None else f"The trash has nothing of {name}."
     parts: list[Part] = [table_of(summaries, _CELLS, empty=empty)]
     parts += [Note(f"{path}: {why}") for path, why in content.unreadable.items()]
-    if summaries:
-        parts.append(Note(_NOT_KEPT))
     invocation.write(Document({"generations": summaries, "unreadable": content.unreadable}, tuple(parts)))
 
 
@@ -106,7 +108,8 @@ _CELLS: Final[Cells[Summary]] = {
 
 
 @trash.command("restore", epilog=_RESTORE_EPILOG)
-@click.argument("topic", type=parse_topic)
+@click.argument("topic", type=parse_topic, required=False)
+@click.option("--namespace", metavar="NAMESPACE", help="A deleted namespace, with the topics that went with it.")
 @click.option(
     "--generation",
     type=int,
@@ -119,7 +122,8 @@ _CELLS: Final[Cells[Summary]] = {
 @pass_invocation
 def restore(
     invocation: Invocation,
-    topic: str,
+    topic: str | None,
+    namespace: str | None,
     generation: int | None,
     subscription: str | None,
     under_live: bool,
@@ -130,6 +134,14 @@ def restore(
     A partitioned topic comes back with all partitions that were deleted with it. A live topic is unloaded before its
     list is written. Killed anywhere, the same command goes on.
     """
+    if (topic is None) is (namespace is None):
+        raise click.UsageError("name a topic, or a namespace with --namespace.")
+    if namespace is not None:
+        if generation is not None or subscription is not None:
+            raise click.UsageError("--generation and --subscription go with a topic.")
+        _restore_namespace(invocation, namespace, RestoreRequest(under_live=under_live), execute)
+        return
+    assert topic is not None
     name, cursor = TopicName.parse(topic), None if subscription is None else encode_local_name(subscription)
     with Cluster(invocation.settings) as cluster:
         operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
@@ -144,21 +156,69 @@ def restore(
                 return
         if not chosen:
             raise NotFoundError(_not_found(name, generation))
-        partitions, request = _partitions(chosen, name), RestoreRequest(cursor, under_live)
-        done: list[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]]
-        if not execute:
-            done = [(one, operations.restore.plan(one, request), None) for one in chosen]
-        else:
-            invocation.say(f"restoring {name}")
-            results = (
-                operations.restore.run_partitions(chosen, request, partitions)
-                if partitions
-                else [operations.restore.run(one, request) for one in chosen]
-            )
-            done = [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+        node = None if name.partition is not None else partitioned_node(chosen)
+        done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute)
+    partitions = 0 if node is None else int(json.loads(node)["partitions"])
     invocation.write(_describe(done, partitions, executed=execute))
-    is_whole = all(result is None or not (result.gone or result.problems or result.left) for _, _, result in done)
-    click.get_current_context().exit(0 if is_whole else _LEFT)
+    click.get_current_context().exit(0 if _is_whole(done) else _LEFT)
+
+
+def _restored(
+    invocation: Invocation,
+    operations: TrashOperations,
+    chosen: Sequence[TrashedGeneration],
+    node: bytes | None,
+    request: RestoreRequest,
+    execute: bool,
+) -> list[_Done]:
+    """Restore one topic, or partitions of one, whose own node is to be ``node``; without ``execute`` plan it."""
+    if not execute:
+        return [(one, operations.restore.plan(one, request), None) for one in chosen]
+    invocation.say(f"restoring {_topic(chosen[0])}{' and its other partitions' if len(chosen) > 1 else ''}")
+    results = (
+        [operations.restore.run(one, request) for one in chosen]
+        if node is None
+        else operations.restore.run_partitions(chosen, request, node)
+    )
+    return [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+
+
+def _is_whole(done: Iterable[_Done]) -> bool:
+    return all(result is None or not (result.gone or result.problems or result.left) for _, _, result in done)
+
+
+def _restore_namespace(invocation: Invocation, namespace: str, request: RestoreRequest, execute: bool) -> None:
+    done: list[_Done] = []
+    failed: dict[str, str] = {}
+    with Cluster(invocation.settings) as cluster:
+        operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
+        copy = operations.namespaces.find(namespace)
+        is_there = operations.namespaces.is_there(copy)
+        found = operations.records.read().generations
+        topics: dict[str, list[TrashedGeneration]] = {}
+        for one in deleted_with(copy, found):
+            topics.setdefault(str(TopicName.of_managed_ledger(one.managed_ledger).base), []).append(one)
+        if execute:
+            operations.namespaces.write(copy)
+            in_trash = {one.managed_ledger for one in found}
+            is_asked = _in_scope(namespace)
+            operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
+        for topic, chosen in sorted(topics.items()):
+            try:
+                node = partitioned_node(chosen)
+                done += _restored(invocation, operations, _in_order(chosen), node, request, execute)
+            except RefusedError as error:
+                # The others come back without it.
+                failed[topic] = str(error)
+    policies = "they are there" if is_there else "made again" if execute else "to be made again"
+    facts = Facts((("namespace", namespace), ("policies", policies), ("topics", f"{len(topics):,}")))
+    parts: list[Part] = [facts, *_parts_of(done, executed=execute)]
+    if failed:
+        columns = (Column("not restored", topics=True), Column("why", whole=False))
+        parts.insert(1, Table(columns, tuple(failed.items())))
+    data = {"executed": execute, "namespace": namespace, "policies": policies, "not_restored": failed}
+    invocation.write(Document({**data, "topics": [_data(*one) for one in done]}, tuple(parts)))
+    click.get_current_context().exit(_LEFT if failed or not _is_whole(done) else 0)
 
 
 def _choose(
@@ -177,7 +237,11 @@ def _choose(
             newest.setdefault(one.managed_ledger, one)
     if generation is not None and len(newest) > 1:
         raise RefusedError(f"{name} has partitions: --generation goes with one of them")
-    return sorted(newest.values(), key=lambda one: TopicName.of_managed_ledger(one.managed_ledger).partition or 0)
+    return _in_order(newest.values())
+
+
+def _in_order(chosen: Iterable[TrashedGeneration]) -> list[TrashedGeneration]:
+    return sorted(chosen, key=lambda one: TopicName.of_managed_ledger(one.managed_ledger).partition or 0)
 
 
 def _not_found(name: TopicName, generation: int | None) -> str:
@@ -185,30 +249,28 @@ def _not_found(name: TopicName, generation: int | None) -> str:
     return f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has"
 
 
-def _partitions(chosen: Sequence[TrashedGeneration], name: TopicName) -> int:
-    """Return how many partitions a partitioned topic had, by those that the trash has; 0 for any other."""
-    if name.partition is not None:
-        return 0
-    found = [TopicName.of_managed_ledger(one.managed_ledger).partition for one in chosen if one.topic is not None]
-    return max((index + 1 for index in found if index is not None), default=0)
-
-
 def _describe(
-    done: Sequence[tuple[TrashedGeneration, RestorePlan | None, RestoreResult | None]],
+    done: Sequence[_Done],
     partitions: int,
     *,
     executed: bool,
 ) -> Document:
+    parts = _parts_of(done, executed=executed)
+    if partitions:
+        parts.insert(0, Note(f"It is a topic of {partitions} partitions."))
+    data = {"executed": executed, "partitions": partitions, "topics": [_data(*one) for one in done]}
+    return Document(data, tuple(parts))
+
+
+def _parts_of(done: Sequence[_Done], *, executed: bool) -> list[Part]:
     parts: list[Part] = []
     for trashed, plan, result in done:
         parts += _parts(trashed, plan, result)
-    if partitions:
-        parts.append(Note(f"It is a topic of {partitions} partitions."))
-    parts.append(Note(_NOT_KEPT))
+    if any(unseen_policies(trashed) for trashed, _, _ in done):
+        parts.append(Note(_SET_AGAIN))
     if not executed:
         parts.append(Note("Nothing was changed; --execute does it."))
-    data = {"executed": executed, "partitions": partitions, "topics": [_data(*one) for one in done]}
-    return Document(data, tuple(parts))
+    return parts
 
 
 def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> list[Part]:
@@ -220,6 +282,7 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
             ("ledgers", f"{len(plan.ledgers):,}, with {plan.entries:,} entries and {plan.size:,} bytes"),
             ("schema", schema),
             ("live topic", "yes: it is unloaded, and the rest is put under it" if plan.is_live else "no"),
+            *_facts_of_policies(trashed, plan),
         ]
     if result is not None:
         facts.append(("result", "restored" if not result.problems else "restored, and it differs"))
@@ -232,6 +295,8 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
         ]
         parts.append(Table(columns, tuple(rows)))
     lost: list[NotRestored] = [] if plan is None else list(plan.lost)
+    if plan is not None and not plan.is_live:
+        lost += [NotRestored("policies", f"the trash does not have {what}") for what in unseen_policies(trashed)]
     if result is not None:
         lost += [
             NotRestored(f"ledger {one}", "a sweep deleted it meanwhile: it is off the list") for one in result.gone
@@ -242,6 +307,26 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
         heads = (Column("does not come back as it was", whole=False), Column("why", whole=False))
         parts.append(Table(heads, tuple((one.what, one.why) for one in lost)))
     return parts
+
+
+def _policies(found: FormerPolicies) -> list[str]:
+    return [*(event.key for event in found.events), *found.nodes]
+
+
+def _facts_of_policies(trashed: TrashedGeneration, plan: RestorePlan) -> list[tuple[str, str]]:
+    """Describe what is put back besides nodes: a live topic keeps its own."""
+    found = former_policies(trashed)
+    if plan.is_live:
+        return [("policies", "those of the live topic stay")]
+    permissions = [
+        f"{role}: {', '.join(actions)} on {topic}"
+        for topic, roles in found.permissions.items()
+        for role, actions in roles.items()
+    ]
+    return [
+        ("policies", ", ".join(_policies(found)) or "-"),
+        ("permissions", "; ".join(permissions) or "-"),
+    ]
 
 
 def _position(position: object) -> str:
@@ -266,6 +351,9 @@ def _data(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreR
             ],
             "schema_versions": plan.schema_versions,
             "lost": plan.lost,
+            "permissions": former_policies(trashed).permissions,
+            "policies": _policies(former_policies(trashed)),
+            "unseen": unseen_policies(trashed),
         }
     if result is not None:
         fields |= {"gone": result.gone, "problems": result.problems, "left": result.left}

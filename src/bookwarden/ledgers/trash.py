@@ -5,8 +5,8 @@ How they are written: `wire.trash`, docs/trash.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import NamedTuple
@@ -32,6 +32,52 @@ class FormerNode:
     modified_ms: int  #: When it was last written.
     part: int = 1  #: Number of this part.
     parts: int = 1  #: Number of parts of the value.
+
+
+#: Of each role the actions that it is allowed.
+Roles = Mapping[str, tuple[str, ...]]
+
+
+class PolicyEvent(NamedTuple):
+    """The last event of ``__change_events`` that had policies of a topic."""
+
+    key: str  #: The topic's full name; of policies for all clusters with a prefix.
+    value: bytes  #: As it was sent.
+    schema: str  #: SHA-256 of the definition by which it was written, in hex.
+
+
+class LostPermissions(NamedTuple):
+    """The permissions of a topic that are in its namespace's policies no more."""
+
+    topic: str  #: Its full name.
+    roles: Roles
+    seen_ms: int  #: When they were there.
+    gone_ms: int  #: When they were not any more.
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceCopy:
+    """The policies of one life of a namespace as they were last seen."""
+
+    namespace: str  #: Tenant/namespace.
+    created_ms: int  #: When the policies' node was made.
+    policies: bytes  #: Before the namespace was to be deleted.
+    local: bytes | None = None  #: Its local policies: bundles, placement of bookies.
+    gone_ms: int = 0  #: When it was seen to be deleted, or gone; 0 while it lives.
+    alive_ms: int = 0  #: Until when it was not, as far as is known, once it is gone.
+    permissions: tuple[LostPermissions, ...] = ()  #: Those of topics that it had.
+
+
+@dataclass(frozen=True, slots=True)
+class FormerPolicies:
+    """Everything else that a deleted topic had: what the sweep's driver saw of it before."""
+
+    permissions: Mapping[str, Roles] = field(
+        default_factory=dict
+    )  #: Of the topic, and of the one it is a partition of.
+    events: tuple[PolicyEvent, ...] = ()  #: Its policies, where brokers keep them in ``__change_events``.
+    nodes: Mapping[str, bytes] = field(default_factory=dict)  #: Likewise, where they keep them in nodes: by path.
+    unseen: tuple[str, ...] = ()  #: What of it was not seen in time, for people.
 
 
 class Generation(NamedTuple):
@@ -60,6 +106,9 @@ class TrashRecord:
     schemas: tuple[int, ...] = ()  #: Of the schema.
     entries: tuple[bytes, ...] = ()  #: `LedgerInfo` of each of ``data`` that was taken out of the list; else none.
     node: FormerNode | None = None  #: The deleted node, or the schema's that is going to be.
+    partitioned: bytes | None = None  #: Of a deleted partition: the node of its partitioned topic.
+    #: Added later to the topic's node; None while nobody has looked for them.
+    policies: FormerPolicies | None = field(default=None, compare=False)
 
     @property
     def deletes_topic(self) -> bool:
@@ -99,7 +148,9 @@ def joined(records: Iterable[TrashRecord]) -> tuple[list[TrashRecord], list[Tras
     """
     whole: list[TrashRecord] = []
     broken: list[TrashRecord] = []
-    once = sorted(set(records), key=_order)
+    looked_for_last = sorted(records, key=lambda record: record.policies is None)
+    # Of equal keys a dict keeps the first.
+    once = sorted(dict.fromkeys(looked_for_last), key=_order)
     for _, group in groupby(once, key=_order):
         of_drop = list(group)
         nodes = {record.node.part: record.node for record in of_drop if record.node is not None}
@@ -134,6 +185,8 @@ def _joined(of_drop: list[TrashRecord], parts: list[FormerNode]) -> TrashRecord:
         buckets=_united(record.buckets for record in of_drop),
         compacted=_united(record.compacted for record in of_drop),
         schemas=_united(record.schemas for record in of_drop),
+        partitioned=next((record.partitioned for record in of_drop if record.partitioned is not None), None),
+        policies=next((record.policies for record in of_drop if record.policies is not None), None),
     )
 
 

@@ -7,6 +7,7 @@ topic's first end after it was dropped.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,28 @@ def generations(found: Iterable[FoundRecord], live: Mapping[str, int]) -> list[T
         _generation(life, of_life[life], damaged[life], stored)
         for life in sorted({*of_life, *damaged}, key=lambda life: (life.managed_ledger, -life.created_ms))
     ]
+
+
+def partitioned_node(partitions: Iterable[TrashedGeneration]) -> bytes | None:
+    """Return the node of the partitioned topic that these were of, as it was before its delete; None of none.
+
+    Where the trash does not have it, it has as many partitions as these show.
+    """
+    ended = [one for one in partitions if one.topic is not None]
+    numbers = [TopicName.of_managed_ledger(one.managed_ledger).partition for one in ended]
+    count = max((number + 1 for number in numbers if number is not None), default=0)
+    if not count:
+        return None
+    kept = [(one.dropped_ms, one.topic.partitioned) for one in ended if one.topic is not None]
+    newest = max(((at_ms, value) for at_ms, value in kept if value is not None), default=None)
+    try:
+        node = {} if newest is None else json.loads(newest[1])
+        # Brokers say so before they delete it.
+        node = {**node, "deleted": False} if "deleted" in node else dict(node)
+        node["partitions"] = max(count, int(node.get("partitions", 0)))
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"the node of the partitioned topic is not as Pulsar writes it: {error!r}") from error
+    return json.dumps(node, separators=(",", ":")).encode()
 
 
 def _lives(records: Iterable[TrashRecord], live: Mapping[str, int]) -> dict[str, list[int]]:

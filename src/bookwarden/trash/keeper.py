@@ -27,6 +27,7 @@ from bookwarden.ledgers.trash import Generation, KeepRule, TrashLease, TrashReco
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.expiry import Brief, brief_of, due_ms, oldest_beyond
 from bookwarden.trash.lease import LeaseConditions, judge_backlog, judge_disks
+from bookwarden.trash.policy_keeper import PolicyKeeper
 from bookwarden.trash.release import release
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, decode_deletion_topic
 from bookwarden.wire.trash import listed_bytes
@@ -62,11 +63,12 @@ class TrashState:
 class _Digest:
     """A node, as it decides: its records without their values."""
 
-    briefs: tuple[Brief, ...]
-    size: int
-    oldest_ms: int
+    briefs: tuple[Brief, ...]  #: Of all of its records.
+    size: int  #: Bytes of their ledgers.
+    oldest_ms: int  #: When the first of them was dropped.
     ends: frozenset[Generation]  #: The generations whose topics' nodes are in it.
     generations: frozenset[Generation]  #: Those of its other records.
+    lacks_policies: bool  #: Nobody has looked yet for the policies of a topic of these ends.
 
 
 @dataclass
@@ -98,6 +100,17 @@ class TrashKeeper:
         self._held: tuple[KeepRule, ...] = ()
         self._more_at_s = 0.0
         self._why_not = ""
+
+    def keep_policies(self, policies: PolicyKeeper) -> int:
+        """Have policies seen, and added to the records of topics that were deleted; return to how many.
+
+        Raises StoreError and PulsarError: what was done is done.
+        """
+        if not self._is_brokers_topic():
+            return 0
+        policies.look()
+        lacking = [path for path, digest in self._nodes.look().items() if digest.lacks_policies]
+        return policies.keep(self._nodes, lacking)
 
     def run(self) -> TrashState:
         """Do one pass; raises as `release`: what was done before is done."""
@@ -289,4 +302,5 @@ def _digest(records: Sequence[TrashRecord]) -> _Digest:
         min((brief.time_ms for brief in briefs), default=0),
         frozenset(record.generation for record in records if record.deletes_topic and record.generation),
         frozenset(brief.generation for brief in briefs if brief.generation is not None),
+        any(record.deletes_topic and record.policies is None for record in records),
     )

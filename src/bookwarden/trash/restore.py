@@ -3,7 +3,8 @@
 The order is that of a journal, a node for each topic, which is also the lock. Every step may be killed and run again:
 
 1. Each ledger is there, and the end of each is known that goes into the middle of a list. The journal says WRITING.
-2. A topic that lives is unloaded, and read. Where it changed before the next step, again from here.
+2. A topic that lives is unloaded, and read. Where it changed before the next step, again from here. Of one that is not
+   there permissions and policies are written now, since a broker that loads it without them trims it.
 3. Cursors, schema and list are written together, by the versions that were read. In a store without transactions
    (Oxia) the list comes last: a cursor without its topic is nothing to a broker, and one whose ledgers the list does
    not name yet stands before the first that it names. The journal says WRITTEN.
@@ -18,7 +19,6 @@ A restore that was killed after 3 is told by the list: it names ledgers that onl
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,7 +31,12 @@ from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClus
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
-from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
+from bookwarden.clusters.pulsar.metadata.paths import (
+    cursor_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
 from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
 from bookwarden.errors import (
     LostRaceError,
@@ -59,6 +64,7 @@ from bookwarden.trash.plan import (
     plan_restore,
     wanted_cursors,
 )
+from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
 from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries, remove_ledgers
 from bookwarden.wire.trash import TRASH_RESTORES, restore_node
@@ -70,7 +76,6 @@ _LOAD_WAIT_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AT_ONCE: Final = 5_000
 _FORMAT: Final = 1
-_PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 
 
 class RestoreStep(enum.Enum):
@@ -160,6 +165,7 @@ class Restore:
         say: Callable[[str], object] = lambda _: None,
         on_step: Callable[[RestoreStep], object] = lambda _: None,
         load_wait_s: float = _LOAD_WAIT_S,
+        policies: PolicyRestore,
     ) -> None:
         self._store = store
         self._records = records
@@ -172,6 +178,7 @@ class Restore:
         self._say = say
         self.on_step = on_step
         self._load_wait_s = load_wait_s
+        self._policies = policies
 
     def plan(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestorePlan:
         """Plan a restore now; errors as of `plan_restore`, and BookieError where a position cannot be read."""
@@ -186,18 +193,17 @@ class Restore:
         return self._run(trashed, request, None)
 
     def run_partitions(
-        self, trashed: Sequence[TrashedGeneration], request: RestoreRequest, partitions: int
+        self, trashed: Sequence[TrashedGeneration], request: RestoreRequest, node: bytes
     ) -> list[RestoreResult]:
-        """Restore partitions, as `run` does each, of a topic that has so many.
+        """Restore partitions, as `run` does each, of a topic whose own node gets this value if it is not there.
 
         It is a partitioned topic again when all of them are written, since clients make those that are not there; and
         before any is loaded, since brokers from 4.2 on load none of a topic that is not partitioned.
         """
         written = [self._run(one, request, None, until=RestoreStep.TOUCHED) for one in trashed]
         name = TopicName.of_managed_ledger(trashed[0].managed_ledger).base.managed_ledger
-        value = json.dumps({"partitions": partitions}, separators=(",", ":")).encode()
         with suppress(LostRaceError):
-            self._store.create(f"{_PARTITIONED_TOPICS}/{name}", value, make_parents=True)
+            self._store.create(partitioned_topic_path(name), node, make_parents=True)
         return [self._run(one, request, before) for one, before in zip(trashed, written, strict=True)]
 
     def _run(
@@ -234,6 +240,8 @@ class Restore:
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 problems = tuple(self._compare(trashed, request, plan, gone))
+                if plan is not None and not plan.is_live:
+                    problems += tuple(self._policies.problems(trashed))
                 if not problems:
                     journal.reach(RestoreStep.PROVEN)
             left: list[str] = []
@@ -342,6 +350,8 @@ class Restore:
             if plan.is_live:
                 self._unload(trashed.managed_ledger)
                 plan = plan_restore(trashed, request, self._read(trashed, request, ledgers))
+            if not plan.is_live:
+                self._policies.write(trashed)
             try:
                 self._store.write_together(plan.writes)
                 return plan

@@ -46,6 +46,7 @@ def summarize(
         topic = trashed.managed_ledger
     names = {decode_local_name(cursor) for cursor in (*trashed.cursors, *trashed.removed)}
     missing = [f"parts of {len(trashed.broken)} nodes"] if trashed.broken else []
+    missing += unseen_policies(trashed)
     size = 0
     try:
         size = _size(trashed, readings)
@@ -66,6 +67,15 @@ def summarize(
         tuple(missing),
         under_way.get(trashed.managed_ledger, ""),
     )
+
+
+def unseen_policies(trashed: TrashedGeneration) -> list[str]:
+    """Return what of the policies and permissions of a deleted topic the trash does not have, for people."""
+    if trashed.topic is None:
+        return []
+    if trashed.topic.policies is None:
+        return ["its policies and permissions: the sweep has not looked for them yet"]
+    return list(trashed.topic.policies.unseen)
 
 
 def _what(trashed: TrashedGeneration) -> str:

@@ -14,7 +14,17 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
+from bookwarden.ledgers.trash import (
+    FormerNode,
+    FormerPolicies,
+    KeepRule,
+    LostPermissions,
+    NamespaceCopy,
+    PolicyEvent,
+    Roles,
+    TrashLease,
+    TrashRecord,
+)
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.protobuf import parse
 
@@ -25,9 +35,16 @@ TRASH_RECORDS: Final = f"{_ROOT}/records"
 TRASH_LEASE: Final = f"{_ROOT}/lease"
 #: Below it a node for each managed ledger that is being restored.
 TRASH_RESTORES: Final = f"{_ROOT}/restores"
+#: Below it a node for each life of a namespace: its policies as they were last seen.
+TRASH_NAMESPACES: Final = f"{_ROOT}/namespaces"
+#: Below it a node for each definition that events of policies are written by, named by its SHA-256.
+TRASH_EVENT_SCHEMAS: Final = f"{_ROOT}/event-schemas"
 #: The format of records, and of nodes of the outbox whose drops are to be kept.
 RECORDS_FORMAT: Final = 2
 _LEASE_FORMAT: Final = 1
+_COPY_FORMAT: Final = 1
+# A server takes requests of 1 MiB unless it is set to take more.
+_WITH_POLICIES_BYTES: Final = 600_000
 
 
 def restore_node(managed_ledger: str) -> str:
@@ -72,6 +89,68 @@ def without_records(raw: bytes, gone: Collection[TrashRecord]) -> bytes | None:
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
     return _dump(fields) if fields["drops"] else None
+
+
+def with_policies(raw: bytes, found: Mapping[TrashRecord, FormerPolicies]) -> bytes:
+    """Add policies to the records of a node that have none yet, the rest as it is.
+
+    Those that the node has no room for are said to be unseen. Raises FormatError as decoding does.
+    """
+    try:
+        fields = _fields(raw, "trash", RECORDS_FORMAT)
+        size = len(raw)
+        for drop in fields["drops"]:
+            policies = None if "policies" in drop else found.get(_record(drop))
+            if policies is None:
+                continue
+            added = _policies_fields(policies)
+            size += len(_dump(added))
+            if size > _WITH_POLICIES_BYTES:
+                added = _policies_fields(FormerPolicies(unseen=("there was no room for its policies and permissions",)))
+            drop["policies"] = added
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FormatError(f"trash: a node is not as it must be: {type(error).__name__} {error}") from error
+    return _dump(fields)
+
+
+def copy_node(copy: NamespaceCopy) -> str:
+    """Return the path of the node of a namespace's copy."""
+    return f"{TRASH_NAMESPACES}/{quote(copy.namespace, safe='')}-{copy.created_ms}"
+
+
+def encode_copy(copy: NamespaceCopy) -> bytes:
+    """Return the value of the node of a namespace's copy."""
+    fields: dict[str, Any] = {"format": _COPY_FORMAT, "namespace": copy.namespace, "created": copy.created_ms}
+    fields["policies"] = b64encode(copy.policies).decode()
+    if copy.local is not None:
+        fields["local"] = b64encode(copy.local).decode()
+    if copy.gone_ms:
+        fields |= {"gone": copy.gone_ms, "alive": copy.alive_ms}
+    fields["permissions"] = [
+        {"topic": one.topic, "roles": one.roles, "seen": one.seen_ms, "gone": one.gone_ms} for one in copy.permissions
+    ]
+    return _dump(fields)
+
+
+def decode_copy(raw: bytes) -> NamespaceCopy:
+    """Return a namespace's copy; FormatError for another format, and for what is not as it must be."""
+    try:
+        fields = _fields(raw, "trash", _COPY_FORMAT)
+        local = fields.get("local")
+        return NamespaceCopy(
+            _text(fields["namespace"]),
+            int(fields["created"]),
+            b64decode(fields["policies"], validate=True),
+            None if local is None else b64decode(local, validate=True),
+            int(fields.get("gone", 0)),
+            int(fields.get("alive", 0)),
+            tuple(
+                LostPermissions(_text(one["topic"]), _roles(one["roles"]), int(one["seen"]), int(one["gone"]))
+                for one in fields["permissions"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"trash: the copy of a namespace is not as it must be: {error!r}") from error
 
 
 def listed_bytes(record: TrashRecord) -> int:
@@ -133,7 +212,40 @@ def _record(drop: Mapping[str, Any]) -> TrashRecord:
         schemas=_ids(drop, "schemas"),
         entries=tuple(b64decode(entry, validate=True) for entry in drop.get("entries", ())),
         node=None if node is None else _node(node),
+        partitioned=None if "partitioned" not in drop else b64decode(drop["partitioned"], validate=True),
+        policies=None if "policies" not in drop else _policies(drop["policies"]),
     )
+
+
+def _roles(fields: Mapping[str, Any]) -> Roles:
+    return {_text(role): tuple(map(_text, actions)) for role, actions in fields.items()}
+
+
+def _policies(fields: Mapping[str, Any]) -> FormerPolicies:
+    return FormerPolicies(
+        {_text(topic): _roles(roles) for topic, roles in fields.get("permissions", {}).items()},
+        tuple(
+            PolicyEvent(_text(one["key"]), b64decode(one["value"], validate=True), _text(one["schema"]))
+            for one in fields.get("events", ())
+        ),
+        {_text(path): b64decode(value, validate=True) for path, value in fields.get("nodes", {}).items()},
+        tuple(map(_text, fields.get("unseen", ()))),
+    )
+
+
+def _policies_fields(policies: FormerPolicies) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if policies.permissions:
+        fields["permissions"] = policies.permissions
+    if policies.events:
+        fields["events"] = [
+            {"key": one.key, "value": b64encode(one.value).decode(), "schema": one.schema} for one in policies.events
+        ]
+    if policies.nodes:
+        fields["nodes"] = {path: b64encode(value).decode() for path, value in policies.nodes.items()}
+    if policies.unseen:
+        fields["unseen"] = policies.unseen
+    return fields
 
 
 def _text(value: object) -> str:
@@ -176,4 +288,8 @@ def _drop(record: TrashRecord) -> dict[str, Any]:
             fields["node"] = former
         else:
             fields["schema"] = {"id": record.schema_id, **former}
+    if record.partitioned is not None:
+        fields["partitioned"] = b64encode(record.partitioned).decode()
+    if record.policies is not None:
+        fields["policies"] = _policies_fields(record.policies)
     return fields

@@ -9,6 +9,7 @@ from functools import partial
 from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers, Outbox
+from bookwarden.clusters.pulsar.messages.policy_events import LastPolicyEvents
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
@@ -38,6 +39,7 @@ from bookwarden.ledgers.pending_deletion import MarkReport
 from bookwarden.metastore.store_clock import StoreClock, StoreClocks
 from bookwarden.processes import described_here
 from bookwarden.trash.keeper import LeaseWatch, TrashKeeper
+from bookwarden.trash.policy_keeper import PolicyKeeper
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.bookkeeper import BookKeeper
 from bookwarden.wiring.cluster import Cluster
@@ -122,6 +124,12 @@ def trash_keeper_of(cluster: Cluster, why_behind: Callable[[], str]) -> TrashKee
         f"{here['host']} as process {here['pid']}",
         watch.observe,
     )
+
+
+def policy_keeper_of(cluster: Cluster) -> PolicyKeeper:
+    """Make what keeps policies of topics and namespaces for the trash; it ends with the cluster."""
+    events = cluster.keep(LastPolicyEvents(cluster.connection, cluster.admin, cluster.store))
+    return PolicyKeeper(cluster.store, events, cluster.settings.trash.keep_rules)
 
 
 class UndoOperation:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bookwarden.clusters.pulsar.messages.policy_events import PolicyEventSender
+from bookwarden.trash.namespace_restore import NamespaceRestore
+from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
 from bookwarden.trash.restore import LedgerCloser, Restore
 from bookwarden.wiring.cluster import Cluster
@@ -24,4 +27,6 @@ class TrashOperations:
             *(cluster.store, self.records, bookkeeper.catalog, bookkeeper.last_entries, cluster.topics, closer.close),
             operator=operator,
             say=say,
+            policies=PolicyRestore(cluster.store, PolicyEventSender(cluster.connection, cluster.admin)),
         )
+        self.namespaces = NamespaceRestore(cluster.store)

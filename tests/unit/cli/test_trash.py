@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +11,12 @@ from click.testing import CliRunner, Result
 
 from bookwarden.cli import inflight
 from bookwarden.cli.main import cli
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
-from bookwarden.ledgers.trash import KeepRule, TrashLease, TrashRecord
+from bookwarden.ledgers.trash import FormerNode, KeepRule, NamespaceCopy, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.wire.managed_ledger import ledger_entries
-from bookwarden.wire.trash import TRASH_LEASE, encode_lease, restore_node
+from bookwarden.wire.trash import TRASH_LEASE, copy_node, encode_copy, encode_lease, restore_node
 from bookwarden.wiring.cluster import Cluster
 from unit.trash.trash_world import NODE, TOPIC, Broker, World, cursor, listing, locator, position_entry
 
@@ -91,7 +92,10 @@ def test_the_list_says_what_there_is_until_when_and_what_is_missing(site: Site) 
         "subscriptions": ["s/1"],
         "schema": True,
         "expires_ms": one["expires_ms"],
-        "missing": ["1 ledgers that BookKeeper has no more: 6"],
+        "missing": [
+            "its policies and permissions: the sweep has not looked for them yet",
+            "1 ledgers that BookKeeper has no more: 6",
+        ],
         "restore": "",
     }
     # The first of its records is the cursor's.
@@ -117,7 +121,8 @@ def test_a_restore_is_planned_until_execute(site: Site) -> None:
     assert topic["subscriptions"] == [{"name": "s/1", "position": "5:3", "joined": False}]
     assert (topic["ledgers"], topic["entries"], topic["schema_versions"]) == ([5, 6, 7], 20, 1)
     assert site.store.list_children("/managed-ledgers/t/n/persistent") == before
-    assert "Policies and permissions of topics are not kept" in " ".join(run(site, "restore", "t/n/a").stdout.split())
+    assert topic["unseen"] == ["its policies and permissions: the sweep has not looked for them yet"]
+    assert "Set policies that do not come back again" in " ".join(run(site, "restore", "t/n/a").stdout.split())
     done = data(site, "restore", "t/n/a", "--execute")
     assert (done["executed"], done["topics"][0]["problems"]) == (True, [])
     assert site.listed() == [5, 6, 7]
@@ -125,6 +130,58 @@ def test_a_restore_is_planned_until_execute(site: Site) -> None:
     missing = run(site, "restore", "t/n/a", "--generation", "5")
     assert missing.exit_code == 4
     assert "nothing of generation 5" in missing.output
+
+
+def loaded(site: Site, topic: str) -> Mapping[str, Any]:
+    """Return what a broker says of a topic without subscriptions, or of the one with its own."""
+    own = TopicName.parse(topic).managed_ledger
+    if own == TOPIC:
+        return Broker(site.store, site.entries).stats()
+    site.get(f"/managed-ledgers/{own}")
+    return {"lastConfirmedEntry": "5:9", "ledgers": [{"ledgerId": 5, "entries": 10}], "cursors": {}}
+
+
+def gone_namespace(site: Site) -> NamespaceCopy:
+    """Have the namespace gone with its topics: TOPIC and one of two partitions; another was deleted before."""
+    name = "t/n/persistent/p"
+    for number in range(2):
+        path = f"/managed-ledgers/{name}-partition-{number}"
+        site.store.create(path, listing((5, 10)))
+        record = site.remove(path)
+        partition = f"{name}-partition-{number}"
+        site.keep(TrashRecord(partition, record.time_ms, record.created_ms, node=record.node))
+    site.keep(TrashRecord("t/n/persistent/before", 1000, 1000, node=FormerNode(b"", 0, 1000, 1000)))
+    alive_ms = int(site.now * 1000)
+    copy = NamespaceCopy("t/n", alive_ms - 10, b'{"retention_policies":null}', b"bundles", alive_ms + 10, alive_ms)
+    site.store.create("/admin/policies/t", b"", make_parents=True)
+    site.store.create(copy_node(copy), encode_copy(copy), make_parents=True)
+    return copy
+
+
+def test_a_namespace_comes_back_with_what_was_deleted_with_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = gone_namespace(site)
+    monkeypatch.setattr(Broker, "internal_stats", lambda _, topic: loaded(site, topic))
+    topics = ["persistent://t/n/a", "persistent://t/n/p-partition-0", "persistent://t/n/p-partition-1"]
+    planned = data(site, "restore", "--namespace", "t/n")
+    assert [one["topic"] for one in planned["topics"]] == topics
+    assert (planned["executed"], planned["policies"]) == (False, "to be made again")
+    assert site.store.get("/admin/policies/t/n") is None
+    # A client makes one of them again meanwhile: the others come back.
+    site.store.create(NODE, listing((20, 0)))
+    done = data(site, "restore", "--namespace", "t/n", "--execute", code=27)
+    assert list(done["not_restored"]) == ["persistent://t/n/a"]
+    assert [one["topic"] for one in done["topics"]] == topics[1:]
+    assert site.value("/admin/policies/t/n") == copy.policies
+    assert site.value("/admin/local-policies/t/n") == copy.local
+    assert site.value("/admin/partitioned-topics/t/n/persistent/p") == b'{"partitions":2}'
+    # Run again it does the rest.
+    site.remove(NODE)
+    rest = data(site, "restore", "--namespace", "t/n", "--execute")
+    assert (rest["policies"], [one["topic"] for one in rest["topics"]]) == ("they are there", topics[:1])
+    assert site.store.get("/managed-ledgers/t/n/persistent/before") is None
+    for options in ((), ("t/n/a", "--namespace", "t/n"), ("--namespace", "t/n", "--subscription", "s")):
+        assert run(site, "restore", *options).exit_code == 2
+    assert run(site, "restore", "--namespace", "t/other").exit_code == 4
 
 
 def test_a_life_that_is_over_comes_before_what_the_live_topic_dropped(site: Site) -> None:

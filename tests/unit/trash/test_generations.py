@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.ledgers.trash import FormerNode, Generation, TrashRecord
-from bookwarden.trash.generations import PAUSE_MS, UNKNOWN_LIFE, FoundRecord, TrashedGeneration, generations
+from bookwarden.errors import FormatError
+from bookwarden.ledgers.trash import FormerNode, FormerPolicies, Generation, TrashRecord
+from bookwarden.trash.generations import (
+    PAUSE_MS,
+    UNKNOWN_LIFE,
+    FoundRecord,
+    TrashedGeneration,
+    generations,
+    partitioned_node,
+)
 
 TOPIC = "t/n/persistent/a"
 PATH = "/bookwarden/trash/records/b1.example:8080-0123abcd/0/0"
@@ -121,3 +131,29 @@ def test_every_record_is_somewhere_and_copies_change_nothing(records: list[Trash
         assert not set(trashed.cursors) & set(trashed.removed)
         of_topics = [one.record for one in trashed.found if one.record.generation is not None]
         assert all(record.generation == trashed.generation for record in of_topics)
+
+
+def test_a_partitioned_topic_is_as_before_its_delete() -> None:
+    first, second = (topic(5, 90 + one, f"{TOPIC}-partition-{one}") for one in range(2))
+    # A separate configuration store has its node elsewhere.
+    assert partitioned_node(found(first, second)) == b'{"partitions":2}'
+    node = b'{"partitions":3,"deleted":true,"properties":{"a":"b"}}'
+    kept = found(replace(first, partitioned=b'{"partitions":9}'), replace(second, partitioned=node))
+    assert partitioned_node(kept) == b'{"partitions":3,"deleted":false,"properties":{"a":"b"}}'
+    assert partitioned_node(found(topic(5, 90))) is None
+    assert partitioned_node([]) is None
+    with pytest.raises(FormatError, match="partitioned topic"):
+        partitioned_node(found(replace(first, partitioned=b"5")))
+
+
+def test_a_record_that_is_there_twice_has_what_was_added_to_one_of_them() -> None:
+    policies = FormerPolicies({"persistent://t/n/a": {"r": ("consume",)}})
+    for records in ([topic(5, 90), replace(topic(5, 90), policies=policies)],) * 2:
+        records.reverse()
+        (one,) = found(*records)
+        assert one.topic is not None
+        assert one.topic.policies == policies
+    whole = replace(topic(5, 90), node=node(5, 1, 2, b"a"), policies=policies, partitioned=b"{}")
+    (one,) = found(whole, replace(topic(5, 90), node=node(5, 2, 2, b"b")))
+    assert one.topic is not None
+    assert (one.topic.policies, one.topic.partitioned) == (policies, b"{}")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
+from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, TrashRecord
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
-from bookwarden.wire.trash import restore_node
+from bookwarden.wire.trash import TRASH_EVENT_SCHEMAS, restore_node
 from unit.trash.trash_world import (
     NODE,
     SCHEMA,
@@ -37,6 +39,12 @@ LOCATOR = locator((50, b"A"), (51, b"B"))
 #: A holder that does not renew its record is dead after a moment.
 SOON = LeaseTimes(renew_s=0.01, lease_s=30.0, given_up_s=0.03)
 STORES = [DyingStore, KeysAlone]
+NAMESPACE = "/admin/policies/t/n"
+POLICIES = FormerPolicies(
+    {"persistent://t/n/a": {"reader": ("consume",)}},
+    (PolicyEvent("persistent://t/n/a", b"\x02", "ab"), PolicyEvent("__G__persistent://t/n/a", b"\x04", "ab")),
+    {f"{OWN}/{TOPIC}": b'{"own":1}', f"{FOR_ALL}/{TOPIC}": b"former"},
+)
 
 
 def deleted(store: type[DyingStore] = DyingStore) -> World:
@@ -46,8 +54,32 @@ def deleted(store: type[DyingStore] = DyingStore) -> World:
     world.ledger(7, last=None)
     world.entries.by_ledger = {40: position_entry((6, 9)), 41: position_entry((5, -1))}
     world.topic(LIST, CURSORS, LOCATOR)
-    world.delete()
+    world.store.create(
+        NAMESPACE, b'{"auth_policies":{"destination_auth":{"x":{"r":["produce"]}}},"new":1}', make_parents=True
+    )
+    world.store.create(f"{FOR_ALL}/{TOPIC}", b"set since", make_parents=True)
+    world.store.create(f"{TRASH_EVENT_SCHEMAS}/ab", b"a definition", make_parents=True)
+    # As brokers do when they delete it, and somebody has set one again.
+    world.events.values = {"persistent://t/n/a": b"", "__G__persistent://t/n/a": b"\x06"}
+    world.delete(POLICIES)
     return world
+
+
+def has_policies(world: World) -> bool:
+    """Return whether the permissions are there, and the policies that nobody has set since."""
+    permissions = json.loads(world.value(NAMESPACE))
+    assert permissions["auth_policies"]["destination_auth"].pop("x") == {"r": ["produce"]}
+    assert permissions["new"] == 1
+    assert world.events.values["__G__persistent://t/n/a"] == b"\x06"
+    assert world.value(f"{FOR_ALL}/{TOPIC}") == b"set since"
+    own = world.store.get(f"{OWN}/{TOPIC}")
+    assert set(world.events.definitions) <= {"a definition"}
+    return (
+        permissions["auth_policies"]["destination_auth"] == {"persistent://t/n/a": {"reader": ["consume"]}}
+        and world.events.values["persistent://t/n/a"] == b"\x02"
+        and own is not None
+        and own.value == b'{"own":1}'
+    )
 
 
 def require_restored(world: World) -> None:
@@ -57,6 +89,7 @@ def require_restored(world: World) -> None:
     assert all(world.stored(one).version > 0 for one in (5, 6, 7, 40, 41, 50, 51))
     assert world.records.read().generations == ()
     assert world.store.get(JOURNAL) is None
+    assert has_policies(world)
 
 
 def require_no_list_without_its_cursors(world: World) -> Callable[[], None]:
@@ -65,6 +98,7 @@ def require_no_list_without_its_cursors(world: World) -> Callable[[], None]:
     def look() -> None:
         nodes = world.store.get_many([NODE, SCHEMA, *(f"{NODE}/{name}" for name in CURSORS)])
         assert nodes[0] is None or all(nodes), "a list without its cursors"
+        assert nodes[0] is None or has_policies(world), "a list without its policies"
         journal = world.store.get(JOURNAL)
         if journal is None or b'"proven"' not in journal.value:
             assert nodes[0] is not None or len(world.trashed().found) == 5
@@ -112,8 +146,8 @@ def test_killed_at_any_write_the_same_command_goes_on(store: type[DyingStore], b
             assert world.restore(SOON).finish(lambda _: True) == [TOPIC]
         require_restored(world)
         kills += 1
-    # At least: the journal's five steps and its end, the nodes, seven ledgers, five records.
-    assert kills >= 19
+    # At least: the journal's five steps and its end, permissions and policies, the nodes, seven ledgers, five records.
+    assert kills >= 22
 
 
 def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
@@ -200,6 +234,8 @@ def test_a_topic_comes_back_under_one_that_was_made_anew(store: type[DyingStore]
     result = tried.run(trashed, RestoreRequest(under_live=True))
     assert (result.problems, world.recovered, world.broker.unloaded) == ((), [7], 2)
     assert world.listed() == [5, 6, 7, 20, 21]
+    # The live topic keeps its own.
+    assert not has_policies(world)
     # The open one has its end now: it is not the last.
     assert ledger_entries(world.value(NODE))[7] != ledger_entries(LIST)[7]
     half = decode_cursor(world.value(f"{NODE}/half"))
@@ -346,6 +382,50 @@ def test_a_loaded_topic_that_differs_keeps_its_records() -> None:
     assert world.store.get(JOURNAL) is not None
 
 
+def test_policies_that_are_not_there_afterwards_keep_the_records() -> None:
+    world = deleted()
+
+    def taken_away() -> None:
+        node = world.get(NAMESPACE)
+        world.store.put(NAMESPACE, b"{}", node.version)
+        world.store.delete_many([(f"{OWN}/{TOPIC}", 0)])
+        world.events.values.clear()
+
+    world.broker.loads = [taken_away]
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    assert result.problems == (
+        "the permissions of persistent://t/n/a are not there",
+        "/admin/topic-policies/local/t/n/persistent/a is not there",
+        "the policies of __G__persistent://t/n/a are not there",
+        "the policies of persistent://t/n/a are not there",
+    )
+    assert len(world.records.read().generations) == 1
+
+
+def test_permissions_are_put_back_next_to_others_that_are_given_meanwhile() -> None:
+    world = deleted()
+    lose, put = [True], world.store.put
+
+    def given(path: str, value: bytes, version: int) -> int:
+        if path == NAMESPACE and lose.pop():
+            put(path, b'{"auth_policies":{"destination_auth":{"x":{"r":["produce"]}}},"new":1}', version)
+            lose.append(False)
+        return put(path, value, version)
+
+    world.store.put = given  # type: ignore[method-assign]
+    world.restore().run(world.trashed(), RestoreRequest())
+    require_restored(world)
+
+
+def test_without_its_namespace_nothing_is_written() -> None:
+    world = deleted()
+    world.store.delete_many([(NAMESPACE, 0)])
+    with pytest.raises(RefusedError, match="--namespace t/n"):
+        world.restore().run(world.trashed(), RestoreRequest())
+    assert world.store.get(NODE) is None
+    assert set(world.events.values.values()) == {b"", b"\x06"}
+
+
 def test_nothing_is_put_under_a_terminated_topic() -> None:
     world = deleted()
     node = pb.ManagedLedgerInfo.FromString(listing((20, 4)))
@@ -371,13 +451,13 @@ def test_a_topic_is_a_partitioned_one_when_its_partitions_are_written_and_before
         world.store.seen, world.broker.loads = look, [loaded]
         world.store.kill_at(kills, before=before)
         try:
-            world.restore().run_partitions([world.trashed()], RestoreRequest(), 3)
+            world.restore().run_partitions([world.trashed()], RestoreRequest(), b'{"partitions":3}')
         except Killed:
             world.store.revive()
         else:
             break
         if found := world.records.read().generations:
-            world.restore(SOON).run_partitions([found[0]], RestoreRequest(), 3)
+            world.restore(SOON).run_partitions([found[0]], RestoreRequest(), b'{"partitions":3}')
         world.restore().finish(lambda _: True)
         require_restored(world)
         assert world.value(partitioned) == b'{"partitions":3}'

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
@@ -13,11 +13,12 @@ from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableErro
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
-from bookwarden.ledgers.trash import FormerNode, TrashRecord
+from bookwarden.ledgers.trash import FormerNode, FormerPolicies, TrashRecord
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.paths import ancestors, parent_of
 from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
 from bookwarden.trash.restore import Restore
 from bookwarden.wire.cursor import decode_cursor
@@ -58,29 +59,35 @@ class DyingStore(MemoryStore):
     def revive(self) -> None:
         self.left = 1_000_000
 
-    def _dies(self, write: Callable[[], Any]) -> Any:
+    def dies(self, write: Callable[[], Any]) -> Any:
+        """Do something that may be the last."""
         if self.left < 0:
             raise StoreUnavailableError("nobody is there any more")
         self.left -= 1
         if self.left < 0 and self.before:
             raise Killed
-        result = write()
+        try:
+            result = write()
+        except LostRaceError as error:
+            if self.left < 0:
+                raise Killed from error
+            raise
         self.seen()
         if self.left < 0:
             raise Killed
         return result
 
     def put(self, path: str, value: bytes, version: int) -> int:
-        return int(self._dies(lambda: super(DyingStore, self).put(path, value, version)))
+        return int(self.dies(lambda: super(DyingStore, self).put(path, value, version)))
 
     def create(self, path: str, value: bytes, *, make_parents: bool = False) -> None:
-        self._dies(lambda: super(DyingStore, self).create(path, value, make_parents=make_parents))
+        self.dies(lambda: super(DyingStore, self).create(path, value, make_parents=make_parents))
 
     def delete_many(self, expected: Sequence[tuple[str, int]], **options: Any) -> list[DeleteResult]:
-        return list(self._dies(lambda: super(DyingStore, self).delete_many(expected, **options)))
+        return list(self.dies(lambda: super(DyingStore, self).delete_many(expected, **options)))
 
     def write_together(self, writes: Sequence[Write]) -> None:
-        self._dies(lambda: super(DyingStore, self).write_together(writes))
+        self.dies(lambda: super(DyingStore, self).write_together(writes))
 
 
 class KeysAlone(DyingStore):
@@ -95,7 +102,7 @@ class KeysAlone(DyingStore):
             if write.version is not None:
                 self.put(*write)
             else:
-                self._dies(lambda write=write: self._make(write))
+                self.dies(lambda write=write: self._make(write))
 
     def _make(self, write: Write) -> None:
         if self.get(write.path) is not None:
@@ -104,6 +111,23 @@ class KeysAlone(DyingStore):
         self._nodes[write.path] = Versioned(write.value, 0, now, now)
         self._children.setdefault(write.path, set())
         self._children.setdefault(parent_of(write.path), set()).add(write.path.rpartition("/")[2])
+
+
+@dataclass
+class PolicyEvents:
+    """The events of ``__change_events``: of each key the newest, and definitions; an empty value: no policies."""
+
+    store: DyingStore
+    values: dict[str, bytes] = field(default_factory=dict)
+    definitions: list[str] = field(default_factory=list)
+
+    def current(self, namespace: str, keys: Collection[str]) -> dict[str, bytes]:
+        return {key: self.values[key] for key in keys if self.values.get(key)}
+
+    def send(self, namespace: str, events: Sequence[tuple[str, bytes, str]]) -> None:
+        for key, value, definition in events:
+            self.store.dies(lambda key=key, value=value: self.values.update({key: value}))
+            self.definitions.append(definition)
 
 
 class Entries(DecodedEntries):
@@ -172,6 +196,10 @@ class Broker:
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
         if self.loads:
             self.loads.pop(0)()
+        return self.stats()
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return what it says of the topic."""
         node = self.store.get(NODE)
         if node is None:
             raise NotFoundError("there is no such topic")
@@ -203,6 +231,7 @@ class World:
         self.entries = Entries()
         self.broker = Broker(self.store, self.entries)
         self.records = TrashRecords(self.store)
+        self.events = PolicyEvents(self.store)
         self.recovered: list[int] = []
         self._nodes = 0
         self.store.create("/ledgers", b"")
@@ -236,13 +265,13 @@ class World:
         if schema is not None:
             self.store.create(SCHEMA, schema)
 
-    def delete(self) -> None:
-        """Delete the topic as a broker does, which keeps it in the trash."""
+    def delete(self, policies: FormerPolicies | None = None) -> None:
+        """Delete the topic as a broker does, which keeps it in the trash; the sweep's driver has seen its policies."""
         for name in self.store.children_of(NODE):
             self.keep(self.remove(f"{NODE}/{name}", name))
         if self.store.get(SCHEMA) is not None:
             self.keep(self.remove(SCHEMA, schema="t/n/a"))
-        self.keep(self.remove(NODE))
+        self.keep(replace(self.remove(NODE), policies=policies))
 
     def remove(self, path: str, cursor: str | None = None, schema: str | None = None) -> TrashRecord:
         node = self.get(path)
@@ -283,6 +312,7 @@ class World:
             operator=operator,
             times=times,
             load_wait_s=0.0,
+            policies=PolicyRestore(self.store, self.events),
             **options,
         )
 

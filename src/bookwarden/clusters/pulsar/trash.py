@@ -112,6 +112,22 @@ class TrashNodes(Generic[_T]):
                 continue
         return False
 
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> bool:
+        """Write a node as it is with a change; return whether it is written. It is read again then."""
+        self._known.pop(path, None)
+        for _ in range(_TRIES):
+            found = self._nodes.nodes([path])
+            if not found:
+                return False
+            try:
+                self._store.put(path, change(found[0].node.value), found[0].node.version)
+                return True
+            except (LostRaceError, OutcomeUnknownError):
+                continue
+            except FormatError:
+                return False
+        return False
+
     def delete_empty_folders(self, live: Collection[str]) -> None:
         """Delete the folders that have no node any more, but those of live brokers."""
         for folder in self._nodes.folders():

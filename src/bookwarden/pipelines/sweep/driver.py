@@ -49,8 +49,9 @@ from bookwarden.pipelines.sweep.stuck import StuckWatch
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
 from bookwarden.trash.keeper import TrashKeeper
+from bookwarden.trash.policy_keeper import PolicyKeeper
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.deletion import trash_keeper_of
+from bookwarden.wiring.deletion import policy_keeper_of, trash_keeper_of
 from bookwarden.wiring.deletion_topics import TwoPhaseTopics
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -250,16 +251,24 @@ def _why_behind(supervisor: Supervisor, doubts: DoubtWatch) -> str:
 @contextmanager
 def _trash_kept(cluster: Cluster, metrics: SweepMetrics, why_behind: Callable[[], str]) -> Iterator[None]:
     """Expire the trash and renew its lease while the block runs, for which the sweep's lock is held."""
-    keeper = trash_keeper_of(cluster, why_behind)
+    keeper, policies = trash_keeper_of(cluster, why_behind), policy_keeper_of(cluster)
 
     def keep(ended: threading.Event) -> None:
         while True:
             _keep_trash(keeper, metrics)
+            _keep_policies(keeper, policies)
             if ended.wait(_WATCH_SECONDS):
                 return
 
     with in_background(keep, "trash", end_seconds=5):
         yield
+
+
+def _keep_policies(keeper: TrashKeeper, policies: PolicyKeeper) -> None:
+    try:
+        keeper.keep_policies(policies)
+    except (StoreError, PulsarError) as error:
+        logger.warning("policies and permissions of topics are not kept now: %s", error)
 
 
 def _keep_trash(keeper: TrashKeeper, metrics: SweepMetrics) -> None:

@@ -7,6 +7,7 @@ store, those that it has for all clusters in the configuration store.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from bookwarden.errors import FormatError
@@ -17,6 +18,7 @@ from bookwarden.wire.topic_policies import decode_stored_policies, merged_polici
 ROOT: Final = "/admin/topic-policies"
 FOR_ALL: Final = f"{ROOT}/global"
 OWN: Final = f"{ROOT}/local"
+_FORGET_MS: Final = 86_400_000
 
 
 def stored_policies(store: MetadataStore, namespace: str) -> dict[str, dict[str, Any]]:
@@ -48,6 +50,43 @@ def namespaces_with_stored_policies(store: MetadataStore) -> frozenset[str]:
         for tenant in store.children_of(root)
         for name in store.children_of(f"{root}/{tenant}")
     )
+
+
+class LastStoredPolicies:
+    """The last value of each node with policies of a topic, also of those that were deleted since, by path.
+
+    ``store`` is taken for the configuration store too. Every call may raise StoreError.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._values: dict[str, bytes] = {}
+        self._gone_ms: dict[str, int] = {}
+
+    def look(self, paths: Collection[str], now_ms: int) -> None:
+        """Read these nodes again. What was gone for a day is forgotten."""
+        some = sorted(paths)
+        for path, node in zip(some, self._store.get_many(some), strict=True):
+            if node is not None:
+                self._values[path] = node.value
+                self._gone_ms.pop(path, None)
+            elif path in self._values:
+                self._gone_ms.setdefault(path, now_ms)
+        for path in [path for path, gone_ms in self._gone_ms.items() if gone_ms < now_ms - _FORGET_MS]:
+            del self._values[path], self._gone_ms[path]
+
+    def look_at_all(self, namespaces: Iterable[str], now_ms: int) -> None:
+        """Read all nodes of these namespaces again."""
+        paths = {path for path in self._values if path not in self._gone_ms}
+        roots = [root for root in (FOR_ALL, OWN) if self._store.get(root) is not None]
+        for parent in [f"{root}/{name}/persistent" for name in namespaces for root in roots]:
+            paths.update(f"{parent}/{name}" for name in self._store.children_of(parent))
+        self.look(paths, now_ms)
+
+    def of_topic(self, managed_ledger: str) -> dict[str, bytes]:
+        """Return those of a topic without partitions, named as a managed ledger of it would be."""
+        paths = [f"{root}/{managed_ledger}" for root in (FOR_ALL, OWN)]
+        return {path: self._values[path] for path in paths if path in self._values}
 
 
 def _require_layout(store: MetadataStore) -> None:

@@ -12,8 +12,10 @@ import org.apache.pulsar.metadata.api.GetResult;
  * @param schema the id of the schema whose node that is; null: it is a topic's or a cursor's
  * @param field of a ledger that is none of the kinds that are marked here; null: there is none
  * @param ledger the id of this ledger
+ * @param partitioned the value of the node of the partitioned topic whose partition is deleted; null: it is none
  */
-record Former(long created, Map<Long, byte[]> entries, Node node, String schema, String field, long ledger) {
+record Former(long created, Map<Long, byte[]> entries, Node node, String schema, String field, long ledger,
+              byte[] partitioned) {
 
     /**
      * A node as it was.
@@ -29,21 +31,26 @@ record Former(long created, Map<Long, byte[]> entries, Node node, String schema,
 
     /** Of ledgers that a node names no more, or is not going to. */
     static Former ofEntries(long created, Map<Long, byte[]> entries) {
-        return new Former(created, entries, null, null, null, 0);
+        return new Former(created, entries, null, null, null, 0, null);
     }
 
     /** Of a node that is deleted. */
     static Former ofNode(Node node) {
-        return new Former(node.created, Map.of(), node, null, null, 0);
+        return new Former(node.created, Map.of(), node, null, null, 0, null);
+    }
+
+    /** Of a partition that is deleted, whose partitioned topic has a node of this value. */
+    static Former ofPartition(Node node, byte[] partitioned) {
+        return new Former(node.created, Map.of(), node, null, null, 0, partitioned);
     }
 
     /** Of a ledger of a schema that is removed. */
     static Former ofSchema(String schema, Node node, long ledger) {
-        return new Former(node.created, Map.of(), node, schema, "schemas", ledger);
+        return new Former(node.created, Map.of(), node, schema, "schemas", ledger, null);
     }
 
     /** Of a compacted ledger of a topic whose node was made then. */
     static Former ofCompacted(long created, long ledger) {
-        return new Former(created, Map.of(), null, null, "compacted", ledger);
+        return new Former(created, Map.of(), null, null, "compacted", ledger, null);
     }
 }

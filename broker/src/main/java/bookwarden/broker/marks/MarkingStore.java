@@ -429,8 +429,9 @@ final class MarkingStore implements InvocationHandler {
                         return CompletableFuture.completedFuture(expected);
                     }
                     Known now = new Known(found.get());
-                    Former former = keeps ? Former.ofNode(Former.Node.of(found.get())) : null;
-                    return markDelete(node, now, former).thenApply(ledgers -> {
+                    CompletableFuture<Former> former = keeps ? former(node, found.get())
+                            : CompletableFuture.completedFuture(null);
+                    return former.thenCompose(each -> markDelete(node, now, each)).thenApply(ledgers -> {
                         dropped.add(ledgers);
                         return expected.isPresent() || attempt > DELETE_TRIES ? expected : Optional.of(now.version);
                     });
@@ -442,6 +443,18 @@ final class MarkingStore implements InvocationHandler {
                     : error == null ? CompletableFuture.<Void>completedFuture(null)
                             : CompletableFuture.<Void>failedFuture(Answers.cause(error));
         }).thenCompose(answer -> answer);
+    }
+
+    /** The broker deletes the node of a partitioned topic after those of its partitions. */
+    private CompletableFuture<Former> former(NodePath node, GetResult found) {
+        Former.Node own = Former.Node.of(found);
+        String partitioned = node.partitionedTopic();
+        if (partitioned == null) {
+            return CompletableFuture.completedFuture(Former.ofNode(own));
+        }
+        // A separate configuration store has it elsewhere.
+        return read(partitioned).handle((of, error) -> error != null || of.isEmpty() ? Former.ofNode(own)
+                : Former.ofPartition(own, of.get().getValue()));
     }
 
     private CompletableFuture<Optional<GetResult>> read(String path) {

@@ -1,6 +1,8 @@
 package bookwarden.broker.marks;
 
 import java.util.Arrays;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * A node below /managed-ledgers that names ledgers.
@@ -11,6 +13,8 @@ import java.util.Arrays;
 record NodePath(String managedLedger, String cursor) {
     private static final String ROOT = "/managed-ledgers/";
     private static final String DOMAIN = "persistent";
+    private static final String PARTITIONED = "/admin/partitioned-topics/";
+    private static final Pattern PARTITION = Pattern.compile("(.+)-partition-\\d+");
 
     /** Return what a path names; null if it is not the node of a managed ledger or a cursor. */
     static NodePath of(String path) {
@@ -31,6 +35,12 @@ record NodePath(String managedLedger, String cursor) {
     static NodePath of(String managedLedger, String cursor) {
         NodePath found = of(ROOT + managedLedger);
         return found == null || found.cursor != null ? null : new NodePath(managedLedger, cursor);
+    }
+
+    /** Return the path of the node of the partitioned topic whose partition this is; null if it is none. */
+    String partitionedTopic() {
+        Matcher matcher = PARTITION.matcher(managedLedger);
+        return cursor == null && matcher.matches() ? PARTITIONED + matcher.group(1) : null;
     }
 
     /** Return the path of the node. */

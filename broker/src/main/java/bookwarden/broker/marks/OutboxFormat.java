@@ -112,10 +112,16 @@ final class OutboxFormat {
             for (int part = 1; part <= parts; part++) {
                 String text = Base64.getEncoder().encodeToString(Arrays.copyOfRange(value, (part - 1) * PART_BYTES,
                         Math.min(value.length, part * PART_BYTES)));
+                // The partitioned topic's node is with the first part.
+                String partitioned = part > 1 || former.partitioned() == null ? ""
+                        : Base64.getEncoder().encodeToString(former.partitioned());
                 // One part in each node of the outbox: a drop has one former value.
                 page = part > 1 ? page.fresh(nodes)
-                        : page.with(limit, text.length() + NODE_CHARACTERS + 2 * name, nodes);
+                        : page.with(limit, text.length() + partitioned.length() + NODE_CHARACTERS + 2 * name, nodes);
                 page.node(drop, index, text, part, parts);
+                if (!partitioned.isEmpty()) {
+                    page.partitioned(partitioned);
+                }
             }
         }
         return page;
@@ -249,6 +255,12 @@ final class OutboxFormat {
                 node.putArray("part").add(part).add(parts);
             }
             characters += value.length() + NODE_CHARACTERS + of.path().toString().length();
+        }
+
+        /** Add the node of the partitioned topic to the node that was added last. */
+        private void partitioned(String value) {
+            drop.put("partitioned", value);
+            characters += value.length() + 20;
         }
 
         private void copy(Drop of, int index, NamedLedgers.Copy copy) throws JsonProcessingException {

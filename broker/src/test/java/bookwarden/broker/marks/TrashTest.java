@@ -97,6 +97,29 @@ class TrashTest {
                 List.of(held.state(1), held.state(2), held.state(7), held.state(30)));
     }
 
+    @Test
+    void withADeletedPartitionTheNodeOfItsTopicIsKept() throws Exception {
+        String partition = TOPIC + "-partition-12";
+        byte[] partitioned = "{\"partitions\":13,\"deleted\":true,\"properties\":{\"a\":\"b\"}}".getBytes(UTF_8);
+        watched.put("/admin/partitioned-topics/" + TOPIC.substring("/managed-ledgers/".length()),
+                new String(partitioned, UTF_8));
+        put(partition, topic(1), -1);
+        put(partition + "/sub", cursor(7), -1);
+        get(store.delete(partition + "/sub", Optional.empty()));
+        get(store.delete(partition, Optional.empty()));
+        assertFalse(kept().get(0).has("partitioned"));
+        assertArrayEquals(partitioned, kept().get(1).get("partitioned").binaryValue());
+        // One that has no such node, or whose store does not answer, is kept as any topic.
+        put("/managed-ledgers/t/n/persistent/x-partition-0", topic(2), -1);
+        get(store.delete("/managed-ledgers/t/n/persistent/x-partition-0", Optional.empty()));
+        put(partition, topic(3), -1);
+        watched.instead = call -> call.startsWith("get /admin")
+                ? CompletableFuture.failedFuture(new MetadataStoreException("no")) : null;
+        get(store.delete(partition, Optional.empty()));
+        assertEquals(4, kept().size());
+        assertFalse(kept().get(2).has("partitioned") || kept().get(3).has("partitioned"));
+    }
+
     /** The position of an idle subscription is in its node alone. */
     @Test
     void aNodeThatNamesNoLedgerIsKeptToo() throws Exception {
