@@ -29,7 +29,7 @@ _FOREIGN = ("BOOKWARDEN_", "AWS_")
 
 
 class DemoError(BookwardenError):
-    """What a demo shows did not end as it should have."""
+    """A demo that did not end as it should have."""
 
 
 @dataclass(frozen=True, slots=True)
