@@ -199,12 +199,12 @@ def mark_ledger(
             return
         require_marking(cluster)
         confirm(f"Mark {counted(len(marks), 'ledger')} for deletion?", yes=yes)
-        # First, or a faster sweep might keep a ledger that it was just told to delete.
+        # First, or a faster sweep might keep a ledger that it was just asked to delete.
         undone = cluster.bookkeeper.undone.withdraw_many([found.ledger_id for found in marks])
         with confirmed.told_at_interruption():
             report = phase_one.marker.mark(marks)
     rows = _rows((), report.ledgers) + _gone(gone)
-    note = "The sweep deletes what nobody refers to."
+    note = "The sweep deletes what nothing refers to."
     if undone:
         note += f" It kept {len(undone):,} of them until now, because an undo had put them back."
     invocation.write(_ledgers_document(rows, note))

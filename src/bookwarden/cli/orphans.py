@@ -72,7 +72,7 @@ def orphans() -> None:
     "--resume",
     metavar="SCAN",
     type=_parse_id,
-    help="Go on with a scan that was paused or killed, or plan anew from what it read.",
+    help="Go on with a scan that was paused or killed, or plan again from what it read.",
 )
 @max_reads_option("from the metadata stores in a second, by all processes. Default: the setting.")
 @pass_invocation
@@ -82,7 +82,7 @@ def scan(
     resume: str | None,
     limit: float | None,
 ) -> None:
-    """Find the ledgers that nobody refers to, and plan what to do.
+    """Find the ledgers that nothing refers to, and plan what to do.
 
     Changes nothing. Ends with 0 where nothing is wrong, with 20 where there are orphans or ledgers that were left
     behind, and with 21 where data is lost: ledgers are missing, or their topics' lists lost them. Ctrl-C pauses it, and

@@ -1,4 +1,4 @@
-"""Nodes of brokers that mark what leaves their metadata: the outbox, and what these brokers say and are told.
+"""Nodes of brokers that mark what leaves their metadata: the outbox, and what these brokers report and are asked to do.
 
 Format: docs/broker-marks.md. The jar's side is broker/src/main/java/bookwarden/broker/marks: `OutboxFormat`,
 `DeletionTopic`, `MarksEnabled` and `BrokerMarks`.

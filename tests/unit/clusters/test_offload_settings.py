@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
+from typing import get_args
 from uuid import UUID
 
 import pytest
 
 from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
-from bookwarden.config import OffloadStoreSettings, load_settings
+from bookwarden.config import _OF_DRIVER, _OF_EVERY_DRIVER, OffloadStoreSettings, load_settings
 from bookwarden.errors import ConfigError, MissingExtraError
 from bookwarden.ledgers.offloaded_copies import (
+    _DRIVERS,
     CopyFate,
     OffloadedCopy,
     StoreLocation,
     UnreadableCopy,
     store_location,
 )
-from bookwarden.wiring.offload import allowed_store, offload_stores_of
+from bookwarden.wiring.offload import _OPENERS, allowed_store, offload_stores_of
 
 MINIO = "driver: S3, endpoint: 'http://minio:9000', buckets: [offload]"
 
@@ -39,6 +43,15 @@ MINIO = "driver: S3, endpoint: 'http://minio:9000', buckets: [offload]"
 def test_a_store_that_cannot_work_is_refused_by_name(store: str, says: str) -> None:
     with pytest.raises(ConfigError, match=f"offload.stores.*{says}"):
         load_settings(overrides={"offload.stores": f"[{{{store}}}]"})
+
+
+def test_every_driver_of_the_settings_has_fields_a_store_and_a_recorded_name() -> None:
+    drivers = set(get_args(OffloadStoreSettings.model_fields["driver"].annotation))
+    assert set(_OF_DRIVER) == set(_OPENERS) == set(_DRIVERS.values()) == drivers
+    of_some = set().union(*_OF_DRIVER.values())
+    assert set(OffloadStoreSettings.model_fields) == _OF_EVERY_DRIVER | of_some
+    example = (Path(__file__).parents[3] / "conf" / "bookwarden.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"^  # (?:- |  )(\w+): ", example, re.MULTILINE)) >= set(OffloadStoreSettings.model_fields)
 
 
 def test_secrets_are_masked_and_reach_only_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -19,10 +21,11 @@ from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
-from bookwarden.deletion.explaining import explain_ledger
+from bookwarden.deletion import phase_two
+from bookwarden.deletion.explaining import _VERDICTS, explain_ledger
 from bookwarden.deletion.phase_two.copy_deletion import CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import NodeGuard, ReusedIdGuard, UndoneGuard
+from bookwarden.deletion.phase_two.guards import Guard, NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
@@ -62,6 +65,8 @@ from unit.deletion.test_sweeping import CURSOR, DATA, NOW, POLICY, SCHEMA, Recor
 from unit.switching.two_bookie_clusters import COPY, REGISTRY, TwoBookieClusters
 
 ORDER = [NodeGuard, CopyOwnerGuard, LeftBehindGuard, SupersededGuard, UndoneGuard, ReusedIdGuard]
+# Once more right before a delete.
+AGAIN = [UndoneGuard, ReusedIdGuard]
 LEDGERS = range(1, 6)
 OTHER = replace(DATA, name="t/ns/persistent/other")
 WHERE = {"bucket": "offload", "region": "r", "serviceEndpoint": "http://s3"}
@@ -83,8 +88,19 @@ def test_all_three_ask_the_same_guards_in_this_order_and_a_dry_run_can_do_nothin
         assert len({type(one._catalog) for one in found}) == 1
         assert all(one._catalog._for_deletion for one in found)  # type: ignore[attr-defined]  # of MultiClusterCatalog
         assert (sweeps._acts is None, looks._acts) == (False, None)
-        assert [type(guard) for guard in sweeps._acts.ledgers._again] == ORDER[-2:]  # type: ignore[union-attr]
+        assert [type(guard) for guard in sweeps._acts.ledgers._again] == AGAIN  # type: ignore[union-attr]
     assert [type(guard) for guard in Site(Ground()).verifier._guards] == ORDER
+
+
+def test_every_guard_is_asked() -> None:
+    for module in iter_modules(phase_two.__path__, f"{phase_two.__name__}."):
+        import_module(module.name)
+    assert {guard for guard in Guard.__subclasses__() if guard.__module__.startswith(phase_two.__name__)} == set(ORDER)
+
+
+def test_every_outcome_of_a_mark_is_explained() -> None:
+    of_messages = {Outcome.MALFORMED, Outcome.POISONOUS, Outcome.WOULD_DELETE, Outcome.DIRECTIVE}
+    assert set(Outcome) - set(_VERDICTS) == of_messages
 
 
 class Copies:

@@ -6,8 +6,9 @@ import pytest
 
 from bookwarden.errors import ConfigError
 from bookwarden.metastore.memory import MemoryStore
-from bookwarden.metastore.urls import is_same_store, open_store, scheme_of, split_chroot
+from bookwarden.metastore.urls import _LOADERS, is_same_store, open_store, scheme_of, split_chroot
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore
+from contract.test_metadata_store import FACTORIES
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,8 @@ def test_what_means_no_store_is_refused_with_the_reason(url: str, says: str) -> 
 def test_two_urls_of_one_store_have_a_host_and_the_chroot_in_common(url: str, other: str, same: bool) -> None:
     assert is_same_store(url, other) is same
     assert is_same_store(other, url) is same
+
+
+def test_every_store_that_can_be_written_is_held_by_the_contract_test() -> None:
+    held = {factory.__name__ for factory in FACTORIES}
+    assert {"zookeeper" if scheme == "zk" else scheme for scheme in _LOADERS} - {"zk-snapshot"} <= held

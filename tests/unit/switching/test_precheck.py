@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from bookwarden.bookie_clusters.brokers import Broker, Follower
 from bookwarden.bookie_clusters.checks.observing import Observer
 from bookwarden.bookie_clusters.checks.precheck import (
+    _LINES,
     BookieMap,
     BrokerSettings,
     NamespacePlacement,
@@ -104,6 +107,12 @@ def test_where_all_is_well_each_line_says_so() -> None:
     assert (data["sourceMaxHighOrderBit"], data["targetMaxHighOrderBit"]) == (0, 0)
     assert (data["nextLedgerId"], data["largestLedgerIds"]) == (701, {"a": 700, "b": 650})
     assert set(data["checks"][0]) == {"name", "severity", "evidence", "whatToDo"}
+
+
+def test_each_line_is_in_the_document() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "bookie-clusters.md").read_text(encoding="utf-8")
+    section = document.partition("\n## Precheck\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([a-z ]+)` \|", section, re.MULTILINE) == list(_LINES)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class _CopyCounter:
         try:
             self._found = self._control.survey()
         except BookwardenError:
-            # The watch goes on without the figure; it reports troubles of the source by itself.
+            # The watch goes on without the figure; it reports errors of the source by itself.
             return
 
 

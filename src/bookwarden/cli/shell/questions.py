@@ -40,7 +40,7 @@ def confirm(question: str, *, yes: bool, look: str = "--dry-run") -> None:
 def confirm_unproven(fact: str, *, accepted: bool, option: str, yes: bool) -> None:
     """Ask whether to go on though ``fact`` is not proven, unless it was ``accepted`` by the option.
 
-    RefusedError, which names the option, where nobody is there to answer, or `yes` says not to ask.
+    RefusedError, which names the option, where there is no terminal to ask on, or `yes` says not to ask.
     """
     if accepted:
         return

@@ -1,4 +1,4 @@
-"""Snapshots of many partitions at once, with patience for unreachable ones."""
+"""Snapshots of many partitions at once, in which unreachable ones are asked again."""
 
 from __future__ import annotations
 

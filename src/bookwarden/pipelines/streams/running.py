@@ -1,4 +1,4 @@
-"""The ways of a driver process with its query: patience by the settings, alone, and until a signal."""
+"""Conditions of a driver process for its query: limits of restarts by the settings, a lock, and an end by a signal."""
 
 from __future__ import annotations
 
