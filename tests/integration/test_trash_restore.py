@@ -234,7 +234,9 @@ def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground)
     assert ground.delivered(topic, "idle") == list(range(75))
 
 
-def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground) -> None:
+def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No sweep looks for its policies.
+    monkeypatch.setattr("bookwarden.cli.trash._POLICIES_WAIT_S", 0.0)
     topic = ground.marks.topic("partitioned")
     ground.admin.put(f"{topic_path(topic)}/partitions", 2)
     ground.client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared).close()

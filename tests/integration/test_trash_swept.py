@@ -14,7 +14,7 @@ from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.pipelines.sweep.driver import run_sweep
-from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, decode_lease, encode_records
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_NAMESPACES, TRASH_RECORDS, decode_lease, encode_records
 from bookwarden.wiring.cluster import Cluster
 from servers.deletion_site import DeletionSite
 from servers.population import Population
@@ -44,6 +44,9 @@ def test_a_sweep_renews_the_lease_and_sweeps_what_is_due(
     node = f"{TRASH_RECORDS}/b1:8080-{site.namespace.replace('/', '-')}/0/0"
     store.create(node, encode_records(dropped), make_parents=True)
 
+    def copies() -> list[str]:
+        return store.children_of(TRASH_NAMESPACES)
+
     def operate() -> None:
         try:
             eventually(lambda: store.get(paths[0]) is None, 120)
@@ -51,6 +54,7 @@ def test_a_sweep_renews_the_lease_and_sweeps_what_is_due(
             assert lease is not None
             assert decode_lease(lease.value).keep == site.settings.trash.keep_rules
             assert decode_lease(lease.value).is_valid(int(time.time() * 1000))
+            eventually(lambda: any(site.namespace.replace("/", "%2F") in one for one in copies()), 30)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 

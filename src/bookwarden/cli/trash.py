@@ -27,6 +27,8 @@ from bookwarden.wiring.deletion import marker_of
 from bookwarden.wiring.trash import TrashOperations
 
 _LEFT: Final = 27
+#: The sweep looks for the policies of deleted topics every 15 s.
+_POLICIES_WAIT_S: Final = 40.0
 _SET_AGAIN: Final = (
     "Set policies that do not come back again, retention first: a broker trims what all subscriptions have consumed."
 )
@@ -174,6 +176,7 @@ def _restored(
     """Restore one topic, or partitions of one, whose own node is to be ``node``; without ``execute`` plan it."""
     if not execute:
         return [(one, operations.restore.plan(one, request), None) for one in chosen]
+    chosen = operations.records.with_policies(chosen, _POLICIES_WAIT_S)
     invocation.say(f"restoring {_topic(chosen[0])}{' and its other partitions' if len(chosen) > 1 else ''}")
     results = (
         [operations.restore.run(one, request) for one in chosen]

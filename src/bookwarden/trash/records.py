@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from bookwarden.trash.summary import Summary, summarize
 from bookwarden.wire.trash import TRASH_RECORDS, decode_records
 
 _LEDGERS_AT_ONCE: Final = 5_000
+_LOOK_EVERY_S: Final = 1.0
+#: Whatever was dropped before that, the sweep has looked for, or it does not.
+_LOOKED_FOR_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,22 @@ class TrashRecords:
             for trashed in generations
         ]
 
+    def with_policies(self, chosen: Sequence[TrashedGeneration], patience_s: float) -> list[TrashedGeneration]:
+        """Return these again, once the sweep has looked for policies of topics that were deleted a moment ago.
+
+        It waits for so long at most, and not where there is no sweep.
+        """
+        until = time.monotonic() + patience_s
+        found = list(chosen)
+        while any(_is_looked_for_soon(one) for one in found) and time.monotonic() < until:
+            lease = self.lease()
+            if lease is None or not lease.is_valid(int(time.time() * 1000)):
+                break
+            time.sleep(_LOOK_EVERY_S)
+            now = {one.generation: one for one in self.read().generations}
+            found = [now.get(one.generation, one) for one in found]
+        return found
+
     def take_out(self, found: Iterable[FoundRecord]) -> list[str]:
         """Take records out of their nodes, and delete those that have no other; return nodes that still have them."""
         return [path for path, records in by_node(found).items() if not self.nodes.take_out(path, records)]
@@ -80,6 +100,11 @@ class TrashRecords:
         names = sorted({one.record.managed_ledger for one in found})
         nodes = self._store.get_many([managed_ledger_path(name) for name in names])
         return {name: node.created_ms for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+def _is_looked_for_soon(trashed: TrashedGeneration) -> bool:
+    topic = trashed.topic
+    return topic is not None and topic.policies is None and topic.time_ms > 1000 * (time.time() - _LOOKED_FOR_S)
 
 
 def by_node(found: Iterable[FoundRecord]) -> dict[str, list[TrashRecord]]:

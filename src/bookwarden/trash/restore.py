@@ -240,7 +240,8 @@ class Restore:
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 problems = tuple(self._compare(trashed, request, plan, gone))
-                if plan is not None and not plan.is_live:
+                # One that lives is put nothing under without being asked for, but a subscription.
+                if not plan.is_live if plan is not None else not (request.under_live or request.subscription):
                     problems += tuple(self._policies.problems(trashed))
                 if not problems:
                     journal.reach(RestoreStep.PROVEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,14 +12,22 @@ from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, TrashRecord
+from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, TrashLease, TrashRecord
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
-from bookwarden.wire.trash import TRASH_EVENT_SCHEMAS, restore_node
+from bookwarden.wire.trash import (
+    TRASH_EVENT_SCHEMAS,
+    TRASH_LEASE,
+    decode_records,
+    encode_lease,
+    encode_records,
+    restore_node,
+)
 from unit.trash.trash_world import (
+    FOLDER,
     NODE,
     SCHEMA,
     TOPIC,
@@ -400,6 +409,55 @@ def test_policies_that_are_not_there_afterwards_keep_the_records() -> None:
         "the policies of persistent://t/n/a are not there",
     )
     assert len(world.records.read().generations) == 1
+
+
+def test_policies_that_are_not_there_when_a_killed_restore_goes_on_keep_the_records_too() -> None:
+    world = deleted()
+
+    def kill(step: RestoreStep) -> None:
+        if step is RestoreStep.TOUCHED:
+            raise Killed
+
+    with pytest.raises(Killed):
+        world.restore(on_step=kill).run(world.trashed(), RestoreRequest())
+    world.events.values.clear()
+    result = world.restore(SOON).run(world.trashed(), RestoreRequest())
+    assert result.problems[0] == "the policies of __G__persistent://t/n/a are not there"
+
+
+def test_a_restore_waits_for_the_sweep_to_look_for_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.topic(LIST, {})
+    world.delete()
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        path = f"{FOLDER}/0"
+        if len(waited) == 3:
+            (record,) = decode_records(world.value(path))
+            world.store.put(path, encode_records([replace(record, policies=POLICIES)]), 0)
+
+    class Clock:
+        time = staticmethod(lambda: world.now)
+        monotonic = staticmethod(lambda: 100.0 + len(waited))
+        sleep = staticmethod(wait)
+
+    monkeypatch.setattr("bookwarden.trash.records.time", Clock)
+    # Without a sweep, and for one of long ago, it does not.
+    assert world.records.with_policies([world.trashed()], 10)[0].topic == world.trashed().topic
+    lease = TrashLease(int(world.now * 1000) + 60_000, "sweep", 1, ())
+    world.store.create(TRASH_LEASE, encode_lease(lease), make_parents=True)
+    trashed = world.trashed()
+    assert trashed.topic is not None
+    long_ago = replace(trashed, topic=replace(trashed.topic, time_ms=1))
+    world.records.with_policies([long_ago], 10)
+    assert waited == []
+    assert world.records.with_policies([trashed], 2)[0].topic == trashed.topic
+    assert len(waited) == 2
+    (found,) = world.records.with_policies([trashed], 10)
+    assert found.topic is not None
+    assert (found.topic.policies, len(waited)) == (POLICIES, 3)
 
 
 def test_permissions_are_put_back_next_to_others_that_are_given_meanwhile() -> None:

@@ -19,6 +19,7 @@ from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.config import Settings
 from bookwarden.errors import (
+    BookwardenError,
     DataGoneError,
     FileError,
     FormatError,
@@ -267,7 +268,7 @@ def _trash_kept(cluster: Cluster, metrics: SweepMetrics, why_behind: Callable[[]
 def _keep_policies(keeper: TrashKeeper, policies: PolicyKeeper) -> None:
     try:
         keeper.keep_policies(policies)
-    except (StoreError, PulsarError) as error:
+    except BookwardenError as error:
         logger.warning("policies and permissions of topics are not kept now: %s", error)
 
 
