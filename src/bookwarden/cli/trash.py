@@ -88,10 +88,17 @@ def show(invocation: Invocation, name: str | None) -> None:
         found = [trashed for trashed in content.generations if is_asked(trashed.managed_ledger)]
         under_way = operations.restore.under_way()
         summaries = operations.records.summarize(found, cluster.bookkeeper.catalog, under_way)
+        absent = [copy for copy in operations.namespaces.absent() if is_asked(f"{copy.namespace}/persistent/")]
     empty = "The trash is empty." if name is None else f"The trash has nothing of {name}."
     parts: list[Part] = [table_of(summaries, _CELLS, empty=empty)]
     parts += [Note(f"{path}: {why}") for path, why in content.unreadable.items()]
-    invocation.write(Document({"generations": summaries, "unreadable": content.unreadable}, tuple(parts)))
+    parts += [
+        Note(f"The namespace {copy.namespace} is gone since {moment(copy.gone_ms)}: restore it with --namespace.")
+        for copy in absent
+    ]
+    namespaces = {copy.namespace: copy.gone_ms for copy in absent}
+    data = {"generations": summaries, "namespaces": namespaces, "unreadable": content.unreadable}
+    invocation.write(Document(data, tuple(parts)))
 
 
 _CELLS: Final[Cells[Summary]] = {

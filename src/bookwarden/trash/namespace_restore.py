@@ -24,17 +24,26 @@ class NamespaceRestore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    def find(self, namespace: str) -> NamespaceCopy:
-        """Return the copy of its newest life that is over; NotFoundError where there is none."""
+    def absent(self) -> list[NamespaceCopy]:
+        """Return the copies of namespaces that are not there, each of the newest life."""
+        newest = {copy.namespace: copy for copy in self._gone()}
+        nodes = self._store.get_many([namespace_policies_path(name) for name in newest])
+        return [copy for copy, node in zip(newest.values(), nodes, strict=True) if node is None]
+
+    def _gone(self) -> list[NamespaceCopy]:
         paths = [f"{TRASH_NAMESPACES}/{name}" for name in self._store.children_of(TRASH_NAMESPACES)]
         copies = [decode_copy(node.value) for node in self._store.get_many(paths) if node is not None]
-        gone = [copy for copy in copies if copy.namespace == namespace and copy.gone_ms]
+        return sorted((copy for copy in copies if copy.gone_ms), key=lambda copy: (copy.namespace, copy.created_ms))
+
+    def find(self, namespace: str) -> NamespaceCopy:
+        """Return the copy of its newest life that is over; NotFoundError where there is none."""
+        gone = [copy for copy in self._gone() if copy.namespace == namespace]
         if not gone:
             raise NotFoundError(
                 f"the trash has no policies of a deleted namespace {namespace}: the sweep did not see it before it was "
                 "deleted, or its time is over; create it, and restore its topics one by one"
             )
-        return max(gone, key=lambda copy: copy.created_ms)
+        return gone[-1]
 
     def is_there(self, copy: NamespaceCopy) -> bool:
         """Return whether there is a namespace of that name; RefusedError where it is only half deleted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.metadata.paths import namespace_policies_path
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
@@ -16,7 +17,7 @@ from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, namespace_of
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.wire.namespace_policies import topic_permissions, with_topic_permissions
-from bookwarden.wire.trash import TRASH_EVENT_SCHEMAS
+from bookwarden.wire.trash import TRASH_EVENT_SCHEMAS, TRASH_NAMESPACES
 
 _TRIES: Final = 50
 
@@ -44,6 +45,7 @@ class PolicyRestore:
         """Put back what the trash has; PulsarError, StoreError: run it again, and NotFoundError without the schema."""
         policies = former_policies(trashed)
         namespace = namespace_of(trashed.managed_ledger)
+        self._require_namespace(namespace, policies)
         self._grant(namespace, policies)
         for path, value in policies.nodes.items():
             with suppress(LostRaceError):
@@ -73,6 +75,17 @@ class PolicyRestore:
             for key in sorted(set(keys) - self._events.current(namespace, keys).keys()):
                 yield f"the policies of {key} are not there"
 
+    def _require_namespace(self, namespace: str, policies: FormerPolicies) -> None:
+        """Refuse to go on without a namespace that is known to have been here, and not in another store."""
+        if self._store.get(namespace_policies_path(namespace)) is not None:
+            return
+        copies = f"{quote(namespace, safe='')}-"
+        was_here = any(name.startswith(copies) for name in self._store.children_of(TRASH_NAMESPACES))
+        if was_here or policies.permissions:
+            raise RefusedError(
+                f"the namespace {namespace} is not there: create it, or restore it with `--namespace {namespace}`"
+            )
+
     def _grant(self, namespace: str, policies: FormerPolicies) -> None:
         if not policies.permissions:
             return
@@ -80,9 +93,7 @@ class PolicyRestore:
         for _ in range(_TRIES):
             node = self._store.get(path)
             if node is None:
-                raise RefusedError(
-                    f"the namespace {namespace} is not there: create it, or restore it with `--namespace {namespace}`"
-                )
+                raise LostRaceError(f"{path} was deleted just now")
             value = with_topic_permissions(node.value, policies.permissions)
             if value == node.value:
                 return

@@ -162,6 +162,8 @@ def test_a_namespace_comes_back_with_what_was_deleted_with_it(site: Site, monkey
     copy = gone_namespace(site)
     monkeypatch.setattr(Broker, "internal_stats", lambda _, topic: loaded(site, topic))
     topics = ["persistent://t/n/a", "persistent://t/n/p-partition-0", "persistent://t/n/p-partition-1"]
+    assert data(site, "list", "t/n")["namespaces"] == {"t/n": copy.gone_ms}
+    assert data(site, "list", "t/other")["namespaces"] == data(site, "list", "t/n/a")["namespaces"] == {}
     planned = data(site, "restore", "--namespace", "t/n")
     assert [one["topic"] for one in planned["topics"]] == topics
     assert (planned["executed"], planned["policies"]) == (False, "to be made again")
@@ -172,6 +174,7 @@ def test_a_namespace_comes_back_with_what_was_deleted_with_it(site: Site, monkey
     assert list(done["not_restored"]) == ["persistent://t/n/a"]
     assert [one["topic"] for one in done["topics"]] == topics[1:]
     assert site.value("/admin/policies/t/n") == copy.policies
+    assert data(site, "list")["namespaces"] == {}
     assert site.value("/admin/local-policies/t/n") == copy.local
     assert site.value("/admin/partitioned-topics/t/n/persistent/p") == b'{"partitions":2}'
     # Run again it does the rest.

@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, TrashLease, TrashRecord
+from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.cursor import decode_cursor
@@ -21,7 +21,9 @@ from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.trash import (
     TRASH_EVENT_SCHEMAS,
     TRASH_LEASE,
+    copy_node,
     decode_records,
+    encode_copy,
     encode_lease,
     encode_records,
     restore_node,
@@ -482,6 +484,19 @@ def test_without_its_namespace_nothing_is_written() -> None:
         world.restore().run(world.trashed(), RestoreRequest())
     assert world.store.get(NODE) is None
     assert set(world.events.values.values()) == {b"", b"\x06"}
+    # Also one that had no permissions, if its namespace is known to have been here.
+    world = World()
+    world.topic(LIST, {})
+    world.ledger(5, 6, 7)
+    world.delete(FormerPolicies())
+    copy = NamespaceCopy("t/n", 1, b"{}", None, 2, 2)
+    world.store.create(copy_node(copy), encode_copy(copy), make_parents=True)
+    with pytest.raises(RefusedError, match="--namespace t/n"):
+        world.restore().run(world.trashed(), RestoreRequest())
+    assert world.store.get(NODE) is None
+    world.store.delete_many([(copy_node(copy), 0)])
+    world.restore(SOON).run(world.trashed(), RestoreRequest())
+    assert world.listed() == [5, 6, 7]
 
 
 def test_nothing_is_put_under_a_terminated_topic() -> None:
