@@ -42,15 +42,15 @@ def describe_holder(record: object) -> str:
 class Renewal:
     """A thread that calls ``renew`` each ``every_s`` seconds during a with statement, until it returns False.
 
-    At the end it waits up to ``patience_s`` seconds for a call under way; None waits for it however long it takes.
+    At the end it waits up to ``end_wait_s`` seconds for a call under way; None waits for it however long it takes.
     """
 
     def __init__(
-        self, renew: Callable[[], bool], every_s: float, *, name: str, patience_s: float | None = None
+        self, renew: Callable[[], bool], every_s: float, *, name: str, end_wait_s: float | None = None
     ) -> None:
         self._renew = renew
         self._every_s = every_s
-        self._patience_s = patience_s
+        self._end_wait_s = end_wait_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -62,7 +62,7 @@ class Renewal:
         """Call ``renew`` no more."""
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(self._patience_s)
+            self._thread.join(self._end_wait_s)
 
     def __enter__(self) -> Renewal:
         self.start()

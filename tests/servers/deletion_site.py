@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.pipelines.streams.outcome_table import read_outcomes
-from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.supervisor import Pulse, StreamLimits, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion, outcomes_location
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -86,8 +86,8 @@ class DeletionSite:
         attach(spark, pulse)
         query = LedgerDeletion(spark, self.settings, pulse, epoch=lambda: 0)
         try:
-            patience, progress = Patience(stall=stall, max_failures=1), figures_of(spark)
-            Supervisor(lambda: query.start(once=True), pulse, patience, once=True, progress=progress).run()
+            limits, progress = StreamLimits(stall=stall, max_failures=1), figures_of(spark)
+            Supervisor(lambda: query.start(once=True), pulse, limits, once=True, progress=progress).run()
         finally:
             spark.streams.removeListener(pulse)
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.errors import SparkError
 from bookwarden.pipelines.session import SPARK_DEFAULTS
-from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor, attach
+from bookwarden.pipelines.streams.supervisor import Pulse, StreamLimits, Supervisor, attach
 from servers.waiting import eventually
 from spark.gated_source import Gates, register
 
@@ -80,8 +80,8 @@ class Stream:
 
     @contextmanager
     def supervised(self, *, stop_timeout: float = 60.0) -> Iterator[None]:
-        patience = Patience(stall=self.stall, max_failures=20, backoff=0.2, stop_timeout=stop_timeout)
-        supervisor = Supervisor(self.start, self.pulse, patience, on_failures=self.failures.append)
+        limits = StreamLimits(stall=self.stall, max_failures=20, backoff=0.2, stop_timeout=stop_timeout)
+        supervisor = Supervisor(self.start, self.pulse, limits, on_failures=self.failures.append)
 
         def run() -> None:
             try:

@@ -28,7 +28,7 @@ from bookwarden.metadata_migration.comparison import Difference, DifferenceClass
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan.folder import folder_errors
-from bookwarden.pipelines.streams.supervisor import Patience, Pulse, Supervisor
+from bookwarden.pipelines.streams.supervisor import Pulse, StreamLimits, Supervisor
 from bookwarden.pipelines.sweep.query import remove_cut_short
 from bookwarden.preflight import require_folder
 from servers.full_disk import small_disk
@@ -156,12 +156,12 @@ def test_a_query_that_runs_once_ends_at_a_full_disk_and_another_waits_for_room()
         started.append(1)
         return Query()
 
-    patience = Patience(stall=60, max_failures=3, failure_window=60, backoff=0.01, max_backoff=0.02, stop_timeout=5)
+    limits = StreamLimits(stall=60, max_failures=3, failure_window=60, backoff=0.01, max_backoff=0.02, stop_timeout=5)
     with pytest.raises(FileError, match=r"No space left on device: '/outcomes/x'; make room, then start it again"):
-        Supervisor(start, Pulse(), patience, once=True).run()
+        Supervisor(start, Pulse(), limits, once=True).run()
     assert len(started) == 1
     with pytest.raises(BookwardenError, match="3 failures within 60 s are too many") as told:
-        Supervisor(start, Pulse(), patience).run()
+        Supervisor(start, Pulse(), limits).run()
     assert not isinstance(told.value, FileError)
 
 

@@ -72,7 +72,7 @@ class StoreLock:
             return self._other is None
 
         # A request to an unreachable store takes long; it must not keep the process from ending.
-        with Renewal(look, self._look_s, name="store-lock", patience_s=self._look_s):
+        with Renewal(look, self._look_s, name="store-lock", end_wait_s=self._look_s):
             yield
         if self._other:
             raise RefusedError(f"{self._other}; it took the lock when this one had lost its session, so this one ended")

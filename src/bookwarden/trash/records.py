@@ -76,12 +76,12 @@ class TrashRecords:
             for trashed in generations
         ]
 
-    def with_policies(self, chosen: Sequence[TrashedGeneration], patience_s: float) -> list[TrashedGeneration]:
+    def with_policies(self, chosen: Sequence[TrashedGeneration], wait_s: float) -> list[TrashedGeneration]:
         """Return these again, once the sweep has looked for policies of topics that were deleted a moment ago.
 
         It waits for so long at most, and not where there is no sweep.
         """
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + wait_s
         found = list(chosen)
         while any(_is_looked_for_soon(one) for one in found) and time.monotonic() < until:
             lease = self.lease()

@@ -27,7 +27,7 @@ from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.session import end_session
 from bookwarden.pipelines.streams.checks import once_answered
-from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.pipelines.streams.supervisor import StreamLimits
 from bookwarden.preflight import require_absolute_journal
 
 
@@ -190,7 +190,7 @@ def test_a_broker_that_is_away_at_the_start_is_asked_again_and_by_a_run_that_end
         return False
 
     with pytest.raises(PulsarUnavailableError):
-        once_answered(check, Patience(max_failures=10, backoff=1.0), wait, once=once, clock=lambda: now)
+        once_answered(check, StreamLimits(max_failures=10, backoff=1.0), wait, once=once, clock=lambda: now)
     assert len(asked) == tries
 
 
@@ -204,7 +204,7 @@ def test_a_check_that_takes_long_is_not_repeated_by_a_run_that_ends_by_itself() 
         raise PulsarUnavailableError("no answer in time")
 
     with pytest.raises(PulsarUnavailableError):
-        once_answered(check, Patience(), lambda _: False, once=True, clock=lambda: now)
+        once_answered(check, StreamLimits(), lambda _: False, once=True, clock=lambda: now)
     assert asked == 1
 
 

@@ -17,10 +17,16 @@ from bookwarden.errors import (
     StateTakenOverError,
     StoreUnavailableError,
 )
-from bookwarden.pipelines.streams.supervisor import BatchNumbers, BatchRefusedError, Patience, Pulse, Supervisor
+from bookwarden.pipelines.streams.supervisor import (
+    BatchNumbers,
+    BatchRefusedError,
+    Pulse,
+    StreamLimits,
+    Supervisor,
+)
 from servers.waiting import eventually
 
-QUICK = Patience(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)
+QUICK = StreamLimits(stall=30, max_failures=3, failure_window=60, backoff=0.001, max_backoff=0.002, stop_timeout=5)
 
 
 class ScriptedQuery:
@@ -106,8 +112,8 @@ def test_what_no_restart_helps_against_ends_the_process_at_once(kind: type[Bookw
 
 def test_a_stop_does_not_wait_for_a_batch_that_waits_itself() -> None:
     pulse, query = Pulse(), ScriptedQuery()
-    patience = replace(QUICK, stop_timeout=3600)
-    supervisor = Supervisor(lambda: query, pulse, patience, is_waiting=lambda: pulse.batch_seconds > 0)
+    limits = replace(QUICK, stop_timeout=3600)
+    supervisor = Supervisor(lambda: query, pulse, limits, is_waiting=lambda: pulse.batch_seconds > 0)
     pulse.enter(0)
     thread = threading.Thread(target=supervisor.run, daemon=True)
     thread.start()
@@ -186,9 +192,9 @@ def test_a_query_without_a_sign_of_life_is_stopped_and_restarted() -> None:
         started.append(ScriptedQuery())
         return started[-1]
 
-    patience = Patience(stall=0.01, max_failures=2, failure_window=60, backoff=0.001, stop_timeout=5)
+    limits = StreamLimits(stall=0.01, max_failures=2, failure_window=60, backoff=0.001, stop_timeout=5)
     with pytest.raises(SparkError, match="no sign of life"):
-        Supervisor(start, Pulse(), patience).run()
+        Supervisor(start, Pulse(), limits).run()
     assert [query.stopped.is_set() for query in started] == [True, True]
 
 
@@ -200,9 +206,9 @@ def test_a_batch_that_gets_on_is_not_taken_for_stalled_and_one_that_gets_on_no_m
         seen.append(figures[min(len(seen), len(figures) - 1)])
         return seen[-1]
 
-    patience = Patience(stall=1.0, max_failures=1, stop_timeout=5)
+    limits = StreamLimits(stall=1.0, max_failures=1, stop_timeout=5)
     with pytest.raises(SparkError, match="no sign of life"):
-        Supervisor(ScriptedQuery, Pulse(), patience, progress=look).run()
+        Supervisor(ScriptedQuery, Pulse(), limits, progress=look).run()
     assert set(seen) == set(figures)
 
 
@@ -211,7 +217,7 @@ def test_figures_that_cannot_be_had_are_no_sign_of_life() -> None:
         raise RuntimeError("an execution that is not kept any more")
 
     with pytest.raises(SparkError, match="no sign of life"):
-        Supervisor(ScriptedQuery, Pulse(), Patience(stall=0.5, max_failures=1, stop_timeout=5), progress=look).run()
+        Supervisor(ScriptedQuery, Pulse(), StreamLimits(stall=0.5, max_failures=1, stop_timeout=5), progress=look).run()
 
 
 def test_a_stop_waits_for_the_running_batch_and_its_commit() -> None:
@@ -244,9 +250,9 @@ def test_a_stop_before_the_start_starts_nothing() -> None:
 
 def test_a_stop_that_fails_ends_the_process_although_the_query_says_that_it_is_not_active() -> None:
     queries = [ScriptedQuery(at_stop=TimeoutError("stream execution thread")), ScriptedQuery()]
-    patience = Patience(stall=0.01, max_failures=9, backoff=0.001, stop_timeout=5)
+    limits = StreamLimits(stall=0.01, max_failures=9, backoff=0.001, stop_timeout=5)
     with pytest.raises(SparkError, match="did not stop"):
-        Supervisor(lambda: queries.pop(0), Pulse(), patience).run()
+        Supervisor(lambda: queries.pop(0), Pulse(), limits).run()
     assert len(queries) == 1
 
 
@@ -328,8 +334,8 @@ class Moving:
 def test_a_query_that_waits_for_a_migration_is_not_taken_for_stalled() -> None:
     moving, query = Moving(), ScriptedQuery()
     moving.blocked = "COPYING"
-    patience = Patience(stall=0.3, max_failures=1, stop_timeout=5)
-    supervisor = Supervisor(lambda: query, Pulse(), patience, migrations=moving)
+    limits = StreamLimits(stall=0.3, max_failures=1, stop_timeout=5)
+    supervisor = Supervisor(lambda: query, Pulse(), limits, migrations=moving)
     ended: list[BaseException] = []
 
     def run() -> None:
@@ -351,8 +357,8 @@ def test_failures_while_the_metadata_is_moved_are_not_counted() -> None:
     # What the look at the start and those after each query find.
     moving.news = [None, "PREPARATION", "COPYING", "COPYING", None]
     queries = [ScriptedQuery(RuntimeError(f"query {number}")) for number in range(9)]
-    patience = Patience(max_failures=2, backoff=0.001, max_backoff=0.002, stop_timeout=5)
-    supervisor = Supervisor(lambda: queries.pop(0), Pulse(), patience, on_failures=told.append, migrations=moving)
+    limits = StreamLimits(max_failures=2, backoff=0.001, max_backoff=0.002, stop_timeout=5)
+    supervisor = Supervisor(lambda: queries.pop(0), Pulse(), limits, on_failures=told.append, migrations=moving)
     with pytest.raises(SparkError, match="query 5; 2 failures"):
         supervisor.run()
     assert told == [1]
@@ -372,9 +378,9 @@ def test_a_query_is_started_anew_when_the_metadata_moved_to_where_another_has_to
         started.append(ScriptedQuery())
         return started[-1]
 
-    patience = Patience(max_failures=1, backoff=0.001, stop_timeout=5)
+    limits = StreamLimits(max_failures=1, backoff=0.001, stop_timeout=5)
     supervisor = Supervisor(
-        start, Pulse(), patience, migrations=moving, is_outdated=lambda: moved.is_set() and len(started) == 1
+        start, Pulse(), limits, migrations=moving, is_outdated=lambda: moved.is_set() and len(started) == 1
     )
     thread = threading.Thread(target=supervisor.run, daemon=True)
     thread.start()

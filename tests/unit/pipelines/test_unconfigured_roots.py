@@ -35,7 +35,7 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.pipelines.streams.supervisor import StreamLimits
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import sweep_of
 from bookwarden.wiring.roots import roots_proof_of
@@ -225,8 +225,8 @@ def prove(*urls: str, waits: Sequence[bool] = (), **others: str) -> list[float]:
         return next(answers)
 
     with Cluster(settings) as opened:
-        patience = Patience(max_failures=3, backoff=1.0)
-        prove_roots(opened, partial(once_answered, patience=patience, wait=wait))
+        limits = StreamLimits(max_failures=3, backoff=1.0)
+        prove_roots(opened, partial(once_answered, limits=limits, wait=wait))
     return waited
 
 

@@ -188,7 +188,7 @@ class Progress:
             f"{self.state.value}: {what}{why}; nothing was changed, try again when it is over"
         )
 
-    def patience(self) -> float:
+    def longest_wait_s(self) -> float:
         """Return how long a call waits for the state to change, in seconds."""
         return self.times.write_wait_s if self.state in HELD_UP else self.times.answer_wait_s
 

@@ -378,7 +378,7 @@ def _wait_for_change(progress: Progress, began: float) -> None:
     if error is not None and progress.state in BEFORE_WRITING:
         kind = StoreAccessError if isinstance(error, StoreAccessError) else StoreUnavailableError
         raise kind(f"this process could not register for migrations of the metadata: {error}") from error
-    patience = progress.patience()
-    left = began + patience - time.monotonic()
+    longest_s = progress.longest_wait_s()
+    left = began + longest_s - time.monotonic()
     if left <= 0 or not progress.changed.wait(left):
-        raise progress.migrating(f"waited {patience:g} s" if patience else "nothing is written meanwhile", error)
+        raise progress.migrating(f"waited {longest_s:g} s" if longest_s else "nothing is written meanwhile", error)

@@ -25,7 +25,7 @@ from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.session import QUICK_JVM, running_session, unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
+from bookwarden.pipelines.streams.running import holding, limits_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.preflight import require_marking
@@ -99,7 +99,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
     follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
     metrics.show_migrations(cluster.migrations.standings)
     state = KeptState(follow.checkpoint)
-    patience = patience_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
+    limits = limits_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
     if spark is not None:
         attach(spark, pulse)
     try:
@@ -116,7 +116,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
             supervisor = Supervisor(
                 lambda: query.start(once=once),
                 pulse,
-                patience,
+                limits,
                 once=once,
                 on_failures=metrics.count_failures,
                 migrations=cluster.migrations,
@@ -129,7 +129,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
         ):
             query = ReferenceChanges(spark, settings, pulse, metrics, dropped)
             if not follow.dry_run:
-                answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
+                answered = partial(once_answered, limits=limits, wait=supervisor.wait, once=once)
                 answered(partial(require_marking, cluster))
                 prove_roots(cluster, answered)
                 file = FolderIdentityFile(follow.checkpoint, begun=state.is_begun())
@@ -137,7 +137,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
                 state.take_over()
             once_answered(
                 partial(load_state, state, nodes, cluster.stores, follow.checkpoint),
-                patience,
+                limits,
                 supervisor.wait,
                 once=once,
             )

@@ -66,7 +66,7 @@ def _written_again(folder: Folder) -> Iterator[None]:
 
     write()
     try:
-        with Renewal(renew, WRITTEN_AGAIN_SECONDS, name="scan-lock", patience_s=5):
+        with Renewal(renew, WRITTEN_AGAIN_SECONDS, name="scan-lock", end_wait_s=5):
             yield
         if not is_mine():
             other = describe_holder(_holder(folder))

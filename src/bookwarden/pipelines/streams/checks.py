@@ -11,7 +11,7 @@ from typing import Final
 
 from bookwarden.background import in_background
 from bookwarden.errors import BookwardenError, PulsarUnavailableError, RefusedError, SparkError, StoreUnavailableError
-from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.pipelines.streams.supervisor import StreamLimits
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -27,7 +27,7 @@ _UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError
 
 def once_answered(
     check: Callable[[], object],
-    patience: Patience,
+    limits: StreamLimits,
     wait: Callable[[float], bool],
     *,
     once: bool = False,
@@ -38,18 +38,18 @@ def once_answered(
     While a store or a broker does not answer it is called again, as often and with the same pauses as a failed query is
     restarted, with `once` for some seconds only; then the last error is raised. All other errors are raised at once.
     """
-    delay = patience.backoff
+    delay = limits.backoff
     deadline = clock() + (_ONCE_SECONDS if once else float("inf"))
-    for failures in range(1, patience.max_failures + 1):
+    for failures in range(1, limits.max_failures + 1):
         try:
             check()
         except _UNAVAILABLE as error:
-            if failures == patience.max_failures or clock() + delay > deadline:
+            if failures == limits.max_failures or clock() + delay > deadline:
                 raise
             logger.warning("not begun yet: %s; failure %d, again in %.1f s", error, failures, delay)
             if wait(delay):
                 return
-            delay = min(2 * delay, patience.max_backoff)
+            delay = min(2 * delay, limits.max_backoff)
         else:
             return
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from bookwarden.config import MetadataStoreSettings, SweepSettings
 from bookwarden.metastore.lock import StoreLock
-from bookwarden.pipelines.streams.supervisor import Patience
+from bookwarden.pipelines.streams.supervisor import StreamLimits
 from bookwarden.signals import at_signals
 
 logger = logging.getLogger(__name__)
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 _SESSION_GRACE_SECONDS = 10.0
 
 
-def patience_of(sweep: SweepSettings, trigger_s: float) -> Patience:
+def limits_of(sweep: SweepSettings, trigger_s: float) -> StreamLimits:
     """Return the limits of a supervisor; ``trigger_s`` is the time between two triggers, without signs of life."""
-    return Patience(
+    return StreamLimits(
         stall=sweep.stall_seconds + trigger_s,
         max_failures=sweep.max_failures,
         failure_window=sweep.failure_window_seconds,

@@ -61,7 +61,7 @@ class Query(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StreamLimits:
     """Limits at which the supervisor steps in; all times in seconds."""
 
     stall: float = 300.0  #: Longest time without a sign of life.
@@ -207,7 +207,7 @@ class Supervisor:
         self,
         start: Callable[[], Query],
         pulse: Pulse,
-        patience: Patience,
+        limits: StreamLimits,
         *,
         once: bool = False,
         on_failures: Callable[[int], None] = lambda _: None,
@@ -219,7 +219,7 @@ class Supervisor:
         self._start = start
         self._once = once
         self._pulse = pulse
-        self._patience = patience
+        self._limits = limits
         self._on_failures = on_failures
         self._migrations = migrations
         self._is_outdated = is_outdated
@@ -278,7 +278,7 @@ class Supervisor:
     def _ended(self, reason: str, cause: BaseException | None) -> None:
         if self._was_moved():
             logger.warning("%s; starting it again, which counts as no failure: the metadata is moved", reason)
-            self._stopping.wait(self._patience.backoff)
+            self._stopping.wait(self._limits.backoff)
             return
         final = _final_error(cause)
         if final is not None:
@@ -312,7 +312,7 @@ class Supervisor:
                 self._pulse.beat()
             self._look_into_the_batch()
             silence = self._pulse.silence
-            if silence > self._patience.stall:
+            if silence > self._limits.stall:
                 self._end(query)
                 return f"the query gave no sign of life for {silence:.0f} s", None
         self._pulse.close()
@@ -328,8 +328,8 @@ class Supervisor:
             if self._is_waiting():
                 logger.info("the running batch waits, and is not waited for; it is replayed")
                 return
-            if time.monotonic() - begun >= self._patience.stop_timeout:
-                logger.warning("the running batch did not end in %.0f s; it is replayed", self._patience.stop_timeout)
+            if time.monotonic() - begun >= self._limits.stop_timeout:
+                logger.warning("the running batch did not end in %.0f s; it is replayed", self._limits.stop_timeout)
                 return
 
     def _note_failure_at_stop(self, query: Query) -> None:
@@ -339,7 +339,7 @@ class Supervisor:
             self._streak += 1
 
     def _look_into_the_batch(self) -> None:
-        if self._pulse.silence > min(_PROGRESS_SECONDS, self._patience.stall / 2):
+        if self._pulse.silence > min(_PROGRESS_SECONDS, self._limits.stall / 2):
             try:
                 before, self._seen = self._seen, self._progress()
             except Exception as error:  # noqa: BLE001 - py4j's; whether Spark is gone is seen by the query itself
@@ -359,13 +359,13 @@ class Supervisor:
             raise FileError(f"{reason}; make room, then start it again") from cause
         now = time.monotonic()
         self._failures.append(now)
-        while self._failures and self._failures[0] < now - self._patience.failure_window:
+        while self._failures and self._failures[0] < now - self._limits.failure_window:
             self._failures.popleft()
-        if len(self._failures) >= self._patience.max_failures:
+        if len(self._failures) >= self._limits.max_failures:
             raise SparkError(
-                f"{reason}; {len(self._failures)} failures within {self._patience.failure_window:.0f} s are too many"
+                f"{reason}; {len(self._failures)} failures within {self._limits.failure_window:.0f} s are too many"
             ) from cause
-        delay = min(self._patience.backoff * 2**self._streak, self._patience.max_backoff)
+        delay = min(self._limits.backoff * 2**self._streak, self._limits.max_backoff)
         self._last_failure = reason
         self._streak += 1
         logger.error("%s; failure %d, restarting in %.1f s", reason, len(self._failures), delay)
@@ -377,11 +377,11 @@ class Supervisor:
         stopped = threading.Event()
         thread = threading.Thread(target=_stop, args=(query, stopped), name="stop-query", daemon=True)
         thread.start()
-        thread.join(self._patience.stop_timeout)
+        thread.join(self._limits.stop_timeout)
         # A second query on the same checkpoint and subscription must not begin while another still runs.
         if not stopped.is_set():
             raise SparkError(
-                f"the query did not stop within {self._patience.stop_timeout:.0f} s; it ends with this process: "
+                f"the query did not stop within {self._limits.stop_timeout:.0f} s; it ends with this process: "
                 "start it again, the running batch is replayed"
             )
 

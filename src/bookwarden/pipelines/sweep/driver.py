@@ -41,7 +41,7 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     require_own,
 )
 from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.running import holding, patience_of, stopped_by_signals
+from bookwarden.pipelines.streams.running import holding, limits_of, stopped_by_signals
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.doubts import DoubtWatch
@@ -106,12 +106,12 @@ def _run_sweep(
         writers=writers,
         on_swept=on_swept,
     )
-    patience = patience_of(sweep, sweep.trigger_seconds)
+    limits = limits_of(sweep, sweep.trigger_seconds)
     doubts = DoubtWatch(sweep.max_waiting_marks, cluster.references.shared_doubts, lambda: pulse.batch_seconds)
     supervisor = Supervisor(
         lambda: query.start(once=once),
         pulse,
-        patience,
+        limits,
         once=once,
         on_failures=metrics.count_failures,
         migrations=cluster.migrations,
@@ -125,7 +125,7 @@ def _run_sweep(
             stopped_by_signals(supervisor.stop),
             _published(settings, metrics, topics, doubts, Outbox(cluster.store)),
         ):
-            answered = partial(once_answered, patience=patience, wait=supervisor.wait, once=once)
+            answered = partial(once_answered, limits=limits, wait=supervisor.wait, once=once)
             answered(partial(require_sweeping, cluster))
             answered(partial(_look_at_directives, cluster))
             if sweep.dry_run:
