@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -12,7 +13,8 @@ from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Pa
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.preflight import require_marking
-from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.from_ledgers import RebuiltTopic
+from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.records import by_node
 from bookwarden.trash.release import ReleaseReport, release
@@ -20,6 +22,7 @@ from bookwarden.trash.restore import RestoreResult
 from bookwarden.trash.summary import Summary
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
+from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.trash import TrashOperations
 
 _LEFT: Final = 27
@@ -115,6 +118,11 @@ _CELLS: Final[Cells[Summary]] = {
 )
 @click.option("--subscription", metavar="S", help="This subscription alone.")
 @click.option("--under-live", is_flag=True, help="Put it under a topic of that name which is there now.")
+@click.option(
+    "--from-ledgers",
+    is_flag=True,
+    help="Put together what no trash has, from all ledgers whose metadata names the topic.",
+)
 @click.option("--execute", is_flag=True, help="Restore; without it the command only says what would come back.")
 @pass_invocation
 def restore(
@@ -123,19 +131,33 @@ def restore(
     generation: int | None,
     subscription: str | None,
     under_live: bool,
+    from_ledgers: bool,
     execute: bool,
 ) -> None:
     """Put a topic, its subscriptions or its ledgers back.
 
     A partitioned topic comes back with all partitions that were deleted with it. A live topic is unloaded before its
     list is written. Killed anywhere, the same command goes on.
+
+    With --from-ledgers a topic comes back that lost its node without a trash: its messages, the subscriptions whose
+    ledgers are there, and its schema. The metadata of all ledgers is read for it.
     """
+    if from_ledgers and generation is not None:
+        raise click.UsageError("--generation is of what the trash has, and --from-ledgers of what it does not have")
     name, cursor = TopicName.parse(topic), None if subscription is None else encode_local_name(subscription)
     with Cluster(invocation.settings) as cluster:
         operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
         found = operations.records.read().generations
-        chosen = _choose(found, name, generation, cursor)
-        if execute:
+        lost: dict[str, tuple[NotRestored, ...]] = {}
+        if from_ledgers:
+            rebuilt = _rebuilt(cluster, operations, found, name, under_live=under_live)
+            chosen = [one.trashed for one in rebuilt]
+            lost = {one.trashed.managed_ledger: one.lost for one in rebuilt}
+            if execute:
+                operations.from_ledgers.unload(rebuilt)
+        else:
+            chosen = _choose(found, name, generation, cursor)
+        if execute and not from_ledgers:
             in_trash = {one.managed_ledger for one in found}
             is_asked = _in_scope(str(name))
             finished = operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
@@ -156,9 +178,31 @@ def restore(
                 else [operations.restore.run(one, request) for one in chosen]
             )
             done = [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+    done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
     is_whole = all(result is None or not (result.gone or result.problems or result.left) for _, _, result in done)
     click.get_current_context().exit(0 if is_whole else _LEFT)
+
+
+def _rebuilt(
+    cluster: Cluster,
+    operations: TrashOperations,
+    found: Sequence[TrashedGeneration],
+    name: TopicName,
+    *,
+    under_live: bool,
+) -> list[RebuiltTopic]:
+    """Put the topic together from its ledgers; RefusedError where the trash has it, which has more."""
+    is_asked, under_way = _in_scope(str(name)), operations.restore.under_way()
+    if any(is_asked(one.managed_ledger) and one.topic is not None for one in found):
+        raise RefusedError(f"the trash has {name}, with more than its ledgers tell: restore it without --from-ledgers")
+    # Another Pulsar cluster that shares the BookKeeper may have a topic of that name.
+    roots_proof_of(cluster).require()
+    return operations.from_ledgers.find(name, under_live=under_live, under_way=under_way)
+
+
+def _with_lost(plan: RestorePlan | None, lost: tuple[NotRestored, ...]) -> RestorePlan | None:
+    return plan if plan is None or not lost else replace(plan, lost=(*plan.lost, *lost))
 
 
 def _choose(
@@ -182,7 +226,10 @@ def _choose(
 
 def _not_found(name: TopicName, generation: int | None) -> str:
     of = "" if generation is None else f" of generation {generation}"
-    return f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has"
+    return (
+        f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has, and --from-ledgers what its "
+        "ledgers tell of a topic that it never had"
+    )
 
 
 def _partitions(chosen: Sequence[TrashedGeneration], name: TopicName) -> int:
@@ -212,7 +259,9 @@ def _describe(
 
 
 def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> list[Part]:
-    facts = [("topic", _topic(trashed)), ("generation", str(trashed.generation.created_ms))]
+    created_ms = trashed.generation.created_ms
+    life = "from its ledgers" if created_ms == FROM_LEDGERS else str(created_ms)
+    facts = [("topic", _topic(trashed)), ("generation", life)]
     parts: list[Part] = []
     if plan is not None:
         schema = "-" if plan.schema_versions is None else counted(plan.schema_versions, "version")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bookwarden.trash.from_ledgers import FromLedgers
 from bookwarden.trash.records import TrashRecords
 from bookwarden.trash.restore import LedgerCloser, Restore
 from bookwarden.wiring.cluster import Cluster
@@ -19,6 +20,12 @@ class TrashOperations:
         closer = LedgerCloser(
             *(bookkeeper.catalog, bookkeeper.clusters, bookkeeper.store, bookkeeper.place.ledgers_root),
             lambda: bookkeeper.bookies,
+        )
+        #: Finds topics that are in no trash.
+        self.from_ledgers = FromLedgers(
+            *(cluster.store, bookkeeper.clusters.all_roots, bookkeeper.clusters.owner),
+            *(bookkeeper.catalog, bookkeeper.last_entries, cluster.topics),
+            say=say,
         )
         self.restore = Restore(
             *(cluster.store, self.records, bookkeeper.catalog, bookkeeper.last_entries, cluster.topics, closer.close),
