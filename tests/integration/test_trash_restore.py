@@ -309,7 +309,8 @@ def test_follow_and_the_scan_leave_what_is_in_the_trash_and_say_so(
 
     eventually(lambda: kept() >= trimmed, 30)
     trash = kept()
-    assert ground.generation(topic).ledger_ids <= trash
+    own = trimmed | ground.generation(topic).ledger_ids
+    assert own <= trash
     eventually(lambda: DropOutcome.IN_TRASH.value in following.run_once(), 30)
     scanned = ground.command("orphans", "scan", codes=(0, 20))
     classes = {each["ledger_class"]: each["ledgers"] for each in scanned["summary"]["by_class"]}
@@ -318,8 +319,9 @@ def test_follow_and_the_scan_leave_what_is_in_the_trash_and_say_so(
     plan = ground.command("orphans", "plan", "show", scanned["plan"]["plan_id"])
     assert {row["ledger_id"] for row in plan["candidates"]} & trash == set()
     in_flight = {ledger_id for _, ledger_id, *_ in ground.opened.deletion_topics.requests_in_flight()}
-    assert in_flight & trash == set()
-    assert kept() == trash
+    # A probe may have been dropped while the broker read the lease, and marked in part.
+    assert in_flight & own == set()
+    assert kept() >= trash
 
 
 @pytest.mark.parametrize("is_loaded", [True, False], ids=["loaded", "after a restart"])
