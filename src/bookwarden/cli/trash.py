@@ -153,8 +153,6 @@ def restore(
             rebuilt = _rebuilt(cluster, operations, found, name, under_live=under_live)
             chosen = [one.trashed for one in rebuilt]
             lost = {one.trashed.managed_ledger: one.lost for one in rebuilt}
-            if execute:
-                operations.from_ledgers.unload(rebuilt)
         else:
             chosen = _choose(found, name, generation, cursor)
         if execute and not from_ledgers:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +26,6 @@ from bookwarden.ledgers.trash import FormerNode, Generation, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration
 from bookwarden.trash.plan import NotRestored
-from bookwarden.trash.restore import LoadedTopics
 from bookwarden.wire.cursor import cursor_of_entry
 from bookwarden.wire.managed_ledger import ledger_entries, new_ledger_entry, with_ledger_entries
 from bookwarden.wire.schema_locator import locator_of_entry
@@ -79,7 +77,6 @@ class FromLedgers:
         owner: Callable[[], str | None],
         catalog: ReadsLedgers,
         last_entries: DecodedEntries,
-        topics: LoadedTopics,
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._store = store
@@ -87,7 +84,6 @@ class FromLedgers:
         self._owner = owner
         self._catalog = catalog
         self._last_entries = last_entries
-        self._topics = topics
         self._say = say
 
     def find(self, name: TopicName, *, under_live: bool, under_way: Collection[str]) -> list[RebuiltTopic]:
@@ -128,15 +124,6 @@ class FromLedgers:
         if not found:
             raise NotFoundError(f"no ledger of an earlier life of {name} is in BookKeeper")
         return found
-
-    def unload(self, found: Iterable[RebuiltTopic]) -> None:
-        """Have brokers close those whose nodes are gone: one that has it loaded would go on by the former node."""
-        for one in found:
-            topic = one.trashed.managed_ledger
-            if self._store.get(managed_ledger_path(topic)) is None:
-                # Most often no broker knows it.
-                with suppress(NotFoundError):
-                    self._topics.unload(str(TopicName.of_managed_ledger(topic)))
 
     def _ids_of(self, name: TopicName) -> dict[int, Holder]:
         """Return the ledgers that name the topic, one of its partitions, or its schema."""

@@ -233,6 +233,9 @@ class Restore:
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
+                if trashed.generation.created_ms == FROM_LEDGERS:
+                    # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
+                    self._unload(managed_ledger)
                 problems = tuple(self._compare(trashed, request, plan, gone))
                 if not problems:
                     journal.reach(RestoreStep.PROVEN)

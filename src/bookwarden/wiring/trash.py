@@ -24,7 +24,7 @@ class TrashOperations:
         #: Finds topics that are in no trash.
         self.from_ledgers = FromLedgers(
             *(cluster.store, bookkeeper.clusters.all_roots, bookkeeper.clusters.owner),
-            *(bookkeeper.catalog, bookkeeper.last_entries, cluster.topics),
+            *(bookkeeper.catalog, bookkeeper.last_entries),
             say=say,
         )
         self.restore = Restore(

@@ -73,7 +73,7 @@ class Ground(World):
         owner: str | None = None,
     ) -> list[RebuiltTopic]:
         finder = FromLedgers(
-            *(self.store, lambda: [(self.store, "/ledgers")], lambda: owner, self.catalog, self.entries, self.broker)
+            *(self.store, lambda: [(self.store, "/ledgers")], lambda: owner, self.catalog, self.entries)
         )
         return finder.find(name, under_live=under_live, under_way=under_way)
 
@@ -148,6 +148,8 @@ def test_a_topic_comes_back_from_its_ledgers(store: type[DyingStore], locators: 
     result = world.restore().run(rebuilt.trashed, RestoreRequest())
     assert (result.gone, result.problems, result.left) == ((), (), ())
     require_restored(world, locators)
+    # A broker that has it loaded goes on by the nodes that are there now.
+    assert world.broker.unloaded == 1
 
 
 @pytest.mark.parametrize("store", STORES)
