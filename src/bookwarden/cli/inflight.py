@@ -85,7 +85,7 @@ class _Waits:
 
 @dataclass(frozen=True, slots=True)
 class WaitingBefore:
-    """Deletions that are not on the deletion topic yet; texts say why that is not known."""
+    """The ledgers that are not on the deletion topic yet; texts say why that is not known."""
 
     outbox: OutboxSize | str
     trash: TrashState | str

@@ -8,7 +8,7 @@ from typing import Any
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.findings import size_text
 from bookwarden.orphans.applying import ApplyResult
-from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
@@ -17,6 +17,10 @@ from bookwarden.orphans.summary import BYTES_LABEL, Count, InsideList, Summary
 _SHOWN_NAMESPACES = 20
 _SHOWN_MISSING = 20
 _NOTHING_CHANGED = "Nothing was changed: add --execute to mark them."
+_LOST_TOPICS = (
+    "A topic that lost its node by mistake looks deleted: `bookwarden trash restore TOPIC --from-ledgers` "
+    "says what of it could come back."
+)
 _CLASS_COLUMNS = (Column("class"), Column("ledgers", right=True), Column(BYTES_LABEL, right=True))
 
 
@@ -49,6 +53,8 @@ def describe_plan(
     )
     parts += _candidates(candidates) + _copies(copies)
     parts += [Note(f"To check: {note}.") for note in notes]
+    if any(count.key == Cause.TOPIC_DELETED.value for count in summary.by_cause):
+        parts.append(Note(_LOST_TOPICS))
     parts.append(Note(_verdict(plan, summary)))
     progress, copy_progress = applied or (None, None)
     data = {

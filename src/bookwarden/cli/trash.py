@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -14,7 +15,8 @@ from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
-from bookwarden.trash.generations import TrashedGeneration, partitioned_node
+from bookwarden.trash.from_ledgers import RebuiltTopic
+from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, partitioned_node
 from bookwarden.trash.namespace_restore import deleted_with
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
@@ -24,6 +26,7 @@ from bookwarden.trash.restore import RestoreResult
 from bookwarden.trash.summary import Summary, unseen_policies
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
+from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.trash import TrashOperations
 
 _LEFT: Final = 27
@@ -127,6 +130,11 @@ _CELLS: Final[Cells[Summary]] = {
 )
 @click.option("--subscription", metavar="S", help="This subscription alone.")
 @click.option("--under-live", is_flag=True, help="Put it under a topic of that name which is there now.")
+@click.option(
+    "--from-ledgers",
+    is_flag=True,
+    help="Put together what no trash has, from all ledgers whose metadata names the topic.",
+)
 @click.option("--execute", is_flag=True, help="Restore; without it the command only says what would come back.")
 @pass_invocation
 def restore(
@@ -136,18 +144,24 @@ def restore(
     generation: int | None,
     subscription: str | None,
     under_live: bool,
+    from_ledgers: bool,
     execute: bool,
 ) -> None:
     """Put a topic, its subscriptions or its ledgers back.
 
     A partitioned topic comes back with all partitions that were deleted with it. A live topic is unloaded before its
     list is written. Killed anywhere, the same command goes on.
+
+    With --from-ledgers a topic comes back that lost its node without a trash: its messages, the subscriptions whose
+    ledgers are there, and its schema. The metadata of all ledgers is read for it.
     """
     if (topic is None) is (namespace is None):
         raise click.UsageError("name a topic, or a namespace with --namespace.")
+    if from_ledgers and generation is not None:
+        raise click.UsageError("--generation is of what the trash has, and --from-ledgers of what it does not have")
     if namespace is not None:
-        if generation is not None or subscription is not None:
-            raise click.UsageError("--generation and --subscription go with a topic.")
+        if generation is not None or subscription is not None or from_ledgers:
+            raise click.UsageError("--generation, --subscription and --from-ledgers go with a topic.")
         _restore_namespace(invocation, namespace, RestoreRequest(under_live=under_live), execute)
         return
     assert topic is not None
@@ -155,8 +169,14 @@ def restore(
     with Cluster(invocation.settings) as cluster:
         operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
         found = operations.records.read().generations
-        chosen = _choose(found, name, generation, cursor)
-        if execute:
+        lost: dict[str, tuple[NotRestored, ...]] = {}
+        if from_ledgers:
+            rebuilt = _rebuilt(cluster, operations, found, name, under_live=under_live)
+            chosen = [one.trashed for one in rebuilt]
+            lost = {one.trashed.managed_ledger: one.lost for one in rebuilt}
+        else:
+            chosen = _choose(found, name, generation, cursor)
+        if execute and not from_ledgers:
             in_trash = {one.managed_ledger for one in found}
             is_asked = _in_scope(str(name))
             finished = operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
@@ -168,6 +188,7 @@ def restore(
         node = None if name.partition is not None else partitioned_node(chosen)
         done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute)
     partitions = 0 if node is None else int(json.loads(node)["partitions"])
+    done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
     click.get_current_context().exit(0 if _is_whole(done) else _LEFT)
 
@@ -231,6 +252,27 @@ def _restore_namespace(invocation: Invocation, namespace: str, request: RestoreR
     click.get_current_context().exit(_LEFT if failed or not _is_whole(done) else 0)
 
 
+def _rebuilt(
+    cluster: Cluster,
+    operations: TrashOperations,
+    found: Sequence[TrashedGeneration],
+    name: TopicName,
+    *,
+    under_live: bool,
+) -> list[RebuiltTopic]:
+    """Put the topic together from its ledgers; RefusedError where the trash has it, which has more."""
+    is_asked, under_way = _in_scope(str(name)), operations.restore.under_way()
+    if any(is_asked(one.managed_ledger) and one.topic is not None for one in found):
+        raise RefusedError(f"the trash has {name}, with more than its ledgers tell: restore it without --from-ledgers")
+    # Another Pulsar cluster that shares the BookKeeper may have a topic of that name.
+    roots_proof_of(cluster).require()
+    return operations.from_ledgers.find(name, under_live=under_live, under_way=under_way)
+
+
+def _with_lost(plan: RestorePlan | None, lost: tuple[NotRestored, ...]) -> RestorePlan | None:
+    return plan if plan is None or not lost else replace(plan, lost=(*plan.lost, *lost))
+
+
 def _choose(
     found: Sequence[TrashedGeneration], name: TopicName, generation: int | None, cursor: str | None
 ) -> list[TrashedGeneration]:
@@ -256,7 +298,10 @@ def _in_order(chosen: Iterable[TrashedGeneration]) -> list[TrashedGeneration]:
 
 def _not_found(name: TopicName, generation: int | None) -> str:
     of = "" if generation is None else f" of generation {generation}"
-    return f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has"
+    return (
+        f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has, and --from-ledgers what its "
+        "ledgers tell of a topic that it never had"
+    )
 
 
 def _describe(
@@ -284,7 +329,9 @@ def _parts_of(done: Sequence[_Done], *, executed: bool) -> list[Part]:
 
 
 def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> list[Part]:
-    facts = [("topic", _topic(trashed)), ("generation", str(trashed.generation.created_ms))]
+    created_ms = trashed.generation.created_ms
+    life = "from its ledgers" if created_ms == FROM_LEDGERS else str(created_ms)
+    facts = [("topic", _topic(trashed)), ("generation", life)]
     parts: list[Part] = []
     if plan is not None:
         schema = "-" if plan.schema_versions is None else counted(plan.schema_versions, "version")

@@ -21,6 +21,8 @@ from bookwarden.ledgers.trash import Generation, TrashRecord, joined
 PAUSE_MS: Final = 60_000
 #: Of the generation of records that no topic's life is known for.
 UNKNOWN_LIFE: Final = 0
+#: Of a life that the trash does not have, put together from its ledgers.
+FROM_LEDGERS: Final = -1
 
 
 class FoundRecord(NamedTuple):

@@ -103,7 +103,7 @@ class TrashRecords:
 
 
 def _is_looked_for_soon(trashed: TrashedGeneration) -> bool:
-    topic = trashed.topic
+    topic = trashed.topic if trashed.found else None
     return topic is not None and topic.policies is None and topic.time_ms > 1000 * (time.time() - _LOOKED_FOR_S)
 
 

@@ -53,7 +53,7 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
-from bookwarden.trash.generations import FoundRecord, TrashedGeneration
+from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration
 from bookwarden.trash.plan import (
     NodesNow,
     RestorePlan,
@@ -239,6 +239,9 @@ class Restore:
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
+                if trashed.generation.created_ms == FROM_LEDGERS:
+                    # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
+                    self._unload(managed_ledger)
                 problems = tuple(self._compare(trashed, request, plan, gone))
                 # One that lives is put nothing under without being asked for, but a subscription.
                 if not plan.is_live if plan is not None else not (request.under_live or request.subscription):
@@ -477,7 +480,7 @@ class _Journal:
                 of = "" if begun[1] is None else f" --subscription {decode_local_name(str(begun[1]))}"
                 raise RefusedError(
                     f"a restore of {_topic(self._fields['managedLedger'])} is not finished: run "
-                    f"`bookwarden trash restore {_topic(self._fields['managedLedger'])} --generation {begun[0]}{of}"
+                    f"`bookwarden trash restore {_topic(self._fields['managedLedger'])} {_life(begun[0])}{of}"
                     f"{' --under-live' if found.fields.get('underLive') else ''} --execute` first"
                 )
             self.step = step
@@ -524,6 +527,10 @@ def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[Foun
 def _cursor_names(names: Sequence[str], trashed: TrashedGeneration) -> list[str]:
     """Return the live cursors that the trash has too."""
     return [name for name in names if name in trashed.cursors or name in trashed.removed]
+
+
+def _life(created_ms: object) -> str:
+    return "--from-ledgers" if created_ms == FROM_LEDGERS else f"--generation {created_ms}"
 
 
 def _topic(managed_ledger: str) -> str:

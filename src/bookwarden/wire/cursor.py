@@ -75,6 +75,21 @@ def at_position(raw: bytes, entry: bytes | None) -> bytes:
     return _rewritten(message, codec)
 
 
+def cursor_of_entry(entry: bytes, ledger_id: int) -> bytes:
+    """Make a cursor's node again from the last entry of its ledger, which it then needs no more.
+
+    Only where acknowledgements are in a form that is not known here it names the ledger. FormatError for an entry that
+    is none.
+    """
+    position = decode_position_info(entry).mark_delete
+    made = pb.ManagedCursorInfo(cursorsLedgerId=_NO_LEDGER)
+    try:
+        return at_position(made.SerializeToString(), entry)
+    except FormatError:
+        made.cursorsLedgerId, made.markDeleteLedgerId, made.markDeleteEntryId = ledger_id, *position
+        return made.SerializeToString()
+
+
 def with_acknowledged(raw: bytes, live: bytes, through: Mapping[int, int]) -> bytes:
     """Rewrite a cursor's node as one that has also acknowledged what another, live one has; both have no ledger.
 

@@ -93,6 +93,14 @@ def decode_ledger_entry(entry: bytes) -> LedgerInfo:
     return info
 
 
+def new_ledger_entry(ledger_id: int, entries: int = 0, size: int = 0, timestamp_ms: int = 0) -> bytes:
+    """Make one ledger's part of a list; with the ids alone that of the one that is written."""
+    if not timestamp_ms:
+        return pb.ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, timestamp=0).SerializeToString()
+    info = pb.ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, entries=entries, size=size, timestamp=timestamp_ms)
+    return info.SerializeToString()
+
+
 def closed_ledger_entry(entry: bytes, entries: int, size: int, timestamp_ms: int) -> bytes:
     """Rewrite one ledger's part of the list as that of a closed one."""
     ledger = _parse_entry(entry)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import Position, SchemaEntryIndex, SchemaIndexEntry, SchemaLocator
 from bookwarden.wire.pb import schema_locator_pb2 as pb
@@ -36,6 +38,21 @@ def decode_schema_entry(raw: bytes) -> SchemaEntryIndex:
         raise FormatError(f"{_ENTRY}: it has no index, so its version is not known")
     earlier = tuple((one.version, one.position) for one in index if one.position.ledger_id != _NOWHERE)
     return SchemaEntryIndex(earlier[-1][0] + 1 if earlier else index[-1].version, earlier)
+
+
+def locator_of_entry(raw: bytes, ledger_id: int) -> bytes:
+    """Make the node's value again from the entry of the newest version's ledger; FormatError as for that entry.
+
+    Each ledger of a schema has one entry, and a version's hash is that of its data; a deleted schema's version has none
+    (SchemaRegistryServiceImpl of Pulsar 4.0).
+    """
+    newest = pb.IndexEntry(version=decode_schema_entry(raw).version)
+    newest.position.ledgerId, newest.position.entryId = ledger_id, 0
+    message = parse(pb.SchemaEntry(), raw, _ENTRY)
+    schema = parse(pb.SchemaInfo(), message.schema_data, _ENTRY)
+    newest.hash = b"" if schema.deleted else sha256(schema.schema).digest()
+    earlier = [one for one in message.index if one.position.ledgerId != _NOWHERE]
+    return pb.SchemaLocator(info=newest, index=[*earlier, newest]).SerializeToString()
 
 
 def _index_entry(entry: pb.IndexEntry, what: str) -> SchemaIndexEntry:

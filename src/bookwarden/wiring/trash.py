@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.messages.policy_events import PolicyEventSender
+from bookwarden.trash.from_ledgers import FromLedgers
 from bookwarden.trash.namespace_restore import NamespaceRestore
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
@@ -22,6 +23,12 @@ class TrashOperations:
         closer = LedgerCloser(
             *(bookkeeper.catalog, bookkeeper.clusters, bookkeeper.store, bookkeeper.place.ledgers_root),
             lambda: bookkeeper.bookies,
+        )
+        #: Finds topics that are in no trash.
+        self.from_ledgers = FromLedgers(
+            *(cluster.store, bookkeeper.clusters.all_roots, bookkeeper.clusters.owner),
+            *(bookkeeper.catalog, bookkeeper.last_entries),
+            say=say,
         )
         self.restore = Restore(
             *(cluster.store, self.records, bookkeeper.catalog, bookkeeper.last_entries, cluster.topics, closer.close),

@@ -116,6 +116,7 @@ def test_the_newest_plan_is_shown_with_classes_causes_and_candidates(folder: Pat
     for text in ("p2", "referenced", "topic deleted", "4711", "2.0 KiB", "missing: 1", "tenant x", "7, 8"):
         assert text in shown.output, text
     assert "t/n/persistent/a" in shown.output.partition("--allow-emptied")[2]
+    assert "trash restore TOPIC --from-ledgers" in shown.output
     found = json.loads(run("orphans", "plan", "show", "p1", "--output", "json").output)
     assert (found["plan"]["plan_id"], found["candidates"][0]["ledger_id"]) == ("p1", 4711)
     assert found["summary"]["by_cause"][0]["key"] == "topic deleted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,15 @@ from click.testing import CliRunner, Result
 
 from bookwarden.cli import inflight
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.trash import FormerNode, KeepRule, NamespaceCopy, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.trash import TRASH_LEASE, copy_node, encode_copy, encode_lease, restore_node
 from bookwarden.wiring.cluster import Cluster
@@ -267,3 +273,28 @@ def test_inflight_shows_the_trash_next_to_the_outbox(site: Site) -> None:
 def test_an_empty_trash_is_shown_as_such() -> None:
     facts = dict(inflight.WaitingBefore.read(MemoryStore()).facts(0))
     assert facts == {"outbox of brokers that mark": "empty", "trash": "empty; brokers keep nothing"}
+
+
+def test_from_ledgers_comes_what_no_trash_has(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookwarden.cli.trash.roots_proof_of", lambda _: SimpleNamespace(require=list))
+    name = TopicName.parse("persistent://t/n/lost")
+    custom = {
+        key: text.encode() for key, text in expected_custom_metadata(ManagedLedgerHolder(name.managed_ledger)).items()
+    }
+    metadata = LedgerMetadata(*(3, LedgerState.CLOSED, 1, 1, 1, (Segment(0, ("b1:3181",)),), 500, 4), custom=custom)
+    path = ledger_path("/ledgers", 70, LedgerLayout.HIERARCHICAL)
+    site.store.create(path, encode_ledger_metadata(metadata), make_parents=True)
+    refused = run(site, "restore", "persistent://t/n/a", "--from-ledgers")
+    assert refused.exit_code == 5
+    assert "the trash has persistent://t/n/a" in refused.output
+    assert run(site, "restore", str(name), "--from-ledgers", "--generation", "1").exit_code == 2
+    planned = data(site, "restore", str(name), "--from-ledgers")
+    (topic,) = planned["topics"]
+    assert (topic["ledgers"], topic["entries"], topic["subscriptions"]) == ([70], 5, [])
+    assert [what for what, _ in topic["lost"]] == ["properties", "other subscriptions", "what was removed before"]
+    text = " ".join(run(site, "restore", str(name), "--from-ledgers").stdout.split())
+    assert "from its ledgers" in text
+    assert "Nothing was changed" in text
+    missing = run(site, "restore", "persistent://t/n/nothing", "--from-ledgers")
+    assert missing.exit_code == 4
+    assert "no ledger of an earlier life of persistent://t/n/nothing" in missing.output

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'bookwarden/wire/pb/schema_locator.proto\x12\x19\x62ookwarden.schema_locator\"1\n\x0cPositionInfo\x12\x10\n\x08ledgerId\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x01(\x03\"f\n\nIndexEntry\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x39\n\x08position\x18\x02 \x01(\x0b\x32\'.bookwarden.schema_locator.PositionInfo\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"z\n\rSchemaLocator\x12\x33\n\x04info\x18\x01 \x01(\x0b\x32%.bookwarden.schema_locator.IndexEntry\x12\x34\n\x05index\x18\x02 \x03(\x0b\x32%.bookwarden.schema_locator.IndexEntry\"X\n\x0bSchemaEntry\x12\x13\n\x0bschema_data\x18\x02 \x01(\x0c\x12\x34\n\x05index\x18\x05 \x03(\x0b\x32%.bookwarden.schema_locator.IndexEntryB\t\x92\x03\x06\x10\x02\x18\x02 \x02\x62\x08\x65\x64itionsp\xe8\x07')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'bookwarden/wire/pb/schema_locator.proto\x12\x19\x62ookwarden.schema_locator\"1\n\x0cPositionInfo\x12\x10\n\x08ledgerId\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x01(\x03\"f\n\nIndexEntry\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x39\n\x08position\x18\x02 \x01(\x0b\x32\'.bookwarden.schema_locator.PositionInfo\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"z\n\rSchemaLocator\x12\x33\n\x04info\x18\x01 \x01(\x0b\x32%.bookwarden.schema_locator.IndexEntry\x12\x34\n\x05index\x18\x02 \x03(\x0b\x32%.bookwarden.schema_locator.IndexEntry\"X\n\x0bSchemaEntry\x12\x13\n\x0bschema_data\x18\x02 \x01(\x0c\x12\x34\n\x05index\x18\x05 \x03(\x0b\x32%.bookwarden.schema_locator.IndexEntry\"-\n\nSchemaInfo\x12\x0e\n\x06schema\x18\x04 \x01(\x0c\x12\x0f\n\x07\x64\x65leted\x18\x06 \x01(\x08\x42\t\x92\x03\x06\x10\x02\x18\x02 \x02\x62\x08\x65\x64itionsp\xe8\x07')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,4 +40,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEMALOCATOR']._serialized_end=347
   _globals['_SCHEMAENTRY']._serialized_start=349
   _globals['_SCHEMAENTRY']._serialized_end=437
+  _globals['_SCHEMAINFO']._serialized_start=439
+  _globals['_SCHEMAINFO']._serialized_end=484
 # @@protoc_insertion_point(module_scope)

@@ -39,3 +39,11 @@ class SchemaEntry(_message.Message):
     schema_data: bytes
     index: _containers.RepeatedCompositeFieldContainer[IndexEntry]
     def __init__(self, schema_data: _Optional[bytes] = ..., index: _Optional[_Iterable[_Union[IndexEntry, _Mapping]]] = ...) -> None: ...
+
+class SchemaInfo(_message.Message):
+    __slots__ = ("schema", "deleted")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    schema: bytes
+    deleted: bool
+    def __init__(self, schema: _Optional[bytes] = ..., deleted: bool = ...) -> None: ...

@@ -67,7 +67,7 @@ final class Forwarder {
     private volatile int count;
     private volatile long oldestMillis;
 
-    /** Sends marks; returns whether all were confirmed. */
+    /** Sends marks; returns whether all were confirmed. Is also called without any, after each poll. */
     interface Sender {
         boolean send(List<Mark> marks) throws InterruptedException;
     }
@@ -159,6 +159,7 @@ final class Forwarder {
             MarkMetrics.NODES.set(count);
             MarkMetrics.BYTES.set(outbox.bytes());
             MarkMetrics.OLDEST.set(oldestMillis / 1000.0);
+            sender.send(List.of());
             report(error);
         } catch (ExecutionException | RuntimeException e) {
             report(Answers.cause(e).toString());

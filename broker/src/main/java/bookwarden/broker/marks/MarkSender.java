@@ -29,6 +29,8 @@ final class MarkSender {
     private static final Logger LOG = LoggerFactory.getLogger(MarkSender.class);
     private static final int CHUNK = 500;
     private static final int SEND_SECONDS = 30;
+    /** A producer that connects again makes a topic that was deleted, where topics make themselves. */
+    private static final long IDLE_NANOS = TimeUnit.SECONDS.toNanos(30);
     private static final String CLIENT_PREFIX = "brokerClient_";
 
     private final MetadataStoreExtended store;
@@ -38,6 +40,7 @@ final class MarkSender {
     private PulsarClient client;
     private final Map<List<String>, Producer<byte[]>> producers = new HashMap<>();
     private String reported = "";
+    private long used;
 
     /**
      * @param connect makes a client
@@ -50,8 +53,18 @@ final class MarkSender {
         this.limitMillis = limitMillis;
     }
 
-    /** Send marks and wait for the broker; return whether it confirmed all. What it did not is to be sent again. */
+    /**
+     * Send marks and wait for the broker; return whether it confirmed all. What it did not is to be sent again. None at
+     * all: close producers that were not used for a time.
+     */
     boolean send(List<Mark> marks) throws InterruptedException {
+        if (marks.isEmpty()) {
+            if (System.nanoTime() - used > IDLE_NANOS) {
+                closeProducers();
+            }
+            return true;
+        }
+        used = System.nanoTime();
         try {
             DeletionTopic topic = DeletionTopic.read(store, limitMillis);
             MarkMetrics.WAITING.set(0);
@@ -62,6 +75,7 @@ final class MarkSender {
             return true;
         } catch (IOException e) {
             MarkMetrics.WAITING.set(1);
+            closeProducers();
             report(e.getMessage());
         } catch (InterruptedException e) {
             throw e;
