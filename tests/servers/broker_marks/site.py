@@ -197,8 +197,7 @@ class MarkingSite:
             before = self.drops()
             eventually(lambda: set(self._left(store, before)) <= before.buckets, GONE_S, 2)
         # The sweep keeps a bucket of delayed messages for as long as its topic's owner may have it in memory.
-        with closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin:
-            admin.put(f"/namespaces/{self.tenant}/life/unload")
+        eventually(self._unload, GONE_S, 1)
         # As long as the sweep works the deletion topics drop ledgers of their own.
         eventually(self.is_swept, GONE_S, 1)
         eventually(lambda: nodes_in_outbox(store) == 0, GONE_S, 1)
@@ -225,6 +224,15 @@ class MarkingSite:
         say(f"{len(kept)} ledgers were deleted behind their drop, {early} of them within {self.delay_s} s")
         say(f"the deletion topics dropped {len(drops.kept_ms) - len(kept)} of their own")
         self.early += early
+
+    def _unload(self) -> bool:
+        """Unload the topics; False while the broker is about to end itself, as one that lost its session does."""
+        if not self.cluster.broker.is_running():
+            self.cluster.broker.start()
+        with closing(PulsarAdmin(self.cluster.connection(), timeout_s=60)) as admin, suppress(PulsarError):
+            admin.put(f"/namespaces/{self.tenant}/life/unload")
+            return True
+        return False
 
     def _use_topics_again(self) -> None:
         """Acknowledge a message on each topic, so that the node of its subscription names a ledger."""
