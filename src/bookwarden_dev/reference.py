@@ -15,7 +15,7 @@ import click
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand, add_output_option
 from bookwarden.config import Settings
-from bookwarden_dev.commands.demos.ledgers import demo
+from bookwarden_dev.commands.demos.command import demo
 from bookwarden_dev.commands.dev import dev
 
 #: Commands that the program finds by an entry point, which a checkout need not have.
