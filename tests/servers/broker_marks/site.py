@@ -178,6 +178,21 @@ class MarkingSite:
             release(store, held)
             return self._left(store, self.drops())
 
+    def lose_session(self, seconds: float) -> None:
+        """Have the broker stand still for longer than its session, and wait until it has another one.
+
+        One of a release that ends itself then is started again. A bundle whose unload begins before the broker knows
+        of the end of its session is *being unloaded* for ever.
+        """
+        broker = self.cluster.broker
+        with closing(open_store(self.cluster.store_url)) as store:
+            before = _sessions(store)
+            with broker.paused(seconds):
+                pass
+            eventually(lambda: not broker.is_running() or _sessions(store) - before, GONE_S, 0.5)
+        if not broker.is_running():
+            broker.start()
+
     @contextmanager
     def without_deletion_topic(self) -> Iterator[None]:
         """Let brokers know no deletion topic during the block."""
@@ -281,6 +296,12 @@ def _log_of(cluster: DevCluster) -> Iterable[Transaction]:
     if cluster.options.metadata == "zookeeper":
         return read_zookeeper_log(cluster.home / "zookeeper" / "version-2")
     return read_oxia_log(cluster.home / "oxia" / "wal", oxia_address(cluster.ports.oxia))
+
+
+def _sessions(store: MetadataStore) -> set[int | str | None]:
+    """Return the sessions of brokers that mark."""
+    nodes = store.get_many([f"{MARKING_BROKERS}/{name}" for name in store.children_of(MARKING_BROKERS)])
+    return {node.keeper for node in nodes if node is not None}
 
 
 def _present(store: MetadataStore, ledgers: set[int]) -> set[int]:

@@ -186,11 +186,7 @@ def shake_store(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str
         for number in range(max(2, asked.kills // 3)):
             time.sleep(chance.uniform(2, 15))
             if number % 2:
-                with site.cluster.broker.paused(2 * _SESSION_S):
-                    pass
-                if not site.cluster.broker.is_running():
-                    # One that lost its session ends itself.
-                    site.cluster.broker.start()
+                site.lose_session(2 * _SESSION_S)
             else:
                 site.cluster.store.kill()
                 site.cluster.store.start()
@@ -242,7 +238,9 @@ def main() -> int:
     plays = {"life": live, "kills": kill, "topic": lose_topic, "store": shake_store}
     for act in acts:
         if act == "many":
-            compare(home, {"stock": stock, asked.mode: marking}, asked.ledgers, asked.topics, _say)
+            # The second stock broker shows the noise.
+            brokers = {"stock": stock, "stock-again": stock, asked.mode: marking}
+            compare(home, brokers, asked.ledgers, asked.topics, _say)
             continue
         if act == "publish":
             # In this mode each drop is sent.
