@@ -38,8 +38,9 @@ from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 
 SOURCES = Path(bookwarden.__file__).parent
-# Why an orphan came about is said of each kind by itself; a record of the trash has a field for each.
-KNOWS_THEM_ALL = {"orphans/causes.py", "ledgers/trash.py"}
+# Why an orphan came about is said of each kind by itself; a record of the trash has a field for each, and each is put
+# into a node of its own when a topic is rebuilt.
+KNOWS_THEM_ALL = {"orphans/causes.py", "ledgers/trash.py", "trash/from_ledgers.py"}
 ML = "t/n/persistent/a/"
 OF_LOGS = {PlaceKind.LOG_SEGMENT, PlaceKind.LOG_ALLOCATION}
 
