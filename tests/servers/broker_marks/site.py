@@ -67,6 +67,7 @@ class MarkingSite:
         self.delay_s = delay_s
         self._offloaded = offloaded
         self._stock = stock
+        self._lost_session = False
         self._killed = False
         self._log = log or partial(_log_of, cluster)
         #: Ledgers that went before the delay was over: where a doubt arose the broker deletes as ever.
@@ -184,6 +185,7 @@ class MarkingSite:
         One of a release that ends itself then is started again. A bundle whose unload begins before the broker knows
         of the end of its session is *being unloaded* for ever.
         """
+        self._lost_session = True
         broker = self.cluster.broker
         with closing(open_store(self.cluster.store_url)) as store:
             before = _sessions(store)
@@ -227,7 +229,8 @@ class MarkingSite:
             say(f"the stock broker dropped {len(drops.unmarked_by_stock)} more that are in no outbox")
         say(f"the broker since its start: {dict(broker.stored)}, gone {broker.gone}, sent {dict(broker.sent)}")
         assert not drops.unmarked, drops.unmarked
-        assert broker.unmarked_writes == 0
+        # Without a session a write goes on unmarked, and fails as its mark did.
+        assert broker.unmarked_writes == 0 or self._lost_session
         eventually(lambda: not self._left(store, drops) and not self._left_copies(drops), GONE_S, 2)
         eventually(self.is_swept, GONE_S, 1)
         drops = self.drops()
