@@ -107,7 +107,7 @@ class TrashRecord:
     entries: tuple[bytes, ...] = ()  #: `LedgerInfo` of each of ``data`` that was taken out of the list; else none.
     node: FormerNode | None = None  #: The deleted node, or the schema's that is going to be.
     partitioned: bytes | None = None  #: Of a deleted partition: the node of its partitioned topic.
-    #: Added later to the topic's node; None while nobody has looked for them.
+    #: Added later to the topic's node; None before the sweep has looked for them.
     policies: FormerPolicies | None = field(default=None, compare=False)
 
     @property

@@ -32,13 +32,13 @@ def judge_backlog(firsts: Iterable[ReceivedMark], now_s: float, max_overdue_s: f
 
 def judge_disks(disks: Mapping[str, DiskSpace], min_free_ratio: float) -> LeaseConditions:
     """Judge the space of bookies, given by id; those that do not tell theirs count only where none does."""
-    told = {bookie: (disk.free, disk.total) for bookie, disk in disks.items() if disk.free is not None and disk.total}
-    if not told:
+    known = {bookie: (disk.free, disk.total) for bookie, disk in disks.items() if disk.free is not None and disk.total}
+    if not known:
         silent = "; ".join(f"{bookie}: {disk.error}" for bookie, disk in sorted(disks.items())[:3])
         return LeaseConditions(f"no bookie tells its free space ({silent or 'none is registered'})")
-    missing = sum(max(0, int(total * min_free_ratio) - free) for free, total in told.values())
+    missing = sum(max(0, int(total * min_free_ratio) - free) for free, total in known.values())
     if not missing:
         return LeaseConditions()
-    free, total, fullest = min((free / total, total, bookie) for bookie, (free, total) in told.items())
+    free, total, fullest = min((free / total, total, bookie) for bookie, (free, total) in known.items())
     least = f"trash.min_free_disk_ratio is {min_free_ratio:g}"
     return LeaseConditions(f"{fullest} has {free:.1%} of {total / 1e9:,.1f} GB free, and {least}", missing)

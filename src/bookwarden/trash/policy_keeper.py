@@ -152,7 +152,9 @@ class PolicyKeeper:
         return path.startswith(POLICIES_IN_NODES) and len(parts) == 5 and self._is_kept(f"{parts[1]}/{parts[2]}")
 
     def _changed(self) -> Collection[str] | None:
-        """Return the nodes that changed; None: any may have."""
+        """Return the nodes that changed; None: any may have. Without a rule nothing is watched."""
+        if not self._rules:
+            return None
         if self._feed is None and self._is_watched:
             try:
                 self._feed = self._store.follow_below(_PREFIXES)

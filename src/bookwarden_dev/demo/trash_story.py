@@ -57,7 +57,7 @@ _TRASH_RULES: Final = (
 #: Settings of the sweep.
 TRASH_SETTINGS: Final[Mapping[str, Any]] = {
     "rules": list(_TRASH_RULES),
-    # Its bookies share the disk of whoever plays it, however full that is.
+    # Its bookies share the disk of this machine, however full that is.
     "min_free_disk_ratio": 0,
 }
 #: Lines of broker.conf: each acknowledgement is in its ledger within a second, so that no position is older.

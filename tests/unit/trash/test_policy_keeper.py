@@ -270,6 +270,16 @@ def test_without_a_rule_nothing_is_kept() -> None:
     assert world.copies() == []
 
 
+def test_without_a_rule_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.restart(())
+    watched: list[object] = []
+    monkeypatch.setattr(world.store, "follow_below", watched.append)
+    look(world)
+    look(world)
+    assert watched == []
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_killed_at_any_write_the_next_sweep_does_the_rest(before: bool) -> None:
     kills = 0

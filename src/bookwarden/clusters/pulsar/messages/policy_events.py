@@ -35,7 +35,7 @@ EVENTS: Final = "__change_events"
 #: TopicPoliciesService.GLOBAL_POLICIES_MSG_KEY_PREFIX.
 _FOR_ALL: Final = "__G__"
 _TIMEOUT_S: Final = 5
-# Each namespace has a topic that has to be opened, and whoever waits for this does other things too.
+# Each namespace has a topic that has to be opened, and what waits for this does other things too.
 _BUDGET_S: Final = 20.0
 _FORGET_MS: Final = 86_400_000
 
