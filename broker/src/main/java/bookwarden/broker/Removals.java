@@ -12,7 +12,8 @@ import org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver;
 
 /**
  * Asks, before a BookKeeper client of this process removes a ledger, whether that is left to the sweep: such a removal
- * is answered, and not done. Holds for the drivers bookwarden: and metadata-store:, and no others.
+ * is answered, and not done; and tells of those that were done. Holds for the drivers bookwarden: and metadata-store:,
+ * and no others.
  */
 public final class Removals {
     private static Rule rule;
@@ -22,6 +23,9 @@ public final class Removals {
     public interface Rule {
         /** Return whether the sweep deletes this ledger, which is marked; ``ledgers`` can read its metadata. */
         CompletableFuture<Boolean> isLeft(long ledger, LedgerManager ledgers);
+
+        /** Learn that BookKeeper has removed this ledger, before the broker does. */
+        void removed(long ledger);
     }
 
     /** Pulsar's own driver, which asks; it takes the other's place only where a rule is set. */
@@ -90,6 +94,7 @@ public final class Removals {
                 ((CompletableFuture<Void>) removal.get()).whenComplete((done, error) -> {
                     // The client compares errors by class: no future may wrap them.
                     if (error == null) {
+                        now.removed(ledger);
                         answer.complete(done);
                     } else {
                         answer.completeExceptionally(Answers.cause(error));

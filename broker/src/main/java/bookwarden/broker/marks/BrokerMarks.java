@@ -16,6 +16,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
+import org.apache.bookkeeper.meta.LedgerManager;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -45,6 +46,23 @@ final class BrokerMarks {
     private volatile DeletionTopic topic;
     /** Asks BookKeeper, once there is a client of it. */
     private volatile LongFunction<CompletableFuture<Boolean>> exists = id -> CompletableFuture.completedFuture(true);
+    /** Null until it wraps a store. */
+    private volatile MarkingStore marking;
+    /** What BookKeeper's clients of this process ask and tell. */
+    final Removals.Rule removals = new Removals.Rule() {
+        @Override
+        public CompletableFuture<Boolean> isLeft(long ledger, LedgerManager ledgers) {
+            return left == null ? CompletableFuture.completedFuture(false) : left.isLeft(ledger, ledgers);
+        }
+
+        @Override
+        public void removed(long ledger) {
+            MarkingStore now = marking;
+            if (now != null) {
+                now.removed(ledger);
+            }
+        }
+    };
     private final EphemeralNode live;
     private final long started = System.currentTimeMillis();
     /** One forwards, and may wait for the deletion topic; the others look whether marks are on, and at the sweep. */
@@ -68,15 +86,13 @@ final class BrokerMarks {
         left = settings.twoPhase() == null ? null : new LeftToSweep(settings, store, enabled::get, held);
         trash = new TrashLease(store, settings.limitMillis(),
                 path -> !deletesNow(path), System::currentTimeMillis);
-        if (left != null) {
-            Removals.ask(left);
-        }
+        Removals.ask(removals);
         live = new EphemeralNode(store, Forwarder.BROKERS + "/" + folder, settings.limitMillis());
     }
 
     /** Return the store that managed ledgers get. */
     MetadataStoreExtended wrap(MetadataStoreExtended wrapped) throws NoSuchMethodException, InterruptedException {
-        MarkingStore marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, this::brokerDeletes,
+        marking = new MarkingStore(wrapped, new NodeValues(), outbox, held, this::brokerDeletes,
                 trash, id -> exists.apply(id), enabled::get, settings.rememberedBytes(), settings.limitMillis());
         enabled.read();
         if (left != null) {
@@ -116,7 +132,7 @@ final class BrokerMarks {
 
     /** Return whether the mode asks BookKeeper's clients to leave ledgers to the sweep, and none of them does. */
     boolean isNotObeyed() {
-        return left != null && !Removals.isAsked(left);
+        return left != null && !Removals.isAsked(removals);
     }
 
     String folder() {
@@ -227,9 +243,7 @@ final class BrokerMarks {
     /** Stop to forward; what is in the outbox is forwarded after the next start. */
     void close() {
         threads.shutdownNow();
-        if (left != null) {
-            Removals.end(left);
-        }
+        Removals.end(removals);
         if (sender != null) {
             sender.close();
         }

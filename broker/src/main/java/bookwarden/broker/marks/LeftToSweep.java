@@ -1,7 +1,6 @@
 package bookwarden.broker.marks;
 
 import bookwarden.broker.Answers;
-import bookwarden.broker.Removals;
 import bookwarden.broker.marks.HeldLedgers.State;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import java.io.IOException;
@@ -26,7 +25,7 @@ import org.slf4j.LoggerFactory;
  * Mode two-phase: what is in the outbox is not removed by the broker, but by the sweep. A ledger is left to it only if
  * a mark of it is durable; in each doubt it is removed, as it would be without this.
  */
-final class LeftToSweep implements Removals.Rule {
+final class LeftToSweep {
     private static final Logger LOG = LoggerFactory.getLogger(LeftToSweep.class);
     private static final String FOLDER = "/bookwarden/broker-marks/left-to-sweep";
     private static final String MANAGED_LEDGER = "managed-ledger";
@@ -44,6 +43,10 @@ final class LeftToSweep implements Removals.Rule {
     private volatile String exceeded = "";
     private volatile boolean writable;
     private byte[] written;
+    /** Ledgers that were left and are not counted yet, the newest of them, and whether one is being read. */
+    private long uncounted;
+    private long newest;
+    private boolean counting;
 
     LeftToSweep(MarkSettings settings, MetadataStoreExtended store, BooleanSupplier enabled, HeldLedgers held) {
         this.store = store;
@@ -80,8 +83,8 @@ final class LeftToSweep implements Removals.Rule {
         marking = markingStore;
     }
 
-    @Override
-    public CompletableFuture<Boolean> isLeft(long ledger, LedgerManager ledgers) {
+    /** Return whether the sweep deletes a ledger of which the removal is asked for. */
+    CompletableFuture<Boolean> isLeft(long ledger, LedgerManager ledgers) {
         MarkingStore now = marking;
         // What is kept in the trash does not count for the limits, and its record must not lose its ledgers to them.
         State known = held.state(ledger);
@@ -89,13 +92,14 @@ final class LeftToSweep implements Removals.Rule {
             return CompletableFuture.completedFuture(false);
         }
         try {
-            return ledgers.readLedgerMetadata(ledger).thenCompose(found -> {
-                LedgerMetadata metadata = found.getValue();
-                return (known != State.NOTHING ? CompletableFuture.completedFuture(known)
-                        : markNamed(now, ledger, metadata)).thenApply(state -> {
-                            count(ledger, metadata, state);
-                            return state != State.NOTHING;
-                        });
+            return state(now, known, ledger, ledgers).thenApply(state -> {
+                if (state == State.RECORD) {
+                    MarkMetrics.KEPT.inc();
+                } else if (state == State.MARK) {
+                    MarkMetrics.LEFT.inc();
+                    count(ledger, ledgers);
+                }
+                return state != State.NOTHING;
             }).exceptionally(error -> {
                 LOG.debug("ledger {} is removed by the broker", ledger, error);
                 return false;
@@ -104,6 +108,19 @@ final class LeftToSweep implements Removals.Rule {
             LOG.error("ledger {} is removed by the broker", ledger, e);
             return CompletableFuture.completedFuture(false);
         }
+    }
+
+    /** Return what is in the outbox for a ledger; its metadata is read only where its owner is not known. */
+    private static CompletableFuture<State> state(MarkingStore marking, State known, long ledger,
+                                                  LedgerManager ledgers) {
+        if (known != State.NOTHING) {
+            return CompletableFuture.completedFuture(known);
+        }
+        NodePath owner = marking.ownerOf(ledger);
+        return owner != null
+                ? marking.markNamed(owner, owner.cursor() == null ? Kind.DATA : Kind.CURSOR, ledger)
+                : ledgers.readLedgerMetadata(ledger)
+                        .thenCompose(found -> markNamed(marking, ledger, found.getValue()));
     }
 
     /** Mark a ledger which its topic, or its cursor, still names: some nodes are changed after their ledgers. */
@@ -133,16 +150,47 @@ final class LeftToSweep implements Removals.Rule {
         return new String(custom.getOrDefault(key, new byte[] {}), StandardCharsets.UTF_8);
     }
 
-    private void count(long ledger, LedgerMetadata metadata, State state) {
-        if (state == State.RECORD) {
-            MarkMetrics.KEPT.inc();
+    private void count(long ledger, LedgerManager ledgers) {
+        synchronized (this) {
+            uncounted++;
+            newest = ledger;
+            if (counting) {
+                return;
+            }
+            counting = true;
         }
-        if (state != State.MARK) {
-            return;
+        countNewest(ledgers);
+    }
+
+    /** One is read at a time, and stands for all that were left meanwhile: there may be very many. */
+    private void countNewest(LedgerManager ledgers) {
+        long ledger;
+        long count;
+        synchronized (this) {
+            counting = uncounted > 0;
+            if (!counting) {
+                return;
+            }
+            ledger = newest;
+            count = uncounted;
+            uncounted = 0;
         }
-        MarkMetrics.LEFT.inc();
-        // The length of one that is open is not known.
-        progress.add(ledger, metadata.isClosed() ? metadata.getLength() * metadata.getWriteQuorumSize() : 0);
+        Answers.within(limitMillis, ledgers.readLedgerMetadata(ledger)).whenComplete((found, error) -> {
+            if (error == null) {
+                LedgerMetadata metadata = found.getValue();
+                // The length of one that is open is not known.
+                progress.add(ledger, count,
+                        metadata.isClosed() ? metadata.getLength() * metadata.getWriteQuorumSize() : 0);
+                countNewest(ledgers);
+                return;
+            }
+            LOG.debug("ledger {} is not counted", ledger, error);
+            synchronized (this) {
+                // The others are counted with the next one.
+                uncounted += count - 1;
+                counting = false;
+            }
+        });
     }
 
     /**

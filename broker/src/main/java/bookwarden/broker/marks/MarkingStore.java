@@ -31,6 +31,8 @@ import org.apache.pulsar.metadata.api.GetResult;
 import org.apache.pulsar.metadata.api.MetadataStoreException;
 import org.apache.pulsar.metadata.api.Stat;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The metadata store as managed ledgers get it: what a write below /managed-ledgers drops is in the outbox before the
@@ -40,12 +42,14 @@ import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
  * store itself proves that the remembered value is the one that the write replaces. All else is read first.
  */
 final class MarkingStore implements InvocationHandler {
+    private static final Logger LOG = LoggerFactory.getLogger(MarkingStore.class);
     private static final int DELETE_TRIES = 5;
     /** Ledgers of a deleted node that BookKeeper is asked for; more are marked unasked. */
     private static final int ASKED = 20;
     /** For so long the mark of a ledger whose node still named it serves for the node's delete too. */
     private static final Duration FRESH = Duration.ofSeconds(10);
     private static final int MOST_FRESH = 200_000;
+    private static final int MOST_OWNERS = 200_000;
     private static final long[] NOTHING = {};
     private static final CompletableFuture<long[]> DONE = CompletableFuture.completedFuture(NOTHING);
 
@@ -59,9 +63,11 @@ final class MarkingStore implements InvocationHandler {
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
-    /** Ledgers that were marked a moment ago while their node named them. */
+    /** Ledgers that were marked, or removed, a moment ago while their node named them. */
     private final Cache<Long, State> fresh =
             Caffeine.newBuilder().maximumSize(MOST_FRESH).expireAfterWrite(FRESH).build();
+    /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
+    private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
@@ -92,6 +98,16 @@ final class MarkingStore implements InvocationHandler {
     MetadataStoreExtended proxy() {
         return (MetadataStoreExtended) Proxy.newProxyInstance(MarkingStore.class.getClassLoader(),
                 new Class<?>[] {MetadataStoreExtended.class}, this);
+    }
+
+    /** Learn that the broker has removed a ledger: it needs no mark where its node goes next. */
+    void removed(long ledger) {
+        fresh.put(ledger, State.REMOVED);
+    }
+
+    /** Return the node that named a ledger when it was read or written last; null if that is not known. */
+    NodePath ownerOf(long ledger) {
+        return owners.getIfPresent(ledger);
     }
 
     /**
@@ -208,7 +224,7 @@ final class MarkingStore implements InvocationHandler {
                 CompletableFuture<Optional<GetResult>> got = answer(method, args);
                 return after(got, (found, error) -> {
                     if (error == null && found.isPresent()) {
-                        remember(path, found.get());
+                        remember(node, found.get());
                     }
                 });
             case "put":
@@ -256,7 +272,7 @@ final class MarkingStore implements InvocationHandler {
                 CompletableFuture<Stat> written = write.get();
                 left.complete(null);
                 return after(written, (stat, error) -> {
-                    remember(path, stat, next);
+                    remember(node, stat, next);
                     if (error != null) {
                         held.release(dropped);
                     }
@@ -340,21 +356,22 @@ final class MarkingStore implements InvocationHandler {
 
     /**
      * Mark what a node names that is to be deleted. Before that the broker deletes the last ledgers of a topic: what
-     * BookKeeper has no more needs no mark, and what was left to the sweep a moment ago has one, which waits for this
-     * write as each mark does.
+     * BookKeeper has no more needs no mark, and is asked for where no client of this process told that it removed it;
+     * what was left to the sweep a moment ago has one, which waits for this write as each mark does.
      *
      * @param former what the trash keeps of it; null: nothing
      */
     private CompletableFuture<long[]> markDelete(NodePath node, Known before, Former former) {
         try {
-            NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE);
-            long[] ids = dropped.inBookKeeper().toArray();
+            NamedLedgers named = before.ledgers(values, node).without(NamedLedgers.NONE);
+            NamedLedgers dropped = named.withoutInBookKeeper(fresh(named, State.REMOVED));
             if (former == null && !brokerDeletes.test(node)) {
-                long[] marked = Arrays.stream(ids).filter(id -> fresh.getIfPresent(id) == State.MARK).toArray();
+                Set<Long> fresh = fresh(dropped, State.MARK);
+                long[] marked = fresh.stream().mapToLong(Long::longValue).toArray();
                 held.add(marked, State.MARK);
-                return mark(node, dropped.withoutInBookKeeper(LongStream.of(marked).boxed()
-                        .collect(Collectors.toSet()))).thenApply(rest -> joined(marked, rest));
+                return mark(node, dropped.withoutInBookKeeper(fresh)).thenApply(rest -> joined(marked, rest));
             }
+            long[] ids = dropped.inBookKeeper().toArray();
             if (ids.length == 0 || ids.length > ASKED) {
                 return markDeleted(node, dropped, former);
             }
@@ -371,6 +388,10 @@ final class MarkingStore implements InvocationHandler {
             countUnmarked("error", node, e);
             return DONE;
         }
+    }
+
+    private Set<Long> fresh(NamedLedgers of, State state) {
+        return of.inBookKeeper().filter(id -> fresh.getIfPresent(id) == state).boxed().collect(Collectors.toSet());
     }
 
     private CompletableFuture<long[]> markDeleted(NodePath node, NamedLedgers dropped, Former former) {
@@ -461,12 +482,14 @@ final class MarkingStore implements InvocationHandler {
         return Answers.within(limitMillis, store.get(path));
     }
 
-    private void remember(String path, GetResult found) {
-        known.put(path, new Known(found));
+    private void remember(NodePath node, GetResult found) {
+        Known now = new Known(found);
+        known.put(node.path(), now);
+        learnOwner(node, now, true);
     }
 
     /** Remember what was written; of a failed write nothing, since another version is the one that is there then. */
-    private void remember(String path, Stat stat, Known written) {
+    private void remember(NodePath node, Stat stat, Known written) {
         if (stat == null) {
             return;
         }
@@ -474,7 +497,21 @@ final class MarkingStore implements InvocationHandler {
         synchronized (written) {
             now.ledgers = written.ledgers;
         }
-        known.put(path, now);
+        known.put(node.path(), now);
+        learnOwner(node, now, false);
+    }
+
+    /** Learn whose ledgers these are, or the last of them, should the broker remove them before the node. */
+    private void learnOwner(NodePath node, Known now, boolean all) {
+        if (brokerDeletes.test(node)) {
+            return;
+        }
+        try {
+            long[] ids = (node.cursor() == null ? Kind.DATA : Kind.CURSOR).ids(now.ledgers(values, node));
+            Arrays.stream(ids).skip(all ? 0 : Math.max(0, ids.length - 1)).forEach(id -> owners.put(id, node));
+        } catch (ReflectiveOperationException | RuntimeException e) {
+            LOG.debug("{} cannot be read, which its next write says", node, e);
+        }
     }
 
     /**

@@ -46,8 +46,8 @@ final class SweepProgress {
         this.clock = clock;
     }
 
-    /** Note that a ledger was left to the sweep. */
-    synchronized void add(long ledger, long size) {
+    /** Note that so many ledgers of this size, and among them this one, were left to the sweep. */
+    synchronized void add(long ledger, long count, long size) {
         Sample last = samples.peekLast();
         if (last == null || clock.getAsLong() - last.time >= limits.maxAgeMillis() / STEPS
                 || bytes - last.bytesBefore >= limits.maxBytes() / STEPS) {
@@ -57,8 +57,8 @@ final class SweepProgress {
         if (last.ledgers.size() < OF_A_SAMPLE) {
             last.ledgers.add(ledger);
         }
-        ledgers++;
-        bytes += size;
+        ledgers += count;
+        bytes += count * size;
     }
 
     /** Return the number of ledgers that wait for the sweep, about. */

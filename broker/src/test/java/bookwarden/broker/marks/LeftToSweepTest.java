@@ -13,6 +13,7 @@ import bookwarden.broker.Removals;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
+import java.lang.reflect.Proxy;
 import java.net.URI;
 import java.util.HashMap;
 import java.util.List;
@@ -21,6 +22,7 @@ import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.LongStream;
 import org.apache.bookkeeper.client.LedgerMetadataBuilder;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
@@ -59,7 +61,7 @@ class LeftToSweepTest {
     private void begin(MarkSettings.Limits limits, long maxBytes) throws Exception {
         marks = new BrokerMarks(new MarkSettings("b1:8080", limits, 0, 0, 200, 20, maxBytes, 1 << 20, 500),
                 watched.store);
-        assertTrue(marks.isNotObeyed());
+        assertEquals(limits != null, marks.isNotObeyed());
         ClientConfiguration conf = new ClientConfiguration();
         conf.setMetadataServiceUri("metadata-store:zk:unused:2181");
         conf.setProperty("metadata-store-instance", watched.plain);
@@ -154,10 +156,73 @@ class LeftToSweepTest {
     }
 
     @Test
-    void anAbsentLedgerIsAnsweredAsEver() throws Exception {
-        put(TOPIC, topic(1, 2), -1);
-        put(TOPIC, topic(2), 0);
+    void anAbsentLedgerOfWhichNothingIsKnownIsAnsweredAsEver() throws Exception {
         assertTrue(ledgers.removeLedgerMetadata(1, Version.ANY).handle((x, error) -> error != null).get());
+    }
+
+    /** A topic that is not loaded is read before its ledgers are removed, one that is loaded has written its list. */
+    @Test
+    void whatWasReadOrWrittenTellsWhoseALedgerIs() throws Exception {
+        // No custom metadata tells it.
+        ledgers(Map.of("component", new byte[0]), 1, 2, 3, 4, 5);
+        put(TOPIC, topic(1, 2), -1);
+        remove(1, 2);
+        assertEquals(List.of(false, true), List.of(has(1), has(2)));
+        get(watched.plain.put(TOPIC, topic(3, 4), Optional.empty()));
+        get(watched.plain.put(CURSOR, cursor(5), Optional.empty()));
+        get(store.get(TOPIC));
+        get(store.get(CURSOR));
+        remove(3, 4, 5);
+        assertEquals(List.of(true, true, true), List.of(has(3), has(4), has(5)));
+        assertEquals(List.of("t/n/persistent/topic: data 2", "t/n/persistent/topic: data 3",
+                "t/n/persistent/topic: data 4", "t/n/persistent/topic/sub: cursor 5"), watched.outbox(marks.folder()));
+        // What its value does not name any more is not the topic's.
+        put(TOPIC, topic(6, 7), 1);
+        put(TOPIC, topic(7), 2);
+        get(watched.plain.put(TOPIC, topic(8), Optional.empty()));
+        get(store.get(TOPIC));
+        ledgers(Map.of("component", new byte[0]), 7);
+        remove(7);
+        assertFalse(has(7));
+    }
+
+    @Test
+    void eachOfVeryManyThatAreLeftAtOnceIsCounted() throws Exception {
+        end();
+        begin(new MarkSettings.Limits(60_000, 1 << 20), 1 << 20);
+        long[] ids = LongStream.range(1, 1000).toArray();
+        ledgers(ids);
+        marks.start(id -> CompletableFuture.completedFuture(true), sender());
+        put(TOPIC, topic(ids), -1);
+        put(TOPIC, topic(3000), 0);
+        CompletableFuture<?> read = new CompletableFuture<>();
+        LedgerManager slow = (LedgerManager) Proxy.newProxyInstance(getClass().getClassLoader(),
+                new Class<?>[] {LedgerManager.class},
+                (proxy, method, args) -> read.thenCompose(x -> ledgers.readLedgerMetadata((long) args[0])));
+        // None of them waits for what counts them.
+        for (long id : ids) {
+            assertTrue(get(marks.removals.isLeft(id, slow)));
+        }
+        read.complete(null);
+        // One that BookKeeper does not have is not counted.
+        put(TOPIC, topic(2000, 3000), 1);
+        put(TOPIC, topic(3000), 2);
+        remove(2000);
+        until(() -> live().get("leftToSweep").get("ledgers").intValue() == ids.length);
+        assertEquals(600 * ids.length, live().get("leftToSweep").get("bytes").intValue());
+    }
+
+    @Test
+    void inModeMarkWhatTheBrokerHasRemovedNeedsNoMarkAndIsNotAskedFor() throws Exception {
+        end();
+        begin(null, 1 << 20);
+        ledgers(1, 2);
+        marks.start(id -> CompletableFuture.completedFuture(true), sender());
+        put(TOPIC, topic(1, 2, 3), -1);
+        remove(1, 2);
+        get(store.delete(TOPIC, Optional.empty()));
+        assertEquals(List.of(false, false), List.of(has(1), has(2)));
+        assertEquals(List.of("t/n/persistent/topic: data 3"), watched.outbox(marks.folder()));
     }
 
     @Test
@@ -170,8 +235,9 @@ class LeftToSweepTest {
         put(CURSOR, cursor(7), -1);
         assertTrue(store.delete(CURSOR, Optional.empty()).handle((x, error) -> error != null).get());
         watched.instead = call -> null;
-        // Another value names 1 no more, which was not by a write through the outbox.
+        // The nodes name 1 and 7 no more, which was not by a write through the outbox.
         get(watched.plain.put(TOPIC, topic(2), Optional.empty()));
+        get(watched.plain.delete(CURSOR, Optional.empty()));
         get(store.get(TOPIC));
         remove(1, 7);
         assertEquals(List.of(false, false), List.of(has(1), has(7)));
@@ -298,7 +364,16 @@ class LeftToSweepTest {
                 watched.store);
         marks.wrap(watched.store);
         assertTrue(marks.isNotObeyed());
-        Removals.ask((ledger, manager) -> CompletableFuture.completedFuture(true));
+        Removals.ask(new Removals.Rule() {
+            @Override
+            public CompletableFuture<Boolean> isLeft(long ledger, LedgerManager manager) {
+                return CompletableFuture.completedFuture(true);
+            }
+
+            @Override
+            public void removed(long ledger) {
+            }
+        });
         assertTrue(marks.isNotObeyed());
         begin(new MarkSettings.Limits(60_000, 1000), 1 << 20);
     }

@@ -20,7 +20,7 @@ class SweepProgressTest {
     /** Leave a ledger of 100 bytes each second. */
     private void leave(int from, int to) {
         for (long id = from; id < to; id++) {
-            progress.add(id, 100);
+            progress.add(id, 1, 100);
             now += 1000;
         }
     }
@@ -66,11 +66,11 @@ class SweepProgressTest {
     @Test
     void whatIsRememberedIsBounded() throws Exception {
         for (long id = 0; id < 100_000; id++) {
-            progress.add(id, 10);
+            progress.add(id, 1, 10);
             now += 1;
         }
         assertEquals("", progress.exceeded());
-        progress.add(100_000, 1);
+        progress.add(100_000, 1, 1);
         now += 2;
         assertEquals("age", progress.exceeded());
         assertEquals(100_001, progress.ledgers());
