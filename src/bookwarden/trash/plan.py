@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, Position, SchemaLocator
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo, Position, SchemaLocator
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.trash import TrashRecord
@@ -26,6 +26,7 @@ from bookwarden.wire.managed_ledger import (
     decode_ledger_entry,
     decode_managed_ledger,
     ledger_entries,
+    ledger_entry_of_copy,
     ledger_entry_without_copy,
     with_ledger_entries,
 )
@@ -55,6 +56,8 @@ class NodesNow:
     """The nodes of the topic as they were read just now, and what BookKeeper has of the ledgers."""
 
     ledgers: Mapping[int, LedgerReading]  #: Of each ledger that a former node names.
+    #: Which offloaded copy of a ledger that BookKeeper does not have is not whole, and why; None: it is.
+    copies: Mapping[int, str | None] = field(default_factory=dict)
     topic: Versioned | None = None
     cursors: Mapping[str, Versioned] = field(default_factory=dict)  #: By encoded name.
     schema: Versioned | None = None
@@ -238,18 +241,14 @@ class _Planning:
         if isinstance(reading, UnreadableLedger):
             raise RefusedError(f"{self._topic}: the metadata of ledger {ledger_id} cannot be read: {reading.reason}")
         if isinstance(reading, AbsentLedger):
+            problem = self._now.copies.get(ledger_id, "")
+            if problem is None:
+                return ledger_entry_of_copy(entry)
             was_empty = info.entries == 0 and info.timestamp_ms > 0
             if not was_empty:
-                self._lost.append(NotRestored(f"ledger {ledger_id}", self._why_gone(entry)))
+                self._lost.append(NotRestored(f"ledger {ledger_id}", _why_gone(info, problem)))
             return None
         return entry if info.offload is None else ledger_entry_without_copy(entry)
-
-    @staticmethod
-    def _why_gone(entry: bytes) -> str:
-        info = decode_ledger_entry(entry)
-        if info.offload is not None and info.offload.bookkeeper_deleted:
-            return "only its offloaded copy had it, and brokers delete those at once"
-        return f"BookKeeper does not have it any more; it had {info.entries:,} entries by its list"
 
     def _settled(self, ledger_id: int, entry: bytes) -> bytes | None:
         """Return the part of the list of a ledger that is not the last: with its end; None if it is empty."""
@@ -374,6 +373,12 @@ class _Planning:
             why = "what a client registered after the topic was deleted is replaced by the topic's own"
             self._lost.append(NotRestored("schema", why))
         return Write(path, value, live.version)
+
+
+def _why_gone(info: LedgerInfo, problem: str) -> str:
+    if problem:
+        return f"only its offloaded copy had it, which brokers delete at once: {problem}"
+    return f"BookKeeper does not have it any more; it had {info.entries:,} entries by its list"
 
 
 def _info(record: TrashRecord) -> CursorInfo:

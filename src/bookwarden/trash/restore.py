@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -31,6 +31,8 @@ from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClus
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
+from bookwarden.clusters.offload.names import data_name, map_file_name
+from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.metadata.paths import (
     cursor_path,
     managed_ledger_path,
@@ -48,8 +50,11 @@ from bookwarden.errors import (
     StoreError,
 )
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.node_doubts import is_offloaded
+from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, OffloadedCopy
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
@@ -166,6 +171,7 @@ class Restore:
         on_step: Callable[[RestoreStep], object] = lambda _: None,
         load_wait_s: float = _LOAD_WAIT_S,
         policies: PolicyRestore,
+        copies: Callable[[], OffloadStores],
     ) -> None:
         self._store = store
         self._records = records
@@ -179,6 +185,7 @@ class Restore:
         self.on_step = on_step
         self._load_wait_s = load_wait_s
         self._policies = policies
+        self._copies = copies
 
     def plan(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestorePlan:
         """Plan a restore now; errors as of `plan_restore`, and BookieError where a position cannot be read."""
@@ -299,8 +306,8 @@ class Restore:
             "by": self._operator,
         }
 
-    def _read_ledgers(self, trashed: TrashedGeneration) -> dict[int, LedgerReading]:
-        """Read all ledgers of the former nodes, and see that the end of each open one can be found."""
+    def _read_ledgers(self, trashed: TrashedGeneration) -> NodesNow:
+        """Read all ledgers of the former nodes, and see that the end of each open one can be found; no nodes yet."""
         ids = sorted(former_ledgers(trashed))
         readings: dict[int, LedgerReading] = {}
         for at in range(0, len(ids), _AT_ONCE):
@@ -310,11 +317,24 @@ class Restore:
             reading = readings[ledger_id]
             if isinstance(reading, StoredLedger) and reading.metadata.last_entry_id is None:
                 self._last_entries.last_entry(ledger_id)
-        return readings
+        return NodesNow(readings, self._read_copies(trashed, readings))
 
-    def _read(
-        self, trashed: TrashedGeneration, request: RestoreRequest, ledgers: Mapping[int, LedgerReading]
-    ) -> NodesNow:
+    def _read_copies(self, trashed: TrashedGeneration, readings: Mapping[int, LedgerReading]) -> dict[int, str | None]:
+        """Return of each ledger that only has an offloaded copy why that is not whole; None: it is."""
+        entries = [decode_ledger_entry(entry) for entry in former_entries(trashed).values()]
+        listed = {
+            copy_left(entry, entry.offload, trashed.managed_ledger): entry
+            for entry in entries
+            if isinstance(readings[entry.ledger_id], AbsentLedger) and is_offloaded(entry) and entry.offload is not None
+        }
+        found = self._copies().examine_many(list(listed)) if listed else []
+        return {
+            entry.ledger_id: None if problem is None else f"{_objects(copy)}, {copy.location}: {problem}"
+            for (copy, entry), reading in zip(listed.items(), found, strict=True)
+            for problem in (why_not_whole(copy, reading, entry.size, entry.entries - 1),)
+        }
+
+    def _read(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> NodesNow:
         self._store.sync()
         name, schema = trashed.managed_ledger, trashed.schema
         cursors = _cursor_names(self._store.children_of(managed_ledger_path(name)), trashed)
@@ -325,8 +345,9 @@ class Restore:
             cursor: node for cursor, node in zip(cursors, others, strict=False) if node is not None
         }
         wanted = cursor_ledgers(trashed, request, live)
-        entries = {ledger_id: self._last_entry(ledger_id, ledgers) for ledger_id in sorted(wanted)}
-        return NodesNow(ledgers, topic, live, others[-1] if schema is not None else None, entries)
+        entries = {ledger_id: self._last_entry(ledger_id, former.ledgers) for ledger_id in sorted(wanted)}
+        schema_node = others[-1] if schema is not None else None
+        return replace(former, topic=topic, cursors=live, schema=schema_node, last_entries=entries)
 
     def _last_entry(self, ledger_id: int, ledgers: Mapping[int, LedgerReading]) -> bytes | None:
         if isinstance(ledgers.get(ledger_id), AbsentLedger):
@@ -338,22 +359,22 @@ class Restore:
 
     def _write(self, trashed: TrashedGeneration, request: RestoreRequest, journal: _Journal) -> RestorePlan | None:
         """Write the nodes; return how, None where an earlier try had done it."""
-        ledgers = self._read_ledgers(trashed)
+        former = self._read_ledgers(trashed)
         lost: LostRaceError | OutcomeUnknownError | None = None
         for _ in range(_TRIES):
-            now = self._read(trashed, request, ledgers)
+            now = self._read(trashed, request, former)
             if journal.step is RestoreStep.WRITING and _is_written(trashed, request, now):
                 return None
             plan = plan_restore(trashed, request, now)
             if plan.to_close:
                 for ledger_id in plan.to_close:
                     self._recover(ledger_id)
-                ledgers = self._read_ledgers(trashed)
+                former = self._read_ledgers(trashed)
                 continue
             journal.reach(RestoreStep.WRITING)
             if plan.is_live:
                 self._unload(trashed.managed_ledger)
-                plan = plan_restore(trashed, request, self._read(trashed, request, ledgers))
+                plan = plan_restore(trashed, request, self._read(trashed, request, former))
             if not plan.is_live:
                 self._policies.write(trashed)
             try:
@@ -397,14 +418,14 @@ class Restore:
         path, taken = managed_ledger_path(managed_ledger), set[int]()
         for _ in range(_TRIES):
             node = self._store.get(path)
-            listed = set() if node is None else ledger_entries(node.value).keys() & set(ledger_ids)
+            listed = set() if node is None else _in_bookkeeper(node.value) & set(ledger_ids)
             if node is None or not listed:
                 return tuple(sorted(taken))
             self._unload(managed_ledger)
             node = self._store.get(path)
             if node is None:
                 continue
-            listed = ledger_entries(node.value).keys() & set(ledger_ids)
+            listed = _in_bookkeeper(node.value) & set(ledger_ids)
             try:
                 self._store.put(path, remove_ledgers(node.value, listed), node.version)
             except (LostRaceError, OutcomeUnknownError) as error:
@@ -507,6 +528,18 @@ def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesN
     if there and _with_ledgers(trashed, request):
         return not ledger_entries(now.topic.value).keys().isdisjoint(there)
     return all(cursor in now.cursors for cursor in wanted_cursors(trashed, request))
+
+
+def _objects(copy: OffloadedCopy) -> str:
+    if copy.location.driver == FILE_SYSTEM:
+        return map_file_name(copy)
+    return f"{data_name(copy)} and its index"
+
+
+def _in_bookkeeper(value: bytes) -> set[int]:
+    """Return the ledgers of a list that do not have an offloaded copy alone."""
+    infos = (decode_ledger_entry(entry) for entry in ledger_entries(value).values())
+    return {info.ledger_id for info in infos if info.offload is None or not info.offload.bookkeeper_deleted}
 
 
 def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:

@@ -115,6 +115,13 @@ def ledger_entry_without_copy(entry: bytes) -> bytes:
     return ledger.SerializeToString()
 
 
+def ledger_entry_of_copy(entry: bytes) -> bytes:
+    """Rewrite one ledger's part of the list as that of one that only its offloaded copy has."""
+    ledger = _parse_entry(entry)
+    ledger.offloadContext.bookkeeperDeleted = 1
+    return ledger.SerializeToString()
+
+
 def _parse_entry(entry: bytes) -> pb.ManagedLedgerInfo.LedgerInfo:
     ledger = parse(pb.ManagedLedgerInfo.LedgerInfo(), entry, f"{_WHAT}, one ledger")
     _ledger_id(ledger)

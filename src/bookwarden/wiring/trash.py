@@ -35,5 +35,6 @@ class TrashOperations:
             operator=operator,
             say=say,
             policies=PolicyRestore(cluster.store, PolicyEventSender(cluster.connection, cluster.admin)),
+            copies=lambda: cluster.offload_stores,
         )
         self.namespaces = NamespaceRestore(cluster.store)

@@ -12,11 +12,12 @@ from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
 from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.cursor import decode_cursor
-from bookwarden.wire.managed_ledger import ledger_entries
+from bookwarden.wire.managed_ledger import decode_managed_ledger, ledger_entries
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.trash import (
     TRASH_EVENT_SCHEMAS,
@@ -203,6 +204,39 @@ def test_what_was_taken_off_the_list_by_the_delete_comes_back_with_it() -> None:
     world.restore().run(world.trashed(), RestoreRequest())
     assert world.listed() == [5, 6, 7]
     assert world.records.read().generations == ()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_ledger_that_only_an_offloaded_copy_has_comes_back_if_the_store_has_it_whole(
+    store: type[DyingStore],
+) -> None:
+    world = World(store)
+    world.ledger(7, 8)
+    value = pb.ManagedLedgerInfo()
+    value.ParseFromString(listing((5, 10), (6, 10), (7, 10), (8, 10), (9, 10)))
+    for entry in value.ledgerInfo[:4]:
+        context = entry.offloadContext
+        context.uidMsb, context.uidLsb, context.complete = 1, entry.ledgerId, True
+        context.driverMetadata.name = "aws-s3" if entry.ledgerId == 8 else "S3"
+        context.driverMetadata.properties.add(key="serviceEndpoint", value="http://s3")
+    world.topic(value.SerializeToString(), {})
+    world.delete()
+    whole = PresentCopy(TOPIC, 1000, CopyIndex(1000, 9, 1000))
+    world.copies.by_ledger = {5: whole, 6: replace(whole, data_bytes=999), 7: whole, 8: whole}
+    trashed = world.trashed()
+    plan = world.restore().plan(trashed, RestoreRequest())
+    assert [(lost.what, lost.why.rpartition(": ")[2]) for lost in plan.lost] == [
+        ("ledger 6", "its data has 999 bytes, and the ledger 1,000"),
+        ("ledger 9", "BookKeeper does not have it any more; it had 10 entries by its list"),
+    ]
+    # What BookKeeper has, a broker offloads again.
+    result = world.restore().run(trashed, RestoreRequest())
+    assert (result.gone, result.problems) == ((), ())
+    listed = {one.ledger_id: one.offload for one in decode_managed_ledger(world.value(NODE)).ledgers}
+    assert listed.keys() == {5, 7, 8}
+    assert listed[7] is None
+    assert listed[5] is not None
+    assert listed[5].bookkeeper_deleted
 
 
 def anew(world: World, ledger: int = 20, position: tuple[int, int] = (20, 3)) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
+from bookwarden.clusters.offload.listing import StoredObject
+from bookwarden.clusters.offload.name_ranges import NameRange
+from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
+from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, UnreadableCopy
 from bookwarden.ledgers.trash import FormerNode, FormerPolicies, TrashRecord
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.memory import MemoryStore
@@ -179,6 +183,28 @@ def locator(*versions: tuple[int, bytes]) -> bytes:
 
 
 @dataclass
+class Copies:
+    """The store of offloaded copies: what it has of the copy of each ledger."""
+
+    by_ledger: dict[int, CopyReading] = field(default_factory=dict)
+
+    def read_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        return [UnreadableCopy("only the data was asked for") for _ in copies]
+
+    def examine_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyReading]:
+        return [self.by_ledger.get(copy.ledger_id, AbsentCopy()) for copy in copies]
+
+    def delete_many(self, copies: Sequence[OffloadedCopy]) -> list[CopyDeletion]:
+        raise AssertionError("no copy is to be deleted")
+
+    def pages(self, names: NameRange) -> Iterator[list[StoredObject]]:
+        raise AssertionError("nothing is to be listed")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
 class Broker:
     """Loads the topic off its nodes. ``unloads`` are called, one at each unload, while any is left."""
 
@@ -233,6 +259,7 @@ class World:
         self.records = TrashRecords(self.store)
         self.events = PolicyEvents(self.store)
         self.recovered: list[int] = []
+        self.copies = Copies()
         self._nodes = 0
         self.store.create("/ledgers", b"")
         self.store.create("/managed-ledgers/t/n/persistent", b"", make_parents=True)
@@ -313,6 +340,7 @@ class World:
             times=times,
             load_wait_s=0.0,
             policies=PolicyRestore(self.store, self.events),
+            copies=lambda: OffloadStores([AllowedStore("S3", "http://s3", (), "", lambda location: self.copies)]),
             **options,
         )
 
