@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -212,7 +212,7 @@ class MarkingSite:
             # Once they are unloaded the sweep may doubt that the node of a subscription is its newest value: if one was
             # deleted, and made again at an earlier position, and its node names no ledger.
             before = self.drops()
-            eventually(lambda: set(self._left(store, before)) <= before.buckets, GONE_S, 2)
+            self._wait_until_gone(store, before, but=before.buckets)
         # The sweep keeps a bucket of delayed messages for as long as its topic's owner may have it in memory.
         eventually(self._unload, GONE_S, 1)
         # As long as the sweep works the deletion topics drop ledgers of their own.
@@ -231,7 +231,8 @@ class MarkingSite:
         assert not drops.unmarked, drops.unmarked
         # Without a session a write goes on unmarked, and fails as its mark did.
         assert broker.unmarked_writes == 0 or self._lost_session
-        eventually(lambda: not self._left(store, drops) and not self._left_copies(drops), GONE_S, 2)
+        self._wait_until_gone(store, drops)
+        eventually(lambda: not self._left_copies(drops), GONE_S, 2)
         eventually(self.is_swept, GONE_S, 1)
         drops = self.drops()
         self._assert_that_nothing_is_lost(store, drops)
@@ -283,6 +284,14 @@ class MarkingSite:
         }
         lost_copies = copies - self._offloaded.keys(OFFLOAD_BUCKET)
         assert not lost_copies, sorted(lost_copies)
+
+    def _wait_until_gone(self, store: MetadataStore, drops: DropsInLog, but: Collection[int] = ()) -> None:
+        """Wait for what was dropped to be deleted; AssertionError names what is left, and what it left."""
+        try:
+            eventually(lambda: set(self._left(store, drops)) <= set(but), GONE_S, 2)
+        except AssertionError as error:
+            left = set(self._left(store, drops)).difference(but)
+            raise AssertionError(f"left: { {one: drops.dropped.get(one) for one in sorted(left)} }") from error
 
     def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
         return sorted(_present(store, drops.ledgers))
