@@ -27,11 +27,13 @@ from bookwarden.bookie_clusters.broker_jar import PACKAGED
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.trash import KeepRule, TrashLease
 from bookwarden.metastore.snapshot.transaction_log import Closed, logs_after, read_logs
 from bookwarden.metastore.urls import open_store
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.broker_marks import OUTBOX_ROOT, TWO_PHASE
 from bookwarden.wire.managed_ledger import decode_managed_ledger
+from bookwarden.wire.trash import TRASH_LEASE, encode_lease
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.access import broker_connection, broker_is_ready
 from bookwarden_dev.devcluster.ports import free_ports
@@ -45,14 +47,17 @@ _TOPIC: Final = "persistent://public/default/published"
 _BROKERS: Final = 3
 _WATCH_EVENTS: Final = re.compile(r"^zk_sum_node_\w+_watch_count\t(\d+)$", re.MULTILINE)
 _PATIENCE_S: Final = 120.0
-_STOCK, _NOISE, _MARK = "stock", "a second stock broker", "mark"
+_STOCK, _NOISE, _MARK, _TRASH = "stock", "a second stock broker", "mark", f"{TWO_PHASE} with the trash"
 _LINE: Final = {"managedLedgerStorageClassName": "bookwarden.broker.marks.MarkingManagedLedgerStorage"}
 _LINES: Final[Mapping[str, Mapping[str, str]]] = {
     _STOCK: {},
     _NOISE: {},
     _MARK: _LINE,
     TWO_PHASE: {**_LINE, "bookwardenMarks": TWO_PHASE},
+    _TRASH: {**_LINE, "bookwardenMarks": TWO_PHASE},
 }
+#: Everything that is dropped goes into the trash, for ever.
+_LEASE: Final = TrashLease(2**62, "a benchmark", 2**62, (KeepRule("*", 2**40, 2**40),))
 
 
 @dataclass
@@ -225,6 +230,9 @@ def _broker(home: Path, name: str, *, throughput: bool = True) -> Iterator[_Brok
         closing(client.subscribe(_TOPIC, "reader", message_listener=_acknowledge)),
         closing(client.create_producer(_TOPIC, batching_enabled=False, block_if_queue_full=True)) as producer,
     ):
+        if kind == _TRASH:
+            with closing(open_store(cluster.store_url)) as store:
+                store.create(TRASH_LEASE, encode_lease(_LEASE), make_parents=True)
         yield _Broker(cluster, producer)
 
 

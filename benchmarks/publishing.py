@@ -37,7 +37,9 @@ def latencies(producer: Any, count: int, per_second: float = PER_SECOND) -> list
         time.sleep(max(start + number / per_second - time.monotonic(), 0))
         producer.send_async(_PAYLOAD, on_answer(time.monotonic()))
     if not complete.wait(_PATIENCE_S) or failed:
-        raise ServerError(f"{count - len(found)} messages were not confirmed, {len(failed)} failed")
+        raise ServerError(
+            f"{count - len(found)} messages were not confirmed, {len(failed)} failed: {sorted(map(str, set(failed)))}"
+        )
     return found
 
 

@@ -60,6 +60,7 @@ def _while_denied(home: Path, make: Make, options: ClusterOptions, say: Callable
             rights = f"/namespaces/marks/n/permissions/{ORDINARY_ROLE}"
             admin.post(rights, ["produce", "consume"])
             site = DeletionSite.of(cluster, "marks/n", home, overrides)
+            admin.put("/namespaces/public/published")
             with closing(MarkingGround(connection, site)):
 
                 @contextmanager
@@ -80,17 +81,32 @@ def _while_the_owner_hangs(home: Path, make: Make, options: ClusterOptions, say:
         running_until_killed(make(home, options)) as cluster,
         further_broker(cluster, home / "further") as (owner, connection),
         closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin,
+        closing(PulsarAdmin(connection, timeout_s=60)) as owners_admin,
     ):
-        admin.put("/namespaces/public/marks", {"bundles": {"numBundles": 1}})
-        # Without a load manager the broker that is asked first takes a bundle.
         site = DeletionSite(connection.service_url, connection.admin_url, cluster.store_url, "public/marks", home)
+        _place(owners_admin, f"{site.settings.deletion.topic}-partition-0", connection.service_url)
+        _place(admin, _TOPIC, cluster.service_url)
         with closing(MarkingGround(connection, site)):
             _measure(cluster, admin, owner.paused, "the owner of the deletion topic stopped", say)
 
 
+def _place(admin: PulsarAdmin, topic: str, owner: str) -> None:
+    """Make the namespace of a topic, and have the broker that is asked own all of it, by its service URL."""
+    namespace = topic.removeprefix("persistent://").rpartition("/")[0]
+    admin.put(f"/namespaces/{namespace}", {"bundles": {"numBundles": 1}})
+
+    def is_placed() -> bool:
+        if admin.get_json(f"/lookup/v2/topic{topic_path(topic)}")["brokerUrl"] == owner:
+            return True
+        # 4.2.4 chooses among brokers by chance; of 4.0.8 the one that is asked first takes a bundle.
+        admin.put(f"/namespaces/{namespace}/unload")
+        return False
+
+    eventually(is_placed, 60, 0.5)
+
+
 def _measure(cluster: DevCluster, admin: PulsarAdmin, fault: Fault, what: str, say: Callable[[str], None]) -> None:
     """Publish to a topic that is trimmed all the time."""
-    admin.put("/namespaces/public/published")
     with (
         closing(open_store(cluster.store_url)) as store,
         closing(cluster.connection().client()) as client,
