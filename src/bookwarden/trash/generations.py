@@ -1,8 +1,8 @@
 """Records of the trash by the life of the topic that they are of; pure.
 
 A topic that was deleted and made again has two generations: its node was made at two moments. Ledgers that left a list
-say whose. A cursor's node has a time of its own: it is of the newest life that began before it. A schema belongs to the
-topic's first end after it was dropped.
+say whose. A cursor's node has a time of its own: it is of the newest life that began before it, or of one that a
+restore began after it. A schema belongs to the topic's first end after it was dropped.
 """
 
 from __future__ import annotations
@@ -145,14 +145,26 @@ def _lives_of(
     if record.generation is not None:
         return [record.generation]
     if record.schema_id is None:
-        begun = [created for created in lives.get(record.managed_ledger, ()) if created <= record.created_ms]
-        return [Generation(record.managed_ledger, max(begun, default=UNKNOWN_LIFE))]
+        return [Generation(record.managed_ledger, _life_of_cursor(record, lives, ends))]
     first: dict[str, tuple[int, Generation]] = {}
     for end, life in ends.get(record.managed_ledger, ()):
         # The clocks of brokers differ.
         if end + PAUSE_MS >= record.time_ms:
             first[life.managed_ledger] = min(first.get(life.managed_ledger, (end, life)), (end, life))
     return [life for _, life in first.values()] or [Generation(record.managed_ledger, UNKNOWN_LIFE)]
+
+
+def _life_of_cursor(
+    record: TrashRecord, lives: Mapping[str, Sequence[int]], ends: Mapping[str, Sequence[tuple[int, Generation]]]
+) -> int:
+    begun = lives.get(record.managed_ledger, ())
+    life = max((created for created in begun if created <= record.created_ms), default=UNKNOWN_LIFE)
+    found = Generation(record.managed_ledger, life)
+    is_over = (found == of and end < record.created_ms for end, of in ends.get(_base(record.managed_ledger), ()))
+    if life == UNKNOWN_LIFE or any(is_over):
+        # In a store without transactions a restore makes the cursor first, and then its topic.
+        return next((created for created in begun if record.created_ms < created <= record.time_ms), life)
+    return life
 
 
 def _ends(records: Iterable[TrashRecord]) -> dict[str, list[tuple[int, Generation]]]:
