@@ -164,6 +164,23 @@ def test_a_partitioned_topic_has_its_node_policies_and_permissions_again(ground:
     assert ground.state(topic) == (RETENTION, 7, {"reader": ["consume"]})
     assert ground.admin.get_json(f"{topic_path(partition)}/permissions") == permissions
     assert ground.run("list", topic)["generations"] == []
+    # And under another name, while somebody makes the topic again.
+    ground.keeper.keep_policies(ground.policies)
+    delete(ground.opened, topic, partitions=3)
+    ground.kept()
+    ground.admin.put(f"{topic_path(topic)}/partitions", 2)
+    other = f"persistent://{ground.namespace}/renamed"
+    assert ground.run("restore", topic, "--as", other, "--execute")["partitions"] == 3
+    assert ground.admin.get_json(f"{topic_path(other)}/partitions")["partitions"] == 3
+    assert ground.admin.get_json(f"{topic_path(other)}/properties") == {"owner": "me"}
+    assert ground.state(other) == (RETENTION, 7, {"reader": ["consume"]})
+    assert ground.admin.get_json(f"{topic_path(other)}-partition-1/permissions") == permissions
+    assert ground.admin.get_json(f"{topic_path(topic)}/permissions") == {}
+    consumer = ground.client.subscribe(other, "sub", consumer_type=pulsar.ConsumerType.Shared)
+    found = sorted(int(consumer.receive(timeout_millis=30_000).data()) for _ in range(COUNT))
+    assert found == list(range(COUNT))
+    consumer.close()
+    assert ground.admin.get_json(f"{topic_path(topic)}/partitions")["partitions"] == 2
 
 
 def test_a_deleted_namespace_comes_back_with_its_topics(ground: Ground) -> None:

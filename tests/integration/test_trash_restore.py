@@ -20,8 +20,10 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.clusters.pulsar.trash import TrashedLedgers
 from bookwarden.errors import RefusedError
+from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.outcomes import DropOutcome
+from bookwarden.ledgers.outcomes import DropOutcome, Outcome
+from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.trash.generations import TrashedGeneration
@@ -33,7 +35,7 @@ from bookwarden_dev.demo.trash_story import persisted
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.follow.site import FollowingSite
-from servers.marking_brokers import MarkingGround, marking
+from servers.marking_brokers import MarkingGround, marking, received
 from servers.pool import ON_OXIA, Clusters
 from servers.topic_contents import listed, managed_ledger_of, retain, send
 from servers.trashed_topics import delete, keep_dropped
@@ -51,6 +53,11 @@ class First(Record):  # type: ignore[misc]  # pulsar.schema has no types
 class Second(Record):  # type: ignore[misc]
     # Readers need the schema of the first ones: what comes first there is skipped.
     number = Integer()
+
+
+class Third(Record):  # type: ignore[misc]
+    number = Integer()
+    note = String()
 
 
 class Killed(BaseException):
@@ -245,6 +252,65 @@ def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground)
     assert ground.delivered(topic, "full") == rest
     assert ground.delivered(topic, "holes") == [*(number for number in range(60) if number % 3 != 0), *rest]
     assert ground.delivered(topic, "idle") == list(range(75))
+
+
+def test_a_deleted_topic_comes_back_under_another_name_next_to_one_with_other_schemas(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No sweep looks for its policies.
+    monkeypatch.setattr("bookwarden.cli.trash._POLICIES_WAIT_S", 0.0)
+    topic, other = ground.marks.topic("renumbered"), ground.marks.topic("renamed")
+    ground.fill(topic)
+    before, ledgers = ground.state(topic), listed(ground.marks.swept, topic)
+    delete(ground.opened, topic)
+    trashed = ground.generation(topic)
+    # Its first version is the former topic's second.
+    producer = ground.client.create_producer(topic, schema=AvroSchema(Second), batching_enabled=False)
+    for number in range(60, 65):
+        producer.send(Second(number=number))
+    producer.close()
+    with pytest.raises(RefusedError, match=f"trash restore {topic} --as NAME"):
+        ground.operations.restore.plan(trashed, RestoreRequest(under_live=True))
+    planned = ground.run("restore", topic, "--as", other)
+    (one,) = planned["topics"]
+    assert (one["topic"], one["restored_from"], one["schema_versions"], one["lost"]) == (other, topic, 2, [])
+    ground.run("restore", topic, "--as", other, "--execute")
+    assert ground.generations(topic) == []
+    assert ground.state(other) == before
+    former = [mark for record in trashed.records for mark in record.marks("a test")]
+    rows = ground.marks.swept.sweep(*former)
+    assert {row.outcome for row in rows} == {Outcome.MISMATCH}
+    assert all(ground.marks.swept.exists(mark.ledger_id) for mark in former)
+    # A broker that loads it replaces the last one, which is empty.
+    holders: dict[int, Holder] = dict.fromkeys(ledgers[:-1], ManagedLedgerHolder(managed_ledger_of(other)))
+    assert trashed.schema is not None
+    holders |= dict.fromkeys(trashed.schema.schemas, SchemaHolder(TopicName.parse(other).schema_id))
+    rows = ground.marks.swept.sweep(*(mark_of_holder(one, holder, "a test") for one, holder in holders.items()))
+    assert {row.outcome for row in rows} == {Outcome.STILL_REFERENCED}
+    assert ground.read(other) == list(range(2 * HALF))
+    assert ground.read(topic) == list(range(60, 65))
+    assert ground.delivered(other, "full") == []
+    assert ground.delivered(other, "half") == list(range(HALF, 2 * HALF))
+    assert ground.delivered(other, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
+    assert ground.delivered(other, "idle") == list(range(2 * HALF))
+    producer = ground.client.create_producer(other, schema=AvroSchema(Third), batching_enabled=False)
+    producer.send(Third(number=60, note=""))
+    producer.close()
+    assert ground.state(other)[0] == 3
+    assert ground.delivered(other, "full") == [60]
+    # Its ledgers are that topic's like any other now, and go with it.
+    delete(ground.opened, other)
+    kept = {mark.ledger_id: mark for one in ground.generation(other).found for mark in one.record.marks("a test")}
+    # Cursors' ledgers that newer ones replaced are marked at once.
+    rest = {
+        ledger_id
+        for ledger_id in {mark.ledger_id for mark in former} - kept.keys()
+        if ground.marks.swept.exists(ledger_id)
+    }
+    kept |= {mark.ledger_id: mark for mark in received(ground.marks.connection, ground.marks.site, rest)}
+    ground.marks.swept.sweep(*kept.values())
+    assert not any(ground.marks.swept.exists(mark.ledger_id) for mark in (*former, *kept.values()))
+    assert ground.read(topic) == list(range(60, 65))
 
 
 def test_a_partitioned_topic_comes_back_by_the_command(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from bookwarden.bookie_clusters.registry_node import RegistryNode, StoredRegistr
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.errors import FormatError, RefusedError, RegistryChangedError, StoreUnavailableError
 from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
-from bookwarden.ledgers.custom_metadata import is_unfinished, why_not_the_same
+from bookwarden.ledgers.custom_metadata import HolderChange, is_unfinished, why_not_the_same
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     ActiveCluster,
@@ -440,6 +440,23 @@ class MultiClusterCatalog:
             for one, is_written in zip(there, place.catalog.touch_many(there), strict=True):
                 written[one.ledger_id] = written[one.ledger_id] and is_written
         return [written[ledger.ledger_id] for ledger in ledgers]
+
+    def change_holders(self, changes: Mapping[int, HolderChange]) -> list[int]:
+        """Have ledgers name another holder wherever they are, as `BookKeeperCatalog.change_holders` does.
+
+        Each place is read by itself: one that was changed, and another that was not, make a ledger unreadable.
+        """
+        registered = self._clusters.registered()
+        if registered is None:
+            return self._alone.change_holders(changes)
+        again: set[int] = set()
+        for place in registered.clusters:
+
+            def is_ours_here(found: StoredLedger, place: RegisteredCluster = place) -> bool:
+                return is_ours(registered.registry, place.cluster, found.ledger_id, found.metadata.custom)
+
+            again.update(place.catalog.change_holders(changes, is_ours_here))
+        return sorted(again)
 
     def _together(
         self, ledger_id: int, readings: Sequence[tuple[RegisteredCluster, LedgerReading]], registered: ClusterSet

@@ -16,7 +16,7 @@ from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
 from bookwarden.trash.from_ledgers import RebuiltTopic
-from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, partitioned_node
+from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, partitioned_node, under_name
 from bookwarden.trash.namespace_restore import deleted_with
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
@@ -131,6 +131,13 @@ _CELLS: Final[Cells[Summary]] = {
 @click.option("--subscription", metavar="S", help="This subscription alone.")
 @click.option("--under-live", is_flag=True, help="Put it under a topic of that name which is there now.")
 @click.option(
+    "--as",
+    "name_as",
+    type=parse_topic,
+    metavar="NAME",
+    help="Restore a deleted topic under this name, which no topic has; its own may be in use again.",
+)
+@click.option(
     "--from-ledgers",
     is_flag=True,
     help="Put together what no trash has, from all ledgers whose metadata names the topic.",
@@ -144,6 +151,7 @@ def restore(
     generation: int | None,
     subscription: str | None,
     under_live: bool,
+    name_as: str | None,
     from_ledgers: bool,
     execute: bool,
 ) -> None:
@@ -151,6 +159,9 @@ def restore(
 
     A partitioned topic comes back with all partitions that were deleted with it. A live topic is unloaded before its
     list is written. Killed anywhere, the same command goes on.
+
+    With --as a deleted topic comes back under another name, whatever its own name has now; of a partitioned topic give
+    the partitioned names.
 
     With --from-ledgers a topic comes back that lost its node without a trash: its messages, the subscriptions whose
     ledgers are there, and its schema. The metadata of all ledgers is read for it.
@@ -160,11 +171,16 @@ def restore(
     if from_ledgers and generation is not None:
         raise click.UsageError("--generation is of what the trash has, and --from-ledgers of what it does not have")
     if namespace is not None:
-        if generation is not None or subscription is not None or from_ledgers:
-            raise click.UsageError("--generation, --subscription and --from-ledgers go with a topic.")
+        if generation is not None or subscription is not None or from_ledgers or name_as is not None:
+            raise click.UsageError("--generation, --subscription, --as and --from-ledgers go with a topic.")
         _restore_namespace(invocation, namespace, RestoreRequest(under_live=under_live), execute)
         return
     assert topic is not None
+    other = None if name_as is None else TopicName.parse(name_as)
+    if other is not None and (under_live or from_ledgers):
+        raise click.UsageError(
+            "--as is for what the trash has, under a name that no topic has: not with --under-live or --from-ledgers"
+        )
     name, cursor = TopicName.parse(topic), None if subscription is None else encode_local_name(subscription)
     with Cluster(invocation.settings) as cluster:
         operations = TrashOperations(cluster, operator=operator(), say=invocation.say)
@@ -185,8 +201,10 @@ def restore(
                 return
         if not chosen:
             raise NotFoundError(_not_found(name, generation))
+        if other is not None:
+            _require_other(name, other)
         node = None if name.partition is not None else partitioned_node(chosen)
-        done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute)
+        done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute, other)
     partitions = 0 if node is None else int(json.loads(node)["partitions"])
     done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
@@ -200,11 +218,18 @@ def _restored(
     node: bytes | None,
     request: RestoreRequest,
     execute: bool,
+    other: TopicName | None = None,
 ) -> list[_Done]:
-    """Restore one topic, or partitions of one, whose own node is to be ``node``; without ``execute`` plan it."""
+    """Restore one topic, or partitions of one, whose own node is to be ``node``; without ``execute`` plan it.
+
+    Under an ``other`` name, if one is given.
+    """
+    if execute:
+        chosen = operations.records.with_policies(chosen, _POLICIES_WAIT_S)
+    if other is not None:
+        chosen = [under_name(one, other) for one in chosen]
     if not execute:
         return [(one, operations.restore.plan(one, request), None) for one in chosen]
-    chosen = operations.records.with_policies(chosen, _POLICIES_WAIT_S)
     invocation.say(f"restoring {_topic(chosen[0])}{' and its other partitions' if len(chosen) > 1 else ''}")
     results = (
         [operations.restore.run(one, request) for one in chosen]
@@ -212,6 +237,16 @@ def _restored(
         else operations.restore.run_partitions(chosen, request, node)
     )
     return [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+
+
+def _require_other(name: TopicName, other: TopicName) -> None:
+    """Refuse a name under which the topic cannot come back."""
+    if other == name:
+        raise RefusedError(f"--as {other} is the topic's own name: restore it without")
+    if name.partition is not None or other.partition is not None:
+        raise RefusedError("--as is for whole topics: give the names of partitioned topics, their partitions follow")
+    if other.cluster is not None:
+        raise RefusedError(f"{other} has a name of the first version, under which nothing is restored")
 
 
 def _is_whole(done: Iterable[_Done]) -> bool:
@@ -331,7 +366,8 @@ def _parts_of(done: Sequence[_Done], *, executed: bool) -> list[Part]:
 def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> list[Part]:
     created_ms = trashed.generation.created_ms
     life = "from its ledgers" if created_ms == FROM_LEDGERS else str(created_ms)
-    facts = [("topic", _topic(trashed)), ("generation", life)]
+    origin = [] if trashed.origin is None else [("restored from", _topic(trashed.origin))]
+    facts = [("topic", _topic(trashed)), *origin, ("generation", life)]
     parts: list[Part] = []
     if plan is not None:
         schema = "-" if plan.schema_versions is None else counted(plan.schema_versions, "version")
@@ -396,6 +432,8 @@ def _topic(trashed: TrashedGeneration) -> str:
 
 def _data(trashed: TrashedGeneration, plan: RestorePlan | None, result: RestoreResult | None) -> Mapping[str, object]:
     fields: dict[str, Any] = {"topic": _topic(trashed), "generation": trashed.generation.created_ms}
+    if trashed.origin is not None:
+        fields["restored_from"] = _topic(trashed.origin)
     if plan is not None:
         fields |= {
             "live": plan.is_live,

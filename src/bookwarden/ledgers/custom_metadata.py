@@ -1,8 +1,8 @@
 """Custom metadata of ledgers as Pulsar writes it, compared with the holder that wants a ledger gone.
 
-Keys and values: LedgerMetadataUtils in Pulsar 4.0. The name written is that of the owner at creation, so a shadow
-topic, which lists its source's ledgers, never matches. Keys of our own tell copies in other bookie clusters, and the
-Pulsar cluster that made a ledger.
+Keys and values: LedgerMetadataUtils in Pulsar 4.0. The name written is that of the owner at creation, or of the topic
+as which it came back from the trash; so a shadow topic, which lists its source's ledgers, never matches. Keys of our
+own tell copies in other bookie clusters, and the Pulsar cluster that made a ledger.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.kinds import KINDS, Holder
@@ -30,6 +30,13 @@ _NAMES = frozenset([APPLICATION, COMPONENT, *chain.from_iterable(kind.tag_names 
 _KINDS: defaultdict[str | None, list[tuple[tuple[str, ...], Callable[[Mapping[str, str]], Holder]]]] = defaultdict(list)
 for _kind in sorted(KINDS, key=lambda kind: -len(kind.tag_names)):
     _KINDS[_kind.tag].append((_kind.tag_names[::-1], _kind.of_tags))
+
+
+class HolderChange(NamedTuple):
+    """The holder that a ledger's custom metadata names, and the one of the same kind that it is to name."""
+
+    former: Holder
+    holder: Holder
 
 
 def expected_custom_metadata(holder: Holder) -> dict[str, str]:

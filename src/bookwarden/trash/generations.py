@@ -1,8 +1,8 @@
 """Records of the trash by the life of the topic that they are of; pure.
 
 A topic that was deleted and made again has two generations: its node was made at two moments. Ledgers that left a list
-say whose. A cursor's node has a time of its own: it is of the newest life that began before it. A schema belongs to the
-topic's first end after it was dropped.
+say whose. A cursor's node has a time of its own: it is of the newest life that began before it, or of one that a
+restore began after it. A schema belongs to the topic's first end after it was dropped.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.names import TopicName
-from bookwarden.ledgers.trash import Generation, TrashRecord, joined
+from bookwarden.ledgers.trash import FormerPolicies, Generation, TrashRecord, joined
 
 #: A broker that deletes a topic deletes its cursors before it, one after the other, with shorter pauses than this.
 PAUSE_MS: Final = 60_000
@@ -51,6 +51,8 @@ class TrashedGeneration:
     removed: Mapping[str, TrashRecord] = field(default_factory=dict)
     schema: TrashRecord | None = None  #: Of the topic; of a partition that of all partitions.
     broken: tuple[TrashRecord, ...] = ()  #: Nodes of which a part is missing.
+    #: The same by its own name, where it is to come back under another one.
+    origin: TrashedGeneration | None = None
 
     @property
     def managed_ledger(self) -> str:
@@ -105,6 +107,41 @@ def generations(found: Iterable[FoundRecord], live: Mapping[str, int]) -> list[T
     ]
 
 
+def under_name(trashed: TrashedGeneration, name: TopicName) -> TrashedGeneration:
+    """Return it as a life of a topic of another name; a partition as that partition of it.
+
+    Its records stay those that the trash has.
+    """
+    former = TopicName.of_managed_ledger(trashed.managed_ledger)
+    renamed = name if former.partition is None else name.partition_name(former.partition)
+    topic, schema = trashed.topic, trashed.schema
+    if topic is not None and topic.policies is not None:
+        topic = replace(topic, policies=_policies_under(topic.policies, former, renamed))
+    return replace(
+        trashed,
+        generation=Generation(renamed.managed_ledger, trashed.generation.created_ms),
+        topic=topic,
+        schema=None if schema is None else replace(schema, schema_id=renamed.schema_id),
+        origin=trashed,
+    )
+
+
+def _policies_under(policies: FormerPolicies, former: TopicName, renamed: TopicName) -> FormerPolicies:
+    """Return policies by the other name; values of events still name the former one."""
+    names = {str(former): str(renamed), str(former.base): str(renamed.base)}
+    own = former.base.managed_ledger
+    return replace(
+        policies,
+        permissions={names[topic]: roles for topic, roles in policies.permissions.items()},
+        events=tuple(
+            event._replace(key=event.key.replace(str(former.base), str(renamed.base))) for event in policies.events
+        ),
+        nodes={
+            f"{path.removesuffix(own)}{renamed.base.managed_ledger}": value for path, value in policies.nodes.items()
+        },
+    )
+
+
 def partitioned_node(partitions: Iterable[TrashedGeneration]) -> bytes | None:
     """Return the node of the partitioned topic that these were of, as it was before its delete; None of none.
 
@@ -145,14 +182,26 @@ def _lives_of(
     if record.generation is not None:
         return [record.generation]
     if record.schema_id is None:
-        begun = [created for created in lives.get(record.managed_ledger, ()) if created <= record.created_ms]
-        return [Generation(record.managed_ledger, max(begun, default=UNKNOWN_LIFE))]
+        return [Generation(record.managed_ledger, _life_of_cursor(record, lives, ends))]
     first: dict[str, tuple[int, Generation]] = {}
     for end, life in ends.get(record.managed_ledger, ()):
         # The clocks of brokers differ.
         if end + PAUSE_MS >= record.time_ms:
             first[life.managed_ledger] = min(first.get(life.managed_ledger, (end, life)), (end, life))
     return [life for _, life in first.values()] or [Generation(record.managed_ledger, UNKNOWN_LIFE)]
+
+
+def _life_of_cursor(
+    record: TrashRecord, lives: Mapping[str, Sequence[int]], ends: Mapping[str, Sequence[tuple[int, Generation]]]
+) -> int:
+    begun = lives.get(record.managed_ledger, ())
+    life = max((created for created in begun if created <= record.created_ms), default=UNKNOWN_LIFE)
+    found = Generation(record.managed_ledger, life)
+    is_over = (found == of and end < record.created_ms for end, of in ends.get(_base(record.managed_ledger), ()))
+    if life == UNKNOWN_LIFE or any(is_over):
+        # In a store without transactions a restore makes the cursor first, and then its topic.
+        return next((created for created in begun if record.created_ms < created <= record.time_ms), life)
+    return life
 
 
 def _ends(records: Iterable[TrashRecord]) -> dict[str, list[tuple[int, Generation]]]:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.ledgers.custom_metadata import HolderChange, custom_metadata_mismatch
+from bookwarden.ledgers.kinds import KINDS_OF_CURSORS, CompactedHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo, Position, SchemaLocator
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
@@ -58,9 +60,9 @@ class NodesNow:
     ledgers: Mapping[int, LedgerReading]  #: Of each ledger that a former node names.
     #: Which offloaded copy of a ledger that BookKeeper does not have is not whole, and why; None: it is.
     copies: Mapping[int, str | None] = field(default_factory=dict)
-    topic: Versioned | None = None
+    topic: Versioned | None = None  #: Its list.
     cursors: Mapping[str, Versioned] = field(default_factory=dict)  #: By encoded name.
-    schema: Versioned | None = None
+    schema: Versioned | None = None  #: Of the name by which the trash has it.
     #: The last entries of the cursors' ledgers, former and live; None of one that has none.
     last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
 
@@ -125,6 +127,55 @@ def wanted_cursors(trashed: TrashedGeneration, request: RestoreRequest) -> Mappi
     return {request.subscription: found}
 
 
+def holder_changes(
+    trashed: TrashedGeneration, request: RestoreRequest, last_entries: Mapping[int, bytes | None]
+) -> dict[int, HolderChange]:
+    """Return the holders that ledgers get which come back under another name than their own; FormatError as above.
+
+    ``last_entries`` of cursors' ledgers tell of the compacted ledger that is in use.
+    """
+    if trashed.origin is None:
+        return {}
+    former, name = trashed.origin.managed_ledger, trashed.managed_ledger
+    changes = dict.fromkeys(
+        former_entries(trashed), HolderChange(ManagedLedgerHolder(former), ManagedLedgerHolder(name))
+    )
+    for cursor, record in wanted_cursors(trashed, request).items():
+        info = _info(record)
+        for kind in KINDS_OF_CURSORS:
+            change = HolderChange(kind.of_cursor(former, cursor), kind.of_cursor(name, cursor))
+            changes |= dict.fromkeys(kind.ledgers_in(info), change)
+        entry = None if info.cursors_ledger_id is None else last_entries.get(info.cursors_ledger_id)
+        compacted = None if entry is None else decode_position_info(entry).compacted_ledger_id
+        if compacted is not None:
+            changes[compacted] = HolderChange(CompactedHolder(former), CompactedHolder(name))
+    schema, its_own = trashed.schema, trashed.origin.schema
+    if schema is not None and its_own is not None and schema.schema_id is not None and its_own.schema_id is not None:
+        change = HolderChange(SchemaHolder(its_own.schema_id), SchemaHolder(schema.schema_id))
+        changes |= dict.fromkeys(decode_schema_locator(_value(schema)).ledger_ids, change)
+    return changes
+
+
+def why_name_is_taken(trashed: TrashedGeneration, now: NodesNow) -> str | None:
+    """Return why nothing can come back under this name, which is not its own; None if it can."""
+    name = TopicName.of_managed_ledger(trashed.managed_ledger)
+    if now.topic is not None:
+        return f"{name} is there: --as takes the name of a topic that is not"
+    if now.schema is not None and trashed.schema is not None and now.schema.value != _value(trashed.schema):
+        return (
+            f"{name.base} has a schema of its own, whose versions are others: "
+            f"`pulsar-admin schemas delete {name.base}`, or --as with another name"
+        )
+    return None
+
+
+def named_ledgers(now: NodesNow) -> frozenset[int]:
+    """Return all ledgers that the nodes of a topic name; FormatError where one cannot be read."""
+    found = frozenset() if now.topic is None else frozenset(ledger_entries(now.topic.value))
+    found |= frozenset() if now.schema is None else decode_schema_locator(now.schema.value).ledger_ids
+    return found.union(*(decode_cursor(node.value).ledger_ids for node in now.cursors.values()))
+
+
 def former_entries(trashed: TrashedGeneration) -> dict[int, bytes]:
     """Return each ledger's part of the topic's former list; FormatError where it cannot be read."""
     entries = {decode_ledger_entry(entry).ledger_id: entry for trim in trashed.trims for entry in trim.entries}
@@ -187,7 +238,9 @@ class _Planning:
     def _require_possible(self) -> bool:
         """Refuse what cannot be; return whether ledgers come back, and not a subscription alone."""
         trashed, live = self._trashed, self._now.topic
-        if live is None and trashed.topic is None:
+        if trashed.origin is not None:
+            self._require_other_name(trashed.origin)
+        elif live is None and trashed.topic is None:
             raise RefusedError(
                 f"{self._topic} is not there, and the trash has no node of it of that life, only ledgers that left its "
                 "list: nothing says what else it had"
@@ -199,12 +252,15 @@ class _Planning:
             )
         if live is not None and self._request.under_live and decode_managed_ledger(live.value).terminated is not None:
             # Brokers load it without a write of its list, so that nothing tells whether one has.
-            raise RefusedError(f"the live topic {self._topic} is terminated: delete it first, then restore")
+            raise RefusedError(
+                f"the live topic {self._topic} is terminated: delete it first, then restore; or {self._as_another()}"
+            )
         if live is None or self._request.under_live:
             return True
         if self._request.subscription is None:
             raise RefusedError(
-                f"a topic {self._topic} is there: --under-live puts what the trash has under it; or delete it first"
+                f"a topic {self._topic} is there: --under-live puts what the trash has under it; or delete it first; "
+                f"or {self._as_another()}"
             )
         if live.created_ms != trashed.generation.created_ms:
             raise RefusedError(
@@ -212,6 +268,28 @@ class _Planning:
                 f"{self._topic}, whose ledgers the live topic does not have: --under-live puts these under it too"
             )
         return False
+
+    def _as_another(self) -> str:
+        return f"`bookwarden trash restore {self._topic} --as NAME` restores it under another name"
+
+    def _require_other_name(self, origin: TrashedGeneration) -> None:
+        taken = why_name_is_taken(self._trashed, self._now)
+        if taken is not None:
+            raise RefusedError(taken)
+        if origin.topic is None:
+            raise RefusedError(
+                f"the trash has no end of {TopicName.of_managed_ledger(origin.managed_ledger)} of that life, only what "
+                "left it before: --as restores a topic that was deleted"
+            )
+        for ledger_id, change in holder_changes(self._trashed, self._request, {}).items():
+            reading = self._now.ledgers[ledger_id]
+            if not isinstance(reading, StoredLedger) or reading.metadata.format_version == 3:
+                continue
+            if custom_metadata_mismatch(change.former, reading.metadata.custom) is None:
+                raise RefusedError(
+                    f"ledger {ledger_id} has metadata of version {reading.metadata.format_version}, in which nothing "
+                    "can be changed here: restore it under its own name"
+                )
 
     def _base(self) -> bytes:
         if self._now.topic is not None:
@@ -367,8 +445,8 @@ class _Planning:
             if self._now.topic is not None:
                 raise RefusedError(
                     f"{self._topic}: the live topic numbers its schemas otherwise than the deleted one, so that "
-                    "messages of one would be read with the schemas of the other: if you can do without the live "
-                    "one, delete it first"
+                    f"messages of one would be read with the schemas of the other: {self._as_another()}; "
+                    "or, if you can do without the live one, delete it first"
                 )
             why = "what a client registered after the topic was deleted is replaced by the topic's own"
             self._lost.append(NotRestored("schema", why))

@@ -13,11 +13,14 @@ from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.metadata.paths import namespace_policies_path
 from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, RefusedError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import FormerPolicies, PolicyEvent, namespace_of
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.wire.namespace_policies import topic_permissions, with_topic_permissions
+from bookwarden.wire.topic_policies import event_of_topic
 from bookwarden.wire.trash import TRASH_EVENT_SCHEMAS, TRASH_NAMESPACES
+from bookwarden.wire.writer_schema import parse_writer_schema
 
 _TRIES: Final = 50
 
@@ -45,7 +48,7 @@ class PolicyRestore:
         """Put back what the trash has; PulsarError, StoreError: run it again, and NotFoundError without the schema."""
         policies = former_policies(trashed)
         namespace = namespace_of(trashed.managed_ledger)
-        self._require_namespace(namespace, policies)
+        self.require_namespace(trashed)
         self._grant(namespace, policies)
         for path, value in policies.nodes.items():
             with suppress(LostRaceError):
@@ -56,7 +59,7 @@ class PolicyRestore:
         there = self._events.current(namespace, [event.key for event in new])
         missing = [event for event in new if event.key not in there]
         if missing:
-            self._events.send(namespace, [(one.key, one.value, self._definition(one)) for one in missing])
+            self._events.send(namespace, [self._event(trashed, one) for one in missing])
         self._sent.update(new)
 
     def problems(self, trashed: TrashedGeneration) -> Iterator[str]:
@@ -75,16 +78,25 @@ class PolicyRestore:
             for key in sorted(set(keys) - self._events.current(namespace, keys).keys()):
                 yield f"the policies of {key} are not there"
 
-    def _require_namespace(self, namespace: str, policies: FormerPolicies) -> None:
-        """Refuse to go on without a namespace that is known to have been here, and not in another store."""
-        if self._store.get(namespace_policies_path(namespace)) is not None:
+    def require_namespace(self, trashed: TrashedGeneration) -> None:
+        """Refuse to go on without a namespace, where namespaces are known to be here, and not in another store."""
+        namespace = namespace_of(trashed.managed_ledger)
+        if self._is_there(namespace):
             return
-        copies = f"{quote(namespace, safe='')}-"
-        was_here = any(name.startswith(copies) for name in self._store.children_of(TRASH_NAMESPACES))
-        if was_here or policies.permissions:
+        if trashed.origin is not None and self._is_known(namespace_of(trashed.origin.managed_ledger)):
+            raise RefusedError(f"the namespace {namespace} is not there: create it")
+        if self._is_known(namespace) or former_policies(trashed).permissions:
             raise RefusedError(
                 f"the namespace {namespace} is not there: create it, or restore it with `--namespace {namespace}`"
             )
+
+    def _is_there(self, namespace: str) -> bool:
+        return self._store.get(namespace_policies_path(namespace)) is not None
+
+    def _is_known(self, namespace: str) -> bool:
+        copies = f"{quote(namespace, safe='')}-"
+        names = self._store.children_of(TRASH_NAMESPACES)
+        return self._is_there(namespace) or any(name.startswith(copies) for name in names)
 
     def _grant(self, namespace: str, policies: FormerPolicies) -> None:
         if not policies.permissions:
@@ -103,6 +115,13 @@ class PolicyRestore:
             except (LostRaceError, OutcomeUnknownError):
                 continue
         raise LostRaceError(f"{path} is written all the time: run it again")
+
+    def _event(self, trashed: TrashedGeneration, event: PolicyEvent) -> tuple[str, bytes, str]:
+        definition, value = self._definition(event), event.value
+        if trashed.origin is not None:
+            name = TopicName.of_managed_ledger(trashed.managed_ledger).base
+            value = event_of_topic(value, parse_writer_schema(definition), name)
+        return event.key, value, definition
 
     def _definition(self, event: PolicyEvent) -> str:
         path = f"{TRASH_EVENT_SCHEMAS}/{event.schema}"

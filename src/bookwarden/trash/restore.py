@@ -14,6 +14,10 @@ The order is that of a journal, a node for each topic, which is also the lock. E
 6. A broker loads the topic, and is compared with what was written. Only then the trash lets go of the records.
 
 A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
+
+Under another name the custom metadata of all ledgers is changed before 3, so that they are that name's: a mark of the
+former name is a mismatch from then on, before the list and after it, and one of the new name finds the list. Both names
+are locked. Where a client takes the name first, all of it is changed back, and the trash has it as before.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
@@ -50,7 +54,9 @@ from bookwarden.errors import (
     StoreError,
 )
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.custom_metadata import HolderChange
 from bookwarden.ledgers.left_behind import copy_left, why_not_whole
+from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.node_doubts import is_offloaded
@@ -66,8 +72,11 @@ from bookwarden.trash.plan import (
     cursor_ledgers,
     former_entries,
     former_ledgers,
+    holder_changes,
+    named_ledgers,
     plan_restore,
     wanted_cursors,
+    why_name_is_taken,
 )
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
@@ -81,6 +90,9 @@ _LOAD_WAIT_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AT_ONCE: Final = 5_000
 _FORMAT: Final = 1
+_NOT_AS: Final = "under another name it does not come back"
+#: Fields of a journal: only the same restore goes on with it.
+_IDENTITY: Final = ("managedLedger", "generation", "subscription", "as")
 
 
 class RestoreStep(enum.Enum):
@@ -101,6 +113,9 @@ class LedgersOfTrash(Protocol):
 
     def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
         """Write the node of each once more as it was read; return which were, in the order asked."""
+
+    def change_holders(self, changes: Mapping[int, HolderChange]) -> list[int]:
+        """Have ledgers that name their former holder name the other one; return those that were written meanwhile."""
 
 
 class LoadedTopics(Protocol):
@@ -189,7 +204,9 @@ class Restore:
 
     def plan(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestorePlan:
         """Plan a restore now; errors as of `plan_restore`, and BookieError where a position cannot be read."""
-        return plan_restore(trashed, request, self._read(trashed, request, self._read_ledgers(trashed)))
+        former = self._read_ledgers(trashed)
+        self._require_name(trashed, request, former)
+        return plan_restore(trashed, request, self._read(trashed, request, former))
 
     def run(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestoreResult:
         """Restore it, or go on with a restore that was killed.
@@ -209,6 +226,10 @@ class Restore:
         """
         written = [self._run(one, request, None, until=RestoreStep.TOUCHED) for one in trashed]
         name = TopicName.of_managed_ledger(trashed[0].managed_ledger).base.managed_ledger
+        if trashed[0].origin is not None and self._store.get(managed_ledger_path(name)) is not None:
+            raise RefusedError(
+                f"a client made {_topic(name)} meanwhile, without partitions: delete it, and run the same command again"
+            )
         with suppress(LostRaceError):
             self._store.create(partitioned_topic_path(name), node, make_parents=True)
         return [self._run(one, request, before) for one, before in zip(trashed, written, strict=True)]
@@ -221,16 +242,12 @@ class Restore:
         until: RestoreStep = RestoreStep.PROVEN,
     ) -> RestoreResult:
         """Restore it up to a step; ``before`` is the result of an earlier call that did a part."""
-        managed_ledger = trashed.managed_ledger
-        words = LeaseMessages(
-            work=f"the restore of {_topic(managed_ledger)}",
-            verb="restores this topic",
-            go_on="run the same command again",
-            look="look at `bookwarden trash list`",
-        )
-        with RecordLease(self._store, restore_node(managed_ledger), words, self._times) as lease:
-            journal = _Journal(lease, self._fields(trashed, request), self.on_step)
-            journal.take(self._find(lease, managed_ledger))
+        managed_ledger, former = trashed.managed_ledger, _former(trashed)
+        lease = self._lease(former)
+        second = None if trashed.origin is None else self._lease(managed_ledger)
+        with lease, second or nullcontext():
+            journal = _Journal(self._store, lease, second, self._fields(trashed, request), self.on_step)
+            journal.take(self._find(lease, former), None if second is None else self._find(second, managed_ledger))
             plan, gone = (None, ()) if before is None else (before.plan, before.gone)
             if journal.step in (RestoreStep.BEGUN, RestoreStep.WRITING):
                 try:
@@ -239,10 +256,10 @@ class Restore:
                     if journal.step is RestoreStep.BEGUN:
                         # It wrote nothing, and leaves nothing to finish.
                         with suppress(StoreError, RefusedError):
-                            lease.remove()
+                            journal.remove()
                 journal.reach(RestoreStep.WRITTEN)
             if journal.step is RestoreStep.WRITTEN:
-                gone = self._touch(trashed)
+                gone = self._touch(trashed, request)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
@@ -259,7 +276,7 @@ class Restore:
             if journal.step is RestoreStep.PROVEN and until is RestoreStep.PROVEN:
                 left = self._records.take_out(_done_with(trashed, request))
                 if not left:
-                    lease.remove()
+                    journal.remove()
         return RestoreResult(plan, gone, problems, tuple(left))
 
     def under_way(self) -> dict[str, str]:
@@ -268,7 +285,8 @@ class Restore:
         for name in self._store.children_of(TRASH_RESTORES):
             journal = find_record(self._store, f"{TRASH_RESTORES}/{name}", "a restore")
             if journal is not None:
-                found[unquote(name)] = f"{journal.fields.get('step')}, by {journal.fields.get('by')}"
+                of = journal.fields.get("step") or f"as {_topic(unquote(name))}"
+                found[unquote(name)] = f"{of}, by {journal.fields.get('by')}"
         return found
 
     def finish(self, is_asked: Callable[[str], bool]) -> list[str]:
@@ -281,9 +299,19 @@ class Restore:
             path, managed_ledger = f"{TRASH_RESTORES}/{name}", unquote(name)
             found = find_record(self._store, path, "a restore") if is_asked(managed_ledger) else None
             if found is not None and found.fields.get("step") == RestoreStep.PROVEN.value:
+                _free_name(self._store, found.fields)
                 self._store.delete_many([(path, found.version)])
                 finished.append(managed_ledger)
         return finished
+
+    def _lease(self, managed_ledger: str) -> RecordLease:
+        words = LeaseMessages(
+            work=f"the restore of {_topic(managed_ledger)}",
+            verb="restores this topic",
+            go_on="run the same command again",
+            look="look at `bookwarden trash list`",
+        )
+        return RecordLease(self._store, restore_node(managed_ledger), words, self._times)
 
     def _find(self, lease: RecordLease, managed_ledger: str) -> FoundJournal | None:
         def find() -> FoundJournal | None:
@@ -299,7 +327,8 @@ class Restore:
     def _fields(self, trashed: TrashedGeneration, request: RestoreRequest) -> dict[str, Any]:
         return {
             "format": _FORMAT,
-            "managedLedger": trashed.managed_ledger,
+            "managedLedger": _former(trashed),
+            "as": None if trashed.origin is None else trashed.managed_ledger,
             "generation": trashed.generation.created_ms,
             "subscription": request.subscription,
             "underLive": request.under_live,
@@ -327,14 +356,26 @@ class Restore:
             for entry in entries
             if isinstance(readings[entry.ledger_id], AbsentLedger) and is_offloaded(entry) and entry.offload is not None
         }
-        found = self._copies().examine_many(list(listed)) if listed else []
+        if trashed.origin is not None:
+            # Their objects name the former topic: each mark of it would delete them.
+            why: dict[OffloadedCopy, str | None] = dict.fromkeys(listed, _NOT_AS)
+        else:
+            found = self._copies().examine_many(list(listed)) if listed else []
+            why = {
+                copy: why_not_whole(copy, reading, entry.size, entry.entries - 1)
+                for (copy, entry), reading in zip(listed.items(), found, strict=True)
+            }
         return {
-            entry.ledger_id: None if problem is None else f"{_objects(copy)}, {copy.location}: {problem}"
-            for (copy, entry), reading in zip(listed.items(), found, strict=True)
-            for problem in (why_not_whole(copy, reading, entry.size, entry.entries - 1),)
+            copy.ledger_id: None if problem is None else f"{_objects(copy)}, {copy.location}: {problem}"
+            for copy, problem in why.items()
         }
 
     def _read(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> NodesNow:
+        now = self._nodes(trashed, former)
+        wanted = cursor_ledgers(trashed, request, now.cursors)
+        return replace(now, last_entries={one: self._last_entry(one, former.ledgers) for one in sorted(wanted)})
+
+    def _nodes(self, trashed: TrashedGeneration, former: NodesNow) -> NodesNow:
         self._store.sync()
         name, schema = trashed.managed_ledger, trashed.schema
         cursors = _cursor_names(self._store.children_of(managed_ledger_path(name)), trashed)
@@ -344,10 +385,8 @@ class Restore:
         live: dict[str, Versioned] = {
             cursor: node for cursor, node in zip(cursors, others, strict=False) if node is not None
         }
-        wanted = cursor_ledgers(trashed, request, live)
-        entries = {ledger_id: self._last_entry(ledger_id, former.ledgers) for ledger_id in sorted(wanted)}
         schema_node = others[-1] if schema is not None else None
-        return replace(former, topic=topic, cursors=live, schema=schema_node, last_entries=entries)
+        return replace(former, topic=topic, cursors=live, schema=schema_node)
 
     def _last_entry(self, ledger_id: int, ledgers: Mapping[int, LedgerReading]) -> bytes | None:
         if isinstance(ledgers.get(ledger_id), AbsentLedger):
@@ -359,12 +398,26 @@ class Restore:
 
     def _write(self, trashed: TrashedGeneration, request: RestoreRequest, journal: _Journal) -> RestorePlan | None:
         """Write the nodes; return how, None where an earlier try had done it."""
+        if journal.step is RestoreStep.WRITING:
+            # Of a ledger in several bookie clusters an earlier try may have changed one place, and not another.
+            self._change_holders(trashed, request)
         former = self._read_ledgers(trashed)
+        if journal.step is RestoreStep.BEGUN:
+            self._require_name(trashed, request, former)
         lost: LostRaceError | OutcomeUnknownError | None = None
         for _ in range(_TRIES):
             now = self._read(trashed, request, former)
             if journal.step is RestoreStep.WRITING and _is_written(trashed, request, now):
                 return None
+            if trashed.origin is not None and journal.step is RestoreStep.WRITING:
+                taken = why_name_is_taken(trashed, now)
+                if taken is not None:
+                    self._take_back(trashed, request, now)
+                    journal.reach(RestoreStep.BEGUN)
+                    raise RefusedError(
+                        f"{taken}. That was not so when the restore began: all of it is in the trash again, and "
+                        f"{_topic(trashed.managed_ledger)} has at most its policies and permissions"
+                    )
             plan = plan_restore(trashed, request, now)
             if plan.to_close:
                 for ledger_id in plan.to_close:
@@ -372,6 +425,7 @@ class Restore:
                 former = self._read_ledgers(trashed)
                 continue
             journal.reach(RestoreStep.WRITING)
+            self._change_holders(trashed, request)
             if plan.is_live:
                 self._unload(trashed.managed_ledger)
                 plan = plan_restore(trashed, request, self._read(trashed, request, former))
@@ -388,6 +442,58 @@ class Restore:
             "stop its clients for a moment, and run it again"
         ) from lost
 
+    def _require_name(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> None:
+        """Refuse another name that cannot be taken, and ledgers that the topic of the former name has."""
+        if trashed.origin is None:
+            return
+        self._policies.require_namespace(trashed)
+        base = TopicName.of_managed_ledger(trashed.managed_ledger).base.managed_ledger
+        for path in (managed_ledger_path(base), partitioned_topic_path(base)):
+            if self._store.get(path) is not None:
+                raise RefusedError(f"{_topic(base)} is there: --as takes the name of a topic that is not")
+        used = named_ledgers(self._nodes(trashed.origin, former)) & holder_changes(trashed, request, {}).keys()
+        if used:
+            raise RefusedError(
+                f"{_topic(trashed.origin.managed_ledger)} is there, and it or its schema has ledger {min(used)}: "
+                "that does not come back under another name"
+            )
+
+    def _change_holders(self, trashed: TrashedGeneration, request: RestoreRequest, *, back: bool = False) -> None:
+        """Have the custom metadata of all ledgers name the topic's other name, or ``back`` its former one."""
+        if trashed.origin is None:
+            return
+        self._change(holder_changes(trashed, request, {}), back)
+        if COMPACTION_CURSOR in wanted_cursors(trashed, request):
+            # Only now: a ledger that names one holder here, and another there, cannot be read.
+            own = cursor_ledgers(trashed, request, {})
+            self._change(holder_changes(trashed, request, {one: self._last_entry(one, {}) for one in own}), back)
+
+    def _change(self, changes: Mapping[int, HolderChange], back: bool) -> None:
+        left = sorted(changes)
+        for _ in range(_TRIES):
+            again: list[int] = []
+            for at in range(0, len(left), _AT_ONCE):
+                some = {one: changes[one] for one in left[at : at + _AT_ONCE]}
+                if back:
+                    some = {one: HolderChange(change.holder, change.former) for one, change in some.items()}
+                again += self._catalog.change_holders(some)
+            left = again
+            if not left:
+                return
+        raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
+
+    def _take_back(self, trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> None:
+        """Leave the name to the client that took it, with nothing of this restore: the trash has all of it."""
+        none = replace(now, topic=None, cursors={}, schema=None)
+        own = {write.path: write.value for write in plan_restore(trashed, request, none).writes}
+        found = zip(own.items(), self._store.get_many(list(own)), strict=True)
+        left = [(path, node.version) for (path, value), node in found if node is not None and node.value == value]
+        if left:
+            # In a store without transactions a broker may have loaded these.
+            self._store.delete_many(left)
+            self._unload(trashed.managed_ledger)
+        self._change_holders(trashed, request, back=True)
+
     def _unload(self, managed_ledger: str) -> None:
         try:
             self._topics.unload(_topic(managed_ledger))
@@ -395,8 +501,10 @@ class Restore:
             # No broker knows it: it was deleted meanwhile, or made a moment ago.
             logger.info("%s is not there for brokers", managed_ledger)
 
-    def _touch(self, trashed: TrashedGeneration) -> tuple[int, ...]:
+    def _touch(self, trashed: TrashedGeneration, request: RestoreRequest) -> tuple[int, ...]:
         """Write all ledgers' nodes once more; return those that are gone, and off the list."""
+        # Also of a copy that was made from former metadata meanwhile.
+        self._change_holders(trashed, request)
         left = sorted(former_ledgers(trashed))
         gone: list[int] = []
         for _ in range(_TRIES):
@@ -483,41 +591,95 @@ class Restore:
 
 
 class _Journal:
-    """The journal of one restore; ``fields`` are those of this one."""
+    """The journal of one restore, and the lock of the other name under which it comes back; ``fields`` are of both."""
 
-    def __init__(self, lease: RecordLease, fields: Mapping[str, Any], reached: Callable[[RestoreStep], object]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        lease: RecordLease,
+        name: RecordLease | None,
+        fields: Mapping[str, Any],
+        reached: Callable[[RestoreStep], object],
+    ) -> None:
+        self._store = store
         self._lease = lease
+        self._name = name
         self._fields = fields
         self._reached = reached
         self.step = RestoreStep.BEGUN
 
-    def take(self, found: FoundJournal | None) -> None:
+    def take(self, found: FoundJournal | None, found_name: FoundJournal | None) -> None:
         """Go on from what an earlier one wrote; RefusedError where that is about something else."""
-        if found is not None:
-            step = RestoreStep(found.fields["step"])
-            asked = [self._fields[name] for name in ("generation", "subscription")]
-            begun = [found.fields.get(name) for name in ("generation", "subscription")]
-            if step is not RestoreStep.BEGUN and asked != begun:
-                of = "" if begun[1] is None else f" --subscription {decode_local_name(str(begun[1]))}"
-                raise RefusedError(
-                    f"a restore of {_topic(self._fields['managedLedger'])} is not finished: run "
-                    f"`bookwarden trash restore {_topic(self._fields['managedLedger'])} {_life(begun[0])}{of}"
-                    f"{' --under-live' if found.fields.get('underLive') else ''} --execute` first"
-                )
-            self.step = step
+        begun = self._begun(found)
+        self._begun(found_name)
+        if begun is not None:
+            self.step = RestoreStep(begun["step"])
+        elif found is not None and "step" in found.fields and found.fields.get("as") != self._fields["as"]:
+            # Of one that was killed before it did anything.
+            _free_name(self._store, found.fields)
         self._lease.hold(self._value(), None if found is None else found.version)
+        if self._name is not None:
+            # Without a step: that of the journal counts.
+            self._name.hold(self._fields, None if found_name is None else found_name.version)
         self._reached(self.step)
+
+    def _begun(self, found: FoundJournal | None) -> Mapping[str, Any] | None:
+        """Return this restore's journal if it has done anything; RefusedError if that is another restore's."""
+        fields = None if found is None else found.fields
+        if fields is not None and "step" not in fields:
+            journal = find_record(self._store, restore_node(str(fields["managedLedger"])), "a restore")
+            is_its_own = journal is not None and journal.fields.get("as") == fields["as"]
+            fields = journal.fields if journal is not None and is_its_own else None
+        if fields is None or RestoreStep(fields["step"]) is RestoreStep.BEGUN:
+            return None
+        if any(self._fields[name] != fields.get(name) for name in _IDENTITY):
+            topic = _topic(str(fields["managedLedger"]))
+            raise RefusedError(f"a restore of {topic} is not finished: run `{_command_of(fields)}` first")
+        return fields
 
     def reach(self, step: RestoreStep) -> None:
         """Write that it is at this step."""
         if step is self.step:
             return
+        if self._name is not None:
+            self._name.require()
         self.step = step
         self._lease.write(self._value())
         self._reached(step)
 
+    def remove(self) -> None:
+        """End it, and leave both names to others."""
+        if self._name is not None:
+            self._name.remove()
+        self._lease.remove()
+
     def _value(self) -> dict[str, Any]:
         return {**self._fields, "step": self.step.value}
+
+
+def _free_name(store: MetadataStore, fields: Mapping[str, Any]) -> None:
+    """Remove the lock of the other name under which the restore of this journal was to come back."""
+    if fields.get("as") is None:
+        return
+    path = restore_node(str(fields["as"]))
+    lock = find_record(store, path, "a restore")
+    if lock is not None and "step" not in lock.fields and lock.fields["managedLedger"] == fields["managedLedger"]:
+        store.delete_many([(path, lock.version)])
+
+
+def _command_of(fields: Mapping[str, Any]) -> str:
+    name = TopicName.of_managed_ledger(str(fields["managedLedger"]))
+    options = [_life(fields.get("generation"))]
+    if fields.get("as") is not None and name.partition is not None:
+        # All partitions together.
+        name, options = name.base, []
+    if fields.get("subscription") is not None:
+        options.append(f"--subscription {decode_local_name(str(fields['subscription']))}")
+    if fields.get("as") is not None:
+        options.append(f"--as {TopicName.of_managed_ledger(str(fields['as'])).base}")
+    if fields.get("underLive"):
+        options.append("--under-live")
+    return " ".join(["bookwarden trash restore", str(name), *options, "--execute"])
 
 
 def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> bool:
@@ -547,12 +709,14 @@ def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
 
 
 def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[FoundRecord]:
-    """Return the records that a restore is over with, those last that tell which life the others are of."""
+    """Return the records that a restore is done with, those last that tell which life the others are of."""
     cursors = wanted_cursors(trashed, request)
     done = [
         found
         for found in trashed.found
-        if (found.record.cursor in cursors if found.record.cursor is not None else _with_ledgers(trashed, request))
+        # Of a compaction the trash does not tell whether its ledger was in use.
+        if not (trashed.origin is not None and found.record.compacted)
+        and (found.record.cursor in cursors if found.record.cursor is not None else _with_ledgers(trashed, request))
     ]
     return sorted(done, key=lambda found: found.record.generation is not None)
 
@@ -560,6 +724,10 @@ def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[Foun
 def _cursor_names(names: Sequence[str], trashed: TrashedGeneration) -> list[str]:
     """Return the live cursors that the trash has too."""
     return [name for name in names if name in trashed.cursors or name in trashed.removed]
+
+
+def _former(trashed: TrashedGeneration) -> str:
+    return (trashed.origin or trashed).managed_ledger
 
 
 def _life(created_ms: object) -> str:

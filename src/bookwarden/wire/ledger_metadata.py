@@ -65,8 +65,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -
         message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
     for key, value in metadata.custom.items():
         message.customMetadata.add(key=key, value=value)
-    body = message.SerializeToString()
-    return _VERSION_3 + encode_varint(len(body)) + body
+    return _as_version_3(message)
 
 
 def change_ledger_metadata(raw: bytes, state: LedgerState, last_entry_id: int | None = None, length: int = 0) -> bytes:
@@ -74,13 +73,22 @@ def change_ledger_metadata(raw: bytes, state: LedgerState, last_entry_id: int | 
 
     Raises FormatError where it is not of version 3: BookKeeper keeps the version of a ledger, and this writes no other.
     """
-    if raw[:_HEADER_SIZE] != _VERSION_3:
-        raise FormatError(f"{_WHAT} of another version than 3 is not written here")
-    message = parse(pb.LedgerMetadataFormat(), _delimited(raw), _WHAT)
+    message = _parse_to_change(raw)
     last = -1 if last_entry_id is None else last_entry_id
     message.MergeFrom(pb.LedgerMetadataFormat(state=state.name, lastEntryId=last, length=length))
-    body = message.SerializeToString()
-    return _VERSION_3 + encode_varint(len(body)) + body
+    return _as_version_3(message)
+
+
+def with_custom_metadata(raw: bytes, values: Mapping[str, str]) -> bytes:
+    """Encode the same metadata with other values of some keys of the custom metadata that it has.
+
+    All else stays as it is. Raises FormatError as `change_ledger_metadata` does.
+    """
+    message = _parse_to_change(raw)
+    for entry in message.customMetadata:
+        if entry.key in values:
+            entry.value = values[entry.key].encode()
+    return _as_version_3(message)
 
 
 def decode_ledger_password(raw: bytes) -> bytes:
@@ -106,6 +114,17 @@ def decode_custom_metadata(fields: bytes) -> Mapping[str, bytes]:
     if len(custom) != len(entries) or "" in custom:
         raise FormatError(f"{_WHAT}: a key of the custom metadata is missing or stands twice")
     return custom
+
+
+def _parse_to_change(raw: bytes) -> pb.LedgerMetadataFormat:
+    if raw[:_HEADER_SIZE] != _VERSION_3:
+        raise FormatError(f"{_WHAT} of another version than 3 is not written here")
+    return parse(pb.LedgerMetadataFormat(), _delimited(raw), _WHAT)
+
+
+def _as_version_3(message: pb.LedgerMetadataFormat) -> bytes:
+    body = message.SerializeToString()
+    return _VERSION_3 + encode_varint(len(body)) + body
 
 
 def _delimited(raw: bytes) -> bytes:

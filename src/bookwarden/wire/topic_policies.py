@@ -14,6 +14,7 @@ from typing import Any, Final
 import fastavro
 
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.wire.writer_schema import ParsedSchema
 
 Quorums = tuple[int, int, int]
@@ -61,6 +62,25 @@ def decode_topic_policies(payload: bytes, written: ParsedSchema) -> tuple[str, M
         if not policies:
             return None
         return f"{found['domain']}://{found['tenant']}/{found['namespace']}/{found['topic']}", dict(policies)
+    except _UNDECODABLE as error:
+        raise _unlike(error) from error
+
+
+def event_of_topic(payload: bytes, written: ParsedSchema, topic: TopicName) -> bytes:
+    """Encode an event of policies as that of another topic; FormatError for anything else than such an event."""
+    try:
+        event = fastavro.schemaless_reader(BytesIO(payload), written.definition, None)
+        names = {
+            "domain": topic.domain,
+            "tenant": topic.tenant,
+            "namespace": topic.namespace,
+            "topic": topic.local_name,
+        }
+        renamed = BytesIO()
+        fastavro.schemaless_writer(
+            renamed, written.definition, {**event, "topicPoliciesEvent": {**event["topicPoliciesEvent"], **names}}
+        )
+        return renamed.getvalue()
     except _UNDECODABLE as error:
         raise _unlike(error) from error
 

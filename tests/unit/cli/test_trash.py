@@ -138,6 +138,26 @@ def test_a_restore_is_planned_until_execute(site: Site) -> None:
     assert "nothing of generation 5" in missing.output
 
 
+def test_a_topic_comes_back_under_another_name_by_the_command(site: Site) -> None:
+    options = ("restore", "t/n/a", "--as", "t/n/b")
+    (planned,) = data(site, *options)["topics"]
+    assert (planned["topic"], planned["restored_from"]) == ("persistent://t/n/b", "persistent://t/n/a")
+    assert "restored from" in run(site, *options).stdout
+    for more in (("--under-live",), ("--from-ledgers",)):
+        assert run(site, *options, *more).exit_code == 2
+    assert run(site, "restore", "--namespace", "t/n", "--as", "t/n/b").exit_code == 2
+    for name, why in (("t/n/a", "own name"), ("t/n/b-partition-0", "their partitions follow")):
+        refused = run(site, "restore", "t/n/a", "--as", name)
+        assert (refused.exit_code, why in " ".join(refused.output.split())) == (5, True)
+    done = data(site, *options, "--execute")
+    assert (done["executed"], done["topics"][0]["problems"]) == (True, [])
+    assert site.listed("/managed-ledgers/t/n/persistent/b") == [5, 6, 7]
+    assert site.store.get(NODE) is None
+    assert data(site, "list")["generations"] == []
+    refused = run(site, "restore", "t/n/a", "--as", "t/n/b")
+    assert refused.exit_code == 4
+
+
 def loaded(site: Site, topic: str) -> Mapping[str, Any]:
     """Return what a broker says of a topic without subscriptions, or of the one with its own."""
     own = TopicName.parse(topic).managed_ledger

@@ -9,7 +9,7 @@ import pytest
 
 from bookwarden.bookie_clusters.bookie_clusters import MultiClusterCatalog
 from bookwarden.errors import RefusedError, StoreUnavailableError
-from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY
+from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, HolderChange
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
@@ -21,7 +21,7 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore
-from unit.switching.two_bookie_clusters import COPY, OWNER, TwoBookieClusters
+from unit.switching.two_bookie_clusters import COPY, DATA, OWNER, TwoBookieClusters
 
 DELETED, LOST = DeleteResult.DELETED, DeleteResult.LOST_RACE
 
@@ -274,3 +274,23 @@ def test_nodes_of_the_settings_store_are_demanded_of_that_store_alone() -> None:
     ledgers = [stored(site, 1), stored(site, 2)]
     demanded = [Condition("/managed-ledgers/t/ns/persistent/orders", 7)]
     assert site.catalog.delete_many(ledgers, [demanded, demanded]) == [LOST, DELETED]
+
+
+def test_a_ledger_and_its_copies_get_another_holder_also_where_one_place_has_it_already(
+    site: TwoBookieClusters,
+) -> None:
+    change = HolderChange(DATA, ManagedLedgerHolder("t/ns/persistent/renamed"))
+    for name, more in (("a", {}), ("b", COPY)):
+        for ledger_id in (1, 2):
+            site.ledger(name, ledger_id, **more)
+    site.ledger("a", 3, holder=ManagedLedgerHolder("t/ns/persistent/other"))
+    # A change that was killed.
+    assert site.alone("a").change_holders({1: change}) == []
+    assert isinstance(site.catalog.read_many([1])[0], UnreadableLedger)
+    assert site.catalog.change_holders(dict.fromkeys((1, 2, 3, 4), change)) == []
+    for ledger_id in (1, 2):
+        places = stored(site, ledger_id).places
+        assert [place.bookie_cluster for place in places] == ["b", "a"]
+        assert {place.metadata.custom["pulsar/managed-ledger"] for place in places} == {change.holder.name.encode()}
+        assert COPY_KEY in places[0].metadata.custom
+    assert stored(site, 3).metadata.custom["pulsar/managed-ledger"] == b"t/ns/persistent/other"

@@ -94,6 +94,24 @@ def test_what_a_live_topic_dropped_is_of_its_life() -> None:
     assert none.generation == Generation(TOPIC, UNKNOWN_LIFE)
 
 
+def test_a_cursor_that_a_restore_made_right_before_its_topic_is_of_that_life() -> None:
+    restored = [cursor("s", 5000, 9000), topic(5003, 9001)]
+    for earlier in ((), (topic(1000, 2000),)):
+        newer, *_ = found(*restored, *earlier)
+        assert (newer.generation.created_ms, set(newer.cursors)) == (5003, {"s"})
+    # One that was gone before that life began is not of it, nor one of a life that had not ended.
+    newer, older = found(cursor("s", 500, 900), topic(1000, 2000))
+    assert (newer.cursors, newer.removed, older.generation.created_ms) == ({}, {}, UNKNOWN_LIFE)
+    newer, older = found(cursor("s", 1500, 2500), topic(1000, 2000), topic(2100, 3000))
+    assert (set(newer.cursors), set(older.cursors)) == (set(), {"s"})
+    # Another partition that began at the same time has an end of its own.
+    parts = [f"{TOPIC}-partition-{number}" for number in range(2)]
+    own = replace(cursor("s", 5000, 9000), managed_ledger=parts[0])
+    ended = [topic(1000, 9001, parts[0]), topic(5003, 9500, parts[0]), topic(1000, 2000, parts[1])]
+    lives = {one.generation.created_ms: one for one in found(own, *ended) if one.managed_ledger == parts[0]}
+    assert (set(lives[1000].cursors), set(lives[5003].cursors)) == ({"s"}, set())
+
+
 def test_a_divided_node_is_put_together_and_one_that_lacks_a_part_is_named() -> None:
     parts = [TrashRecord(TOPIC, 9, 5, data=(number,), node=node(5, number, 2, bytes([number]))) for number in (1, 2)]
     (whole,) = found(*parts)

@@ -116,6 +116,16 @@ def test_what_is_due_is_marked_and_then_taken_out() -> None:
     assert world.memory.children_of(TRASH_RECORDS) == []
 
 
+def test_the_schema_of_partitions_that_are_being_put_back_stays_too() -> None:
+    world = World()
+    world.put(
+        0, TrashRecord("t/n/persistent/a", 6_000_000, 5, None, "t/n/a", schemas=(9,)), deleted(6_000, 7, topic="b")
+    )
+    world.memory.create(restore_node("t/n/persistent/a-partition-1"), b"{}", make_parents=True)
+    world.keeper.run()
+    assert (world.left(), world.topic.ids) == ([9], [7])
+
+
 def test_what_is_being_put_back_stays_beyond_its_time_and_keeps_no_lease_back() -> None:
     world = World()
     world.put(0, deleted(6_000, 5, cursor="sub"), deleted(6_000, 7), trim(6_000, 3, topic="b"))

@@ -12,8 +12,10 @@ from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
 from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
+from bookwarden.trash.generations import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.cursor import decode_cursor
@@ -229,6 +231,8 @@ def test_a_ledger_that_only_an_offloaded_copy_has_comes_back_if_the_store_has_it
         ("ledger 6", "its data has 999 bytes, and the ledger 1,000"),
         ("ledger 9", "BookKeeper does not have it any more; it had 10 entries by its list"),
     ]
+    other = world.restore().plan(under_name(trashed, TopicName.parse("persistent://t/n/b")), RestoreRequest())
+    assert [lost.what for lost in other.lost] == ["ledger 5", "ledger 6", "ledger 9"]
     # What BookKeeper has, a broker offloads again.
     result = world.restore().run(trashed, RestoreRequest())
     assert (result.gone, result.problems) == ((), ())

@@ -14,8 +14,11 @@ from bookwarden.clusters.offload.name_ranges import NameRange
 from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, UnreadableCopy
 from bookwarden.ledgers.trash import FormerNode, FormerPolicies, TrashRecord
 from bookwarden.metastore.interface import Versioned, Write
@@ -222,15 +225,16 @@ class Broker:
     def internal_stats(self, topic: str) -> Mapping[str, Any]:
         if self.loads:
             self.loads.pop(0)()
-        return self.stats()
+        return self.stats(f"/managed-ledgers/{TopicName.parse(topic).managed_ledger}")
 
-    def stats(self) -> Mapping[str, Any]:
-        """Return what it says of the topic."""
-        node = self.store.get(NODE)
+    def stats(self, path: str = NODE) -> Mapping[str, Any]:
+        """Return what it says of the topic of this node."""
+        node = self.store.get(path)
         if node is None:
             raise NotFoundError("there is no such topic")
         ledgers = decode_managed_ledger(node.value).ledgers
-        cursors = {name: {"markDeletePosition": self._position(name)} for name in self.store.children_of(NODE)}
+        names = self.store.children_of(path)
+        cursors = {name: {"markDeletePosition": self._position(f"{path}/{name}")} for name in names}
         last = ledgers[-1].ledger_id if ledgers else 0
         return {
             "lastConfirmedEntry": f"{last}:-1",
@@ -238,8 +242,8 @@ class Broker:
             "cursors": cursors,
         }
 
-    def _position(self, name: str) -> str:
-        node = self.store.get(f"{NODE}/{name}")
+    def _position(self, path: str) -> str:
+        node = self.store.get(path)
         assert node is not None
         info = decode_cursor(node.value)
         entry = None if info.cursors_ledger_id is None else self.entries.position(info.cursors_ledger_id)
@@ -269,12 +273,16 @@ class World:
         self.now += 0.001
         return self.now
 
-    def ledger(self, *ids: int, last: int | None = 9) -> None:
+    def ledger(self, *ids: int, last: int | None = 9, holder: Holder | None = None) -> None:
         """Make ledgers, of ten entries unless ``last`` is another one; None: open."""
+        names = {} if holder is None else expected_custom_metadata(holder)
         state = LedgerState.OPEN if last is None else LedgerState.CLOSED
         length = 0 if last is None else (last + 1) * 100
         metadata = LedgerMetadata(
-            *(3, state, 1, 1, 1, (Segment(0, ("b1:3181",)),), length, last), digest_type="CRC32C", ctime_ms=1
+            *(3, state, 1, 1, 1, (Segment(0, ("b1:3181",)),), length, last),
+            digest_type="CRC32C",
+            ctime_ms=1,
+            custom={key: value.encode() for key, value in names.items()},
         )
         for ledger_id in ids:
             path = ledger_path("/ledgers", ledger_id, LedgerLayout.HIERARCHICAL)
@@ -326,8 +334,8 @@ class World:
     def value(self, path: str) -> bytes:
         return self.get(path).value
 
-    def listed(self) -> list[int]:
-        return [ledger.ledger_id for ledger in decode_managed_ledger(self.value(NODE)).ledgers]
+    def listed(self, path: str = NODE) -> list[int]:
+        return [ledger.ledger_id for ledger in decode_managed_ledger(self.value(path)).ledgers]
 
     def trashed(self) -> TrashedGeneration:
         """Return the newest generation."""

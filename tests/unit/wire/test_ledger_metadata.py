@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from bookwarden.wire.ledger_metadata import (
+    decode_ledger_metadata,
+    decode_ledger_password,
+    encode_ledger_metadata,
+    with_custom_metadata,
+)
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 
 HEADER = b"BookieMetadataFormatVersion\t"
@@ -50,6 +55,17 @@ def _binary(change: Callable[[pb.LedgerMetadataFormat], object]) -> bytes:
     change(message)
     body = message.SerializeToString()
     return HEADER + b"3\n" + bytes([len(body)]) + body
+
+
+def test_custom_metadata_is_changed_and_all_else_stays() -> None:
+    raw = encode_ledger_metadata(METADATA, password=b"sesame")
+    changed = with_custom_metadata(raw, {"component": "schema", "application": "pulsar", "absent": "x"})
+    expected = METADATA._replace(custom={**METADATA.custom, "component": b"schema"})
+    assert decode_ledger_metadata(changed) == expected
+    assert decode_ledger_password(changed) == b"sesame"
+    assert with_custom_metadata(changed, {"component": "managed-ledger"}) == raw
+    with pytest.raises(FormatError, match="another version than 3"):
+        with_custom_metadata(HEADER + b"2\n" + VERSION_2, {})
 
 
 def test_version_3_is_read_back_as_written() -> None:

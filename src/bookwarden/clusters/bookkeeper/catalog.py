@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path, parse_layout
 from bookwarden.errors import FormatError, StoreError
+from bookwarden.ledgers.custom_metadata import HolderChange, custom_metadata_mismatch, expected_custom_metadata
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
     Conditions,
@@ -18,7 +19,7 @@ from bookwarden.ledgers.metadata import (
     UnreadableLedger,
 )
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_ledger_metadata, with_custom_metadata
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,6 +112,28 @@ class BookKeeperCatalog:
         A client that read a node before cannot delete it by that version afterwards. StoreError as `restore_many`.
         """
         return self.restore_many([Restoration(one.ledger_id, one.path, one.raw, one.version) for one in ledgers])
+
+    def change_holders(
+        self, changes: Mapping[int, HolderChange], is_ours: Callable[[StoredLedger], bool] = lambda _: True
+    ) -> list[int]:
+        """Have ledgers that name their former holder name the other one; return those that were written meanwhile.
+
+        What names any other holder, or none, stays as it is. Raises FormatError for metadata of another version than 3,
+        before anything is written, and StoreError as `restore_many`.
+        """
+        changed = [
+            Restoration(
+                *(found.ledger_id, found.path),
+                with_custom_metadata(found.raw, expected_custom_metadata(changes[found.ledger_id].holder)),
+                found.version,
+            )
+            for found in self.read_many(sorted(changes))
+            if isinstance(found, StoredLedger)
+            and is_ours(found)
+            and custom_metadata_mismatch(changes[found.ledger_id].former, found.metadata.custom) is None
+        ]
+        written = self.restore_many(changed)
+        return [one.ledger_id for one, is_written in zip(changed, written, strict=True) if not is_written]
 
     def _known_layouts(self) -> tuple[LedgerLayout, ...]:
         if self._layouts is None:

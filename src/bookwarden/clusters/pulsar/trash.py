@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxNode
 from bookwarden.errors import FormatError, LostRaceError, OutcomeUnknownError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import TrashLease, TrashRecord
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.wire.trash import (
@@ -167,8 +168,12 @@ def _on_the_way(store: MetadataStore) -> set[int]:
 
 
 def restores_in(store: MetadataStore) -> frozenset[str]:
-    """Return the managed ledgers of restores that are under way, or were killed."""
-    return frozenset(map(unquote, store.children_of(TRASH_RESTORES)))
+    """Return the managed ledgers of restores that are under way, or were killed; of partitions that of their topic too.
+
+    The schema of all partitions is that topic's.
+    """
+    names = set(map(unquote, store.children_of(TRASH_RESTORES)))
+    return frozenset(names | {TopicName.of_managed_ledger(name).base.managed_ledger for name in names})
 
 
 class TrashLeaseNode:
