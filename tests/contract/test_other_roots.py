@@ -9,9 +9,8 @@ from contextlib import closing
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.proof import LookedUp, roots_on, shared_ledger
 from bookwarden.clusters.pulsar.roots.sample import RootSample, sample_root
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, shared_ledger
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.interface import MetadataStore

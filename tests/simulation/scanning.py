@@ -13,8 +13,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.references.pieces import PieceOfNodes, ReferencePieces
-from bookwarden.clusters.pulsar.roots.other_roots import roots_on
-from bookwarden.clusters.pulsar.roots.proof import judged
+from bookwarden.clusters.pulsar.roots.proof import judged, roots_on
 from bookwarden.clusters.pulsar.roots.sample import sample_root
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, LedgerComponent, PlaceKind

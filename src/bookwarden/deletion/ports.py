@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
@@ -16,7 +17,6 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
 )
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.undone import UndoneLedger
 
 
 class LedgerCatalog(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.clusters.bookkeeper.listed import listed_ledger
-from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers, listed_ledger
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
 from bookwarden.ledgers.kinds import (

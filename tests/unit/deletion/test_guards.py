@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bookwarden.bookie_clusters.promoted import Promotion, Promotions, find_promotion, keep_promotion
 from bookwarden.bookie_clusters.registry import Directive
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion import phase_two
@@ -53,7 +53,6 @@ from bookwarden.ledgers.pending_deletion import (
 )
 from bookwarden.ledgers.received import ReceivedMark, waiving
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
@@ -18,7 +18,6 @@ from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.store_clock import StoreClocks

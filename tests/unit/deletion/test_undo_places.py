@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
@@ -17,7 +18,6 @@ from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY
-from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from unit.deletion.test_undo import GONE, SILENT, Site

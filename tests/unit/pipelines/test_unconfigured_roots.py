@@ -17,8 +17,8 @@ from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.pulsar.roots import proof
+from bookwarden.clusters.pulsar.roots.proof import LookedUp
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
 from bookwarden.config import load_settings
 from bookwarden.errors import (
     ConfigError,

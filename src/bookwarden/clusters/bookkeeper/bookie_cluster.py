@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds, largest_ledger_id
 from bookwarden.clusters.bookkeeper.ledger_paths import parse_layout
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import NoBookieError
 from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
+from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.unavailable_stores import retry_while_unavailable
 
 # A single bookie that is started again is without a registration for so long at most, by a wide margin.
 AWAITED_SECONDS: Final = 30.0

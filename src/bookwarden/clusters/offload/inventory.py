@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
-from bookwarden.clusters.offload.name_ranges import StoredObject
+from bookwarden.clusters.offload.names import StoredObject
 from bookwarden.errors import FormatError, StoreError
 
 _MANIFEST = "manifest.json"

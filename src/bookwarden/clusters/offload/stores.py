@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
+from bookwarden.clusters.offload.names import NameRange, StoredObject
 from bookwarden.clusters.offload.silence import StoreSilentError
 from bookwarden.errors import ConfigError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.offloaded_copies import (

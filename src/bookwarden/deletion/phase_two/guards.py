@@ -11,7 +11,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.deletion.node_check import BookieReads, NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_two.decide import (
     Action,
@@ -30,7 +30,6 @@ from bookwarden.ledgers.metadata import LedgerReading
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.ledgers.undone import UndoneLedger
 
 # A ledger goes now, or once it has waited; all proofs are done.
 _OF_LEDGERS: Final = (Action.DELETE, Action.DELAY)

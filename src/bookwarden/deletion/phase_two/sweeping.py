@@ -25,8 +25,8 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark
+from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.metastore.following.all_stores import Migrations
-from bookwarden.unavailable_stores import retry_while_unavailable
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
 from bookwarden.ledgers.metadata import LedgerMetadata
 
 

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bookwarden.clusters.bookkeeper.listed import Meaning, listed_ledger, meaning_of
-from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.clusters.bookkeeper.listing import Meaning, PieceOfLedgers, listed_ledger, meaning_of
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState

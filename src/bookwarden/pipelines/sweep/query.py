@@ -28,6 +28,7 @@ from bookwarden.config import Settings
 from bookwarden.deletion.phase_two.sweeping import Sweep
 from bookwarden.errors import RegistryChangedError, SparkError
 from bookwarden.ledgers.received import LARGEST_ENTRY, Decode, ReceivedMark
+from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metrics import SweepMetrics
 from bookwarden.pipelines.orphaned_worker import end_with_daemon
@@ -46,7 +47,6 @@ from bookwarden.pipelines.streams.task_beats import padding, with_beats, without
 from bookwarden.pipelines.sweep.received_rows import received_marks
 from bookwarden.pipelines.sweep.writers import Writers
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
-from bookwarden.unavailable_stores import retry_while_unavailable
 from bookwarden.wiring.deletion import cluster_to_sweep, policy_of, sweep_of
 from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
-from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
     LogNode,
@@ -14,10 +13,11 @@ from bookwarden.clusters.pulsar.references.nodes import (
     cursor_node,
     managed_ledger_node,
     read_managed_ledger,
+    rows_of,
     schema_node,
 )
-from bookwarden.clusters.pulsar.references.rows import rows_of
 from bookwarden.clusters.pulsar.references.shadows import sources_of
+from bookwarden.clusters.pulsar.references.unnamed_use import CompactedNow
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import PlaceKind

@@ -9,7 +9,7 @@ from typing import Final
 
 from bookwarden.clusters.pulsar.references.pieces import PieceOfReferences
 from bookwarden.ledgers.kinds import KINDS, Holder, PlaceKind
-from bookwarden.ledgers.namers import LedgerNamers
+from bookwarden.ledgers.references import LedgerNamers
 
 logger = logging.getLogger(__name__)
 _KINDS: Final = {place.value: kind for kind in KINDS for place in kind.places}

@@ -15,21 +15,22 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
-from bookwarden.clusters.pulsar.metadata.managed_ledger_names import children_unless_refused, walk_topic_folders
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import children_unless_refused, walk_topic_folders
 from bookwarden.clusters.pulsar.metadata.paths import LOG_ROOTS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
-from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
     LogNode,
     ManagedLedgerNode,
     ReferenceNode,
+    copies_of,
     cursor_node,
     managed_ledger_node,
+    read_each,
+    rows_of,
     schema_node,
     was_emptied,
 )
-from bookwarden.clusters.pulsar.references.refused_nodes import read_each
-from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
+from bookwarden.clusters.pulsar.references.unnamed_use import CompactedNow
 from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
 from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex, doubt_about_schemas, doubt_about_topics

@@ -13,9 +13,9 @@ from bookwarden.clusters.pulsar.references.nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_each,
     schema_node,
 )
-from bookwarden.clusters.pulsar.references.refused_nodes import read_each
 from bookwarden.errors import StoreAccessError
 from bookwarden.ledgers.nodes.naming import NamedCopy, NodeKind, copies_text, pack_ids
 from bookwarden.ledgers.pending_deletion import contexts_of
