@@ -28,7 +28,7 @@ from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.scan import OrphanApply
 
 if TYPE_CHECKING:
-    from bookwarden.pipelines.plans.files import PlanFiles
+    from bookwarden.pipelines.plan_files import PlanFiles
 
 _EPILOG = """\b
 Examples:

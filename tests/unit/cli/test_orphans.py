@@ -22,8 +22,7 @@ from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, InsideList, MissingLedger, summarize
-from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
-from bookwarden.pipelines.plans.files import SUMMARY
+from bookwarden.pipelines.plan_files import CANDIDATES, SUMMARY
 from bookwarden.pipelines.scan import driver as scan_driver
 from bookwarden.pipelines.scan.driver import ScanPaused
 from bookwarden.pipelines.scan.folder import plan_folder, plans_of, scan_folder

@@ -16,8 +16,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow import state
 from bookwarden.pipelines.follow.driver import load_state
-from bookwarden.pipelines.follow.kept_roots import KeptRoot
-from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.follow.state import KeptRoot, KeptState
 from bookwarden.wire.pb import managed_ledger_pb2
 
 ROOT = "zk:one"

@@ -15,7 +15,7 @@ from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.steps import pace_text
 from bookwarden.errors import FileError
 from bookwarden.log_file import LogFile
-from bookwarden.pipelines.jvm_output import LOG_CONFIGURATION, JvmOutput
+from bookwarden.pipelines.own_jvm import LOG_CONFIGURATION, JvmOutput
 
 CHECKOUT = Path(__file__).parents[3]
 PRINTED = """\

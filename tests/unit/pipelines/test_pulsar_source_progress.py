@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
-from bookwarden.pipelines.pulsar_source.ranges import EntryRange
-from bookwarden.pipelines.pulsar_source.schema import ARROW_SCHEMA, SCHEMA
+from bookwarden.pipelines.pulsar_source.columns import ARROW_SCHEMA, SCHEMA
+from bookwarden.pipelines.pulsar_source.ranges import EntryRange, Progress, first_readable
 
 
 def passed(progress: Progress) -> list[Position]:

@@ -32,10 +32,10 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
+from bookwarden.pipelines.workers import PerProcess
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.cluster import Cluster
 

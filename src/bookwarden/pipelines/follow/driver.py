@@ -17,10 +17,9 @@ from bookwarden.errors import ConfigError, StoppedFailingError
 from bookwarden.follow.table import FollowedNodes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
-from bookwarden.pipelines.follow.kept_roots import find_roots
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
-from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.follow.state import KeptState, find_roots
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.session import QUICK_JVM, running_session, unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own

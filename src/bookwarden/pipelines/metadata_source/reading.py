@@ -13,10 +13,8 @@ from bookwarden.clusters.pulsar.references.said import Said, read_said, said_by
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.nodes.naming import NodeKind
-from bookwarden.pipelines.garbage import collect_seldom
 from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, said_batch
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
-from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.wiring.cluster import Cluster
 
 _AT_ONCE = 5_000

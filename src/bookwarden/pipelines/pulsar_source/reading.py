@@ -34,12 +34,9 @@ from bookwarden.errors import (
     PulsarUnavailableError,
 )
 from bookwarden.ledgers.names import TopicName
-from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
-from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
-from bookwarden.pipelines.pulsar_source.ranges import EntryRange
+from bookwarden.pipelines.pulsar_source.ranges import EntryRange, Progress, first_readable
+from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.wire.entry import is_chunk, messages
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 

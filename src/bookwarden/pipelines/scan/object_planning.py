@@ -31,8 +31,16 @@ from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.summary import Count
 from bookwarden.pipelines.columns.tables import COPIES, LEDGERS, OBJECTS, REFERENCES
 from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
-from bookwarden.pipelines.scan.reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan.reading import (
+    COPY_TABLES,
+    LATE_STAGE,
+    LEDGERS_STAGE,
+    OBJECTS_STAGE,
+    REFERENCES_STAGE,
+    TOPIC_PLACES,
+    UNREAD,
+    UNREAD_TABLE,
+)
 from bookwarden.pipelines.scan.rows import read_table, read_tables
 from bookwarden.wiring.scan import ScanSources
 

@@ -19,9 +19,8 @@ from pyspark.sql import SparkSession
 from bookwarden import errors
 from bookwarden.background import in_background
 from bookwarden.errors import BookwardenError, FileError, SparkError, StoreError, StoreUnavailableError
-from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.workers import collect_seldom, end_with_daemon
 
 logger = logging.getLogger(__name__)
 
