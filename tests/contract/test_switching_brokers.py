@@ -19,7 +19,7 @@ from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore

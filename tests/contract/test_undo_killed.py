@@ -32,7 +32,7 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
 from bookwarden.metastore.urls import open_store

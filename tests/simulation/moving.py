@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from bookwarden.metastore.following.flag import COORDINATOR_PATH
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.readings import COORDINATOR_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from servers.migration import scripted

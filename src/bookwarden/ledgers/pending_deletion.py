@@ -5,12 +5,22 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from bookwarden.errors import FormatError, MalformedMarkError
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent
 from bookwarden.ledgers.managed_ledger import OffloadInfo, OffloadSegment, as_uuid
 from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
+
+# The end of the year 9999: tables, and most of their readers, know no later time.
+LAST_MS: Final = 253_402_300_799_999
+
+
+def is_time(milliseconds: int) -> bool:
+    """Return whether a number can be the time of a clock."""
+    return 0 <= milliseconds <= LAST_MS
+
 
 MAX_LEDGER_ID = 2**63 - 1
 

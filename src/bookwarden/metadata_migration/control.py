@@ -18,8 +18,7 @@ from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker,
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metadata_migration.walking import TreeWalk
 from bookwarden.metadata_migration.watching import CopyProgress, PhaseSnapshot
-from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH, parse_flag
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
 
 # Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.

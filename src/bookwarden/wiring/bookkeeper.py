@@ -17,7 +17,7 @@ from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.config import BookKeeperSettings, Settings
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.resources import Resources
 from bookwarden.wiring.stores import bookkeeper_place_of

@@ -25,8 +25,7 @@ from bookwarden.deletion import phase_two
 from bookwarden.deletion.explaining import _VERDICTS, explain_ledger
 from bookwarden.deletion.phase_two.copy_deletion import CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import Guard, NodeGuard, ReusedIdGuard, UndoneGuard
-from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
+from bookwarden.deletion.phase_two.guards import Guard, LeftBehindGuard, NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookieError

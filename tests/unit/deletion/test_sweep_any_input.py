@@ -24,8 +24,8 @@ from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import LAST_MS
 from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark
-from bookwarden.ledgers.times import LAST_MS
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.streams.outcome_table import outcome_batch

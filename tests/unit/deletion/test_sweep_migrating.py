@@ -11,10 +11,9 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.metastore.following.all_stores import Migrations
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.store import MigratingStore
+from bookwarden.metastore.following.store import MigratingStore, Migrations
 from servers.migration.coordinator import copy_all
 from servers.migration.scripted import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.population import Population

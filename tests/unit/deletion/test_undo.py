@@ -15,8 +15,7 @@ from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord, Und
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.undo.operation import Undo
-from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
-from bookwarden.deletion.undo.survival import entries_to_ask, survey
+from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow, entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Restoration, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore

@@ -10,9 +10,9 @@ import pytest
 
 from bookwarden.errors import LostRaceError, StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
+from bookwarden.metastore.following.flag import PARTICIPANTS_PATH
 from bookwarden.metastore.following.phases import State
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.interface import Write

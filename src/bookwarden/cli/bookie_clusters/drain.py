@@ -21,9 +21,8 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
+from bookwarden.wiring.bookie_clusters import MoveOperations, unregistration_of
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.moving import MoveOperations
-from bookwarden.wiring.registration import unregistration_of
 
 # For brokers, and until a switch is long enough ago.
 _WAIT_S = 60.0

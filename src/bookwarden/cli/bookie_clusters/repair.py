@@ -32,8 +32,8 @@ from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.errors import FileError
+from bookwarden.wiring.bookie_clusters import registration_of
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.registration import registration_of
 
 _RAISE_EPILOG = """\b
 When this is needed: docs/howto/repair-bookie-clusters.md and

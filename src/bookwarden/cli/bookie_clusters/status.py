@@ -27,8 +27,8 @@ from bookwarden.cli.bookie_clusters.unload import (
 )
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 _UNDER_WAY: Final = 25
 _LOOK_EVERY_S: Final = 0.5

@@ -12,13 +12,12 @@ from bookwarden.bookie_clusters.checks.precheck import Precheck
 from bookwarden.bookie_clusters.documents import switch_data
 from bookwarden.bookie_clusters.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.cli.bookie_clusters.output import wait_option
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 #: The exit code of every command that is refused by the precheck.
 NOT_READY: Final = 23

@@ -9,9 +9,8 @@ from typing import Any, Final
 import click
 
 from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.cluster_migration.preparing.operation import Preparation, PreparationResult
 from bookwarden.cluster_migration.preparing.plan import PreparationPlan, PreparationStep, Side

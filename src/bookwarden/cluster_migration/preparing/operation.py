@@ -21,7 +21,7 @@ from bookwarden.cluster_migration.sides.cluster import ClusterSide
 from bookwarden.cluster_migration.sides.observing import PreflightObserver
 from bookwarden.cluster_migration.sides.policies import namespace_settings
 from bookwarden.cluster_migration.sides.values import Observations
-from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
+from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterMaking
 from bookwarden.durable import sync
 from bookwarden.errors import (
     BookwardenError,

@@ -11,7 +11,7 @@ from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUna
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 
 class Operation(enum.Enum):

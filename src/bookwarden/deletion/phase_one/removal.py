@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.deletion.phase_one.inventory import (
+from bookwarden.deletion.phase_one.mark import (
+    Marker,
     marks_of_compacted,
     marks_of_cursors,
     marks_of_ledgers,
     marks_of_schema,
 )
-from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, ask_broker, refuse_shadow
 from bookwarden.deletion.phase_one.trimming import TRIMMED, consumed_ledgers, understood
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, LedgerInfo, VersionedCursor
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from itertools import takewhile
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.deletion.node_check import NodeCheck
-from bookwarden.deletion.phase_one.inventory import marks_of_ledgers
-from bookwarden.deletion.phase_one.mark import Marker
+from bookwarden.deletion.phase_one.mark import Marker, marks_of_ledgers
 from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, refuse_shadow
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import (

@@ -21,10 +21,9 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import LAST_MS, LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.ledgers.switch_event import SwitchEvent
-from bookwarden.ledgers.times import LAST_MS
 
 
 class Action(enum.Enum):

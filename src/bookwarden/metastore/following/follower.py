@@ -24,10 +24,9 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.flag import COORDINATOR_PATH, MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.following.phases import Action, Event
 from bookwarden.metastore.following.progress import Progress
-from bookwarden.metastore.following.readings import COORDINATOR_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore
 
 _LOG = logging.getLogger(__name__)

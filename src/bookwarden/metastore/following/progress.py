@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import BookwardenError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition
-from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, UNREAD, read_fresh_flag
 from bookwarden.metastore.following.phases import (
     FLAG_UNKNOWN,
     HELD_UP,
@@ -23,7 +23,6 @@ from bookwarden.metastore.following.phases import (
     Participation,
     State,
 )
-from bookwarden.metastore.following.readings import UNREAD, read_fresh_flag
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.write_conditions import ConditionalStore
 

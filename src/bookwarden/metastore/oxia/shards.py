@@ -18,8 +18,7 @@ import xxhash
 
 from bookwarden.errors import BookwardenError, StoreError, StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import Channels, OxiaServer, ServerLost, meaning_of
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import Channels, OxiaConnection, OxiaServer, ServerLost, meaning_of
 from bookwarden.metastore.pacing import Rate
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wire.pb import oxia_client_pb2 as pb

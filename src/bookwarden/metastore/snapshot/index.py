@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bookwarden.metastore.snapshot.replay import SnapshotNode
+from bookwarden.metastore.snapshot.transaction_log import SnapshotNode
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from bookwarden.metastore.interface import Versioned
-from bookwarden.metastore.snapshot.replay import Replay, SnapshotNode
+from bookwarden.metastore.snapshot.transaction_log import Replay, SnapshotNode
 from bookwarden.metastore.zookeeper.jute import Bytes, JuteReader, damaged, is_of_session
 
 _MAGIC: Final = b"ZKSN"

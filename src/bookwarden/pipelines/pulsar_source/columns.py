@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.ledgers.times import LAST_MS
+from bookwarden.ledgers.pending_deletion import LAST_MS
 from bookwarden.wire.entry import EntryMessage, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import KeyValue, MessageMetadata
 

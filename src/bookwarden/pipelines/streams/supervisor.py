@@ -30,7 +30,7 @@ from bookwarden.errors import (
     StateTakenOverError,
     StoreError,
 )
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -1,10 +1,11 @@
-"""Wiring of what moves ledgers between bookie clusters: promotion, cleanup and drain, and the move without the jar."""
+"""Wiring of bookie clusters: their registration, the switch between them, and moves of ledgers."""
 
 from __future__ import annotations
 
 import time
-from functools import cached_property
+from functools import cached_property, partial
 
+from bookwarden.bookie_clusters.checks.observing import Observer
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup
 from bookwarden.bookie_clusters.moving.copiers import OfflineCopiers
 from bookwarden.bookie_clusters.moving.draining import Drainer
@@ -12,12 +13,58 @@ from bookwarden.bookie_clusters.moving.former import FormerClusters
 from bookwarden.bookie_clusters.moving.promotion import BrokerTopics, Promoter, Stamper
 from bookwarden.bookie_clusters.offline.checking import MoveChecks
 from bookwarden.bookie_clusters.offline.move import OfflineMove
+from bookwarden.bookie_clusters.offline.record import owner_of_move_to
 from bookwarden.bookie_clusters.offline.saved_nodes import NodeRestorer
+from bookwarden.bookie_clusters.operation import Switch
+from bookwarden.bookie_clusters.registering import Registration
+from bookwarden.bookie_clusters.unregistering import LostClusters, Unregistration
+from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
+from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.processes import described_here
+from bookwarden.wiring.bookkeeper import bookie_options_of
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
-from bookwarden.wiring.switch import SwitchOperations
+from bookwarden.wiring.stores import bookkeeper_place_of
+
+
+def registration_of(cluster: Cluster) -> Registration:
+    """Make what registers bookie clusters."""
+    used = bookkeeper_place_of(cluster.settings.metadata_store)
+    return Registration(cluster.registry, used, partial(owner_of_move_to, cluster.store))
+
+
+def unregistration_of(cluster: Cluster) -> Unregistration:
+    """Make what unregisters bookie clusters."""
+    return Unregistration(cluster.registry, StoreClock(cluster.store))
+
+
+def lost_clusters_of(cluster: Cluster) -> LostClusters:
+    """Make what unregisters bookie clusters whose metadata is gone."""
+    return LostClusters(unregistration_of(cluster), ReferencePieces({cluster.url: cluster.store}))
+
+
+class SwitchOperations:
+    """Everything that checks, makes and follows a switch."""
+
+    def __init__(self, cluster: Cluster, *, times: LeaseTimes | None = None) -> None:
+        self.cluster = cluster
+        self._times = times
+
+    @cached_property
+    def observer(self) -> Observer:
+        """Observes what a switch, or a move, depends on."""
+        cluster = self.cluster
+        options = bookie_options_of(cluster.settings.bookkeeper)
+        return Observer(cluster.registry, cluster.connection, cluster.admin, options)
+
+    @cached_property
+    def switch(self) -> Switch:
+        """Makes the switch."""
+        here, events = described_here(), self.cluster.keep(SwitchEvents(self.cluster.connection))
+        return Switch(self.cluster.registry, events, f"{here['host']} process {here['pid']}", times=self._times)
 
 
 class MoveOperations(SwitchOperations):
