@@ -22,7 +22,7 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.follow.checking import DropCheck, Looked
 from bookwarden.follow.following import DroppedLedgers, Tally
 from bookwarden.follow.table import FollowedNodes, NodeNow
-from bookwarden.ledgers.nodes.naming import pack, pack_ids
+from bookwarden.ledgers.naming import pack, pack_ids
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.state import KeptState
 

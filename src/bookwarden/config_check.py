@@ -26,8 +26,8 @@ from bookwarden.background import run_unawaited
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
 from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import EVERYTHING
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.connection import PulsarConnection

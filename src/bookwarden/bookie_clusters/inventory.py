@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, is_ours, is_trial
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
 from bookwarden.ledgers.kinds import Holder, LedgerComponent

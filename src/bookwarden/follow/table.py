@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bookwarden.follow.drops import Drop, Key, drops_between, keys_in
 from bookwarden.follow.timers import PackedTimers, Timer
-from bookwarden.ledgers.nodes.naming import has_copies, ids_in, unpack
+from bookwarden.ledgers.naming import has_copies, ids_in, unpack
 
 
 class NodeNow(NamedTuple):

@@ -19,8 +19,7 @@ from bookwarden.config import CONFIG_VARIABLE, Settings, load_settings
 from bookwarden.errors import RefusedError
 from bookwarden_dev.devcluster.cluster import DevCluster
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
-from bookwarden_dev.devcluster.state import read_state
-from bookwarden_dev.devcluster.status import ServerStatus
+from bookwarden_dev.devcluster.state import ServerStatus, read_state
 
 if TYPE_CHECKING:
     from bookwarden_dev.leaks import Leak

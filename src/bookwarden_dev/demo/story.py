@@ -40,10 +40,10 @@ from bookwarden_dev.demo.fates import (
     TRIMMED,
     UNDONE,
     Fate,
+    Finale,
     Records,
     endings,
 )
-from bookwarden_dev.demo.finale import Finale
 from bookwarden_dev.demo.stage import BUCKET, Stage
 from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.lookup import LookedUp, lookup
+from bookwarden.clusters.pulsar.protocol import LookedUp, lookup
 from bookwarden.errors import (
     BookwardenError,
     ConfigError,

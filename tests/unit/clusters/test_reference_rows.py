@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.clusters.pulsar.references.nodes import cursor_node, managed_ledger_node, rows_of
+from bookwarden.clusters.pulsar.references.nodes import cursor_node, managed_ledger_node
 from bookwarden.clusters.pulsar.references.pieces import TOPICS, ReferencePiece, ReferencePieces
+from bookwarden.clusters.pulsar.references.rows import rows_of
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.metastore.interface import Versioned

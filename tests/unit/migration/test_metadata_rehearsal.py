@@ -13,8 +13,19 @@ from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, 
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metadata_migration.comparison import DifferenceClass
-from bookwarden.metadata_migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
-from bookwarden.metadata_migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
+from bookwarden.metadata_migration.rehearsal import (
+    MARKER,
+    Copy,
+    NotCopied,
+    Rehearsal,
+    RehearsalReport,
+    ScratchLease,
+    SizedNode,
+    claim,
+    clean,
+    clean_own,
+    find_marker,
+)
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore

@@ -24,7 +24,7 @@ from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, Mana
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
-from bookwarden.ledgers.nodes.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
+from bookwarden.ledgers.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Request, mark_of_holder

@@ -13,7 +13,7 @@ from bookwarden.follow.checking import Looked
 from bookwarden.follow.drops import Drop, DropCause
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import pack, pack_ids
+from bookwarden.ledgers.naming import pack, pack_ids
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.pipelines.follow.query import FollowRecord
 from bookwarden.pipelines.follow.state import KeptState

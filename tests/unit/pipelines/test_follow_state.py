@@ -10,7 +10,7 @@ import pytest
 
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.follow.table import FollowedNodes, NodeNow
-from bookwarden.ledgers.nodes.naming import NamedCopy, copies_text, pack, pack_ids
+from bookwarden.ledgers.naming import NamedCopy, copies_text, pack, pack_ids
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore

@@ -19,7 +19,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import unpack
+from bookwarden.ledgers.naming import unpack
 from bookwarden.metastore.changes import ChangedNodes
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store

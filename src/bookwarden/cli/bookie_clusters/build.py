@@ -23,12 +23,12 @@ from bookwarden.bookie_clusters.moving.build import (
     FoundBuild,
 )
 from bookwarden.bookie_clusters.moving.scope import scope_of
-from bookwarden.cli.preflight import STARTING_SPARK, require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.preflight import STARTING_SPARK, require_spark
 from bookwarden.wiring.cluster import Cluster
 
 _EPILOG = """\b

@@ -15,9 +15,15 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.errors import ConfigError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metadata_migration.comparison import row_of
-from bookwarden.metadata_migration.rehearsal.operation import Rehearsal, RehearsalReport
-from bookwarden.metadata_migration.rehearsal.scratch import claim, clean_own, require_idle, require_scratch
-from bookwarden.metadata_migration.rehearsal.scratch import clean as clean_up
+from bookwarden.metadata_migration.rehearsal import (
+    Rehearsal,
+    RehearsalReport,
+    claim,
+    clean_own,
+    require_idle,
+    require_scratch,
+)
+from bookwarden.metadata_migration.rehearsal import clean as clean_up
 from bookwarden.metadata_migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 from bookwarden.metastore.following.flag import read_flag
 from bookwarden.metastore.interface import ScratchStore

@@ -17,11 +17,12 @@ from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
-from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of
+from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of, ledger_path
 from bookwarden.errors import FormatError, NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata
@@ -333,3 +334,26 @@ class PlacedListing:
         if place is None:
             raise StoreError(f"the bookie cluster {cluster!r} is not registered any more: begin a new scan")
         return LedgerListing(*place)
+
+
+def read_every_ledger(store: MetadataStore, root: str) -> Iterator[tuple[int, LedgerMetadata | None]]:
+    """Yield each ledger with its metadata, None where that is not understood; StoreError where a part is not read."""
+    listing = LedgerListing(store, root)
+    for piece in listing.pieces():
+        found = listing.read(piece)
+        for ledger_id, node in zip(found.ids, found.nodes, strict=True):
+            try:
+                yield ledger_id, decode_ledger_metadata(node.value)
+            except FormatError:
+                yield ledger_id, None
+
+
+def read_custom_metadata(store: MetadataStore, root: str, ledger_id: int) -> Mapping[str, bytes] | None:
+    """Read that of one ledger, empty if it is not there; None where its metadata is not understood."""
+    node = store.get(ledger_path(root, ledger_id))
+    if node is None:
+        return {}
+    try:
+        return decode_ledger_metadata(node.value).custom
+    except FormatError:
+        return None

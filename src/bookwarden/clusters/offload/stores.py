@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bookwarden.clusters.offload.names import NameRange, StoredObject
-from bookwarden.clusters.offload.silence import StoreSilentError
+from bookwarden.clusters.offload.requests import StoreSilentError
 from bookwarden.errors import ConfigError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.offloaded_copies import (
     FILE_SYSTEM,

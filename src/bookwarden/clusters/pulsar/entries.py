@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection, hosts_of
-from bookwarden.clusters.pulsar.lookup import lookup
 from bookwarden.clusters.pulsar.protocol import (
     CLOSE_CONSUMER,
     FLOW,
@@ -23,6 +22,7 @@ from bookwarden.clusters.pulsar.protocol import (
     SUBSCRIBE,
     SUCCESS,
     Session,
+    lookup,
 )
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError, PulsarAccessError, PulsarError, PulsarUnavailableError

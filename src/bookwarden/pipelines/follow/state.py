@@ -26,7 +26,7 @@ from bookwarden.follow.table import Changes, FollowedNodes, NodeNow
 from bookwarden.follow.timers import Timer
 from bookwarden.leases import describe_holder, holder_here
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import ids_in
+from bookwarden.ledgers.naming import ids_in
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.metastore.urls import is_same_store
 from bookwarden.pipelines.folders import Folder

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from bookwarden.clusters.pulsar.references.nodes import ManagedLedgerNode, ReferenceNode
 from bookwarden.clusters.pulsar.references.said import Said, is_ambiguous, read_said, said_by
 from bookwarden.follow.table import NodeNow
-from bookwarden.ledgers.nodes.naming import NodeKind, pack
+from bookwarden.ledgers.naming import NodeKind, pack
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.pipelines.columns.topics import PlainLists, plain_lists
 

@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.references.pieces import ReferencePiece, Referen
 from bookwarden.clusters.pulsar.references.said import Said, read_said, said_by
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreAccessError
-from bookwarden.ledgers.nodes.naming import NodeKind
+from bookwarden.ledgers.naming import NodeKind
 from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, said_batch
 from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.wiring.cluster import Cluster

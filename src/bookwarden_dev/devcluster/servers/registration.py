@@ -11,7 +11,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.ports import LOOPBACK
-from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
+from bookwarden_dev.devcluster.servers.oxia import OxiaClient
 from bookwarden_dev.devcluster.servers.readiness import listens, zookeeper_client, zookeeper_serves
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 

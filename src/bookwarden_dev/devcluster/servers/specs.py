@@ -12,12 +12,15 @@ from bookwarden.java import Java, find_java
 from bookwarden_dev.devcluster.credentials import broker_credentials, zookeeper_credentials
 from bookwarden_dev.devcluster.processes.process import ServerSpec, temporary_folder
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
-from bookwarden_dev.devcluster.releases.jars import PULSAR_4_2_4, ensure_jars
+from bookwarden_dev.devcluster.releases.distribution import (
+    OFFLOADERS_4_0_8,
+    PULSAR_4_2_4,
+    ensure_distribution,
+    ensure_jars,
+)
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.java import java_command
-from bookwarden_dev.devcluster.servers.oxia import OxiaPorts, ensure_oxia, oxia_address, oxia_spec
-from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
+from bookwarden_dev.devcluster.servers.oxia import OxiaClient, OxiaPorts, ensure_oxia, oxia_address, oxia_spec
 from bookwarden_dev.devcluster.servers.registration import BookieRegistration, OxiaRegistration, ZooKeeperRegistration
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, ClusterOptions, ClusterPorts
 

@@ -21,8 +21,8 @@ from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import PulsarUnavailableError, RefusedError
 from bookwarden.leases import holder_here
 from bookwarden.ledgers.custom_metadata import is_unfinished

@@ -13,9 +13,9 @@ from bookwarden.clusters.pulsar.references.nodes import (
     cursor_node,
     managed_ledger_node,
     read_managed_ledger,
-    rows_of,
     schema_node,
 )
+from bookwarden.clusters.pulsar.references.rows import rows_of
 from bookwarden.clusters.pulsar.references.shadows import sources_of
 from bookwarden.clusters.pulsar.references.unnamed_use import CompactedNow
 from bookwarden.errors import FormatError

@@ -17,7 +17,7 @@ from bookwarden.clusters.pulsar.references.nodes import (
     schema_node,
 )
 from bookwarden.errors import StoreAccessError
-from bookwarden.ledgers.nodes.naming import NamedCopy, NodeKind, copies_text, pack_ids
+from bookwarden.ledgers.naming import NamedCopy, NodeKind, copies_text, pack_ids
 from bookwarden.ledgers.pending_deletion import contexts_of
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
