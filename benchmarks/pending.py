@@ -19,7 +19,7 @@ from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.follow.checking import DropCheck, Looked
+from bookwarden.follow.checking import CheckedDrop, DropCheck
 from bookwarden.follow.following import DroppedLedgers, Tally
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.naming import pack, pack_ids
@@ -64,7 +64,7 @@ def _fill(folder: str, count: int) -> dict[str, float]:
     nodes, state = FollowedNodes(_GRACE_MS), KeptState(folder)
     begun_s = time.time()
 
-    def keep(told: Sequence[Looked]) -> None:
+    def keep(told: Sequence[CheckedDrop]) -> None:
         state.keep(nodes)
 
     store = MemoryStore()

@@ -335,5 +335,5 @@ def restoration_data(found: NodeDifferences, written: int | None) -> dict[str, A
 
 
 def _tally_data(tally: Tally) -> dict[str, Any]:
-    counts = {standing.value: tally.counts[standing] for standing in CopyStatus}
+    counts = {status.value: tally.counts[status] for status in CopyStatus}
     return {"named": tally.total, **counts, "missing such as": list(tally.missing)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.follow.brokers import BrokersThatMark
-from bookwarden.follow.checking import DropCheck, Looked
+from bookwarden.follow.checking import CheckedDrop, DropCheck
 from bookwarden.follow.drops import DropCause, Key
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.follow.timers import Timer
@@ -28,7 +28,7 @@ _MANY_CHANGES: Final = 50_000
 _ALL_TIMES: Final = 2**62
 
 # Keeps results, and then what changed in the nodes and timers.
-Keep = Callable[[Sequence[Looked]], None]
+Keep = Callable[[Sequence[CheckedDrop]], None]
 
 
 class SteadyClock:
@@ -166,7 +166,7 @@ class DroppedLedgers:
         if self.nodes.end_listing(listing):
             logger.info("following %d nodes", len(self.nodes))
 
-    def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> list[Looked]:
+    def _account(self, timers: Sequence[Timer], looked: Sequence[CheckedDrop], tally: Tally) -> list[CheckedDrop]:
         """Settle or postpone what was looked at; return what is to be reported."""
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
@@ -216,13 +216,13 @@ def _waited_for_a_day(timers: Iterable[Timer], now_ms: int) -> set[Key]:
     return {timer.drop.key for timer in timers if timer.looks and now_ms - timer.first_look_ms > _DAY_MS}
 
 
-def _is_news(timer: Timer, one: Looked) -> bool:
+def _is_news(timer: Timer, one: CheckedDrop) -> bool:
     if one.outcome is DropOutcome.WAITING:
         return timer.looks == 0 or one.reason != timer.reason
     return one.outcome is not DropOutcome.GONE
 
 
-def _tell(one: Looked) -> None:
+def _tell(one: CheckedDrop) -> None:
     drop = one.drop
     what = f"ledger {drop.ledger_id}" if drop.copy is None else f"the copy {drop.copy.uuid} of ledger {drop.ledger_id}"
     level = logging.INFO if one.outcome in (DropOutcome.MARKED, DropOutcome.WOULD_MARK) else logging.WARNING

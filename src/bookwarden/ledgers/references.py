@@ -93,7 +93,7 @@ _IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind i
 _OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
-class Place(NamedTuple):
+class ReferencePlace(NamedTuple):
     """A place that names ledgers: its kind, its holder, its node, and the URL of its metadata root."""
 
     kind: PlaceKind
@@ -103,14 +103,14 @@ class Place(NamedTuple):
 
 
 # A place, and the ledgers that it names.
-Named = tuple[Place, frozenset[int]]
+Named = tuple[ReferencePlace, frozenset[int]]
 
 
 class Reference(NamedTuple):
     """A ledger, and a place that names it."""
 
     ledger_id: int
-    place: Place
+    place: ReferencePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class ReferenceIndex:
 
     def __init__(self, wanted: Collection[int] | None = None, *, keep_nodes: bool = False) -> None:
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._places: LedgerNamers[Place] = LedgerNamers()
+        self._places: LedgerNamers[ReferencePlace] = LedgerNamers()
         self._doubts: list[Doubt] = []
         self._keeps_nodes = keep_nodes
         self._nodes: defaultdict[str, dict[str, NodeReferences | None]] = defaultdict(dict)
@@ -189,7 +189,7 @@ class ReferenceIndex:
         self._file()
         return len(self._places)
 
-    def add(self, place: Place, ledger_ids: Iterable[int]) -> None:
+    def add(self, place: ReferencePlace, ledger_ids: Iterable[int]) -> None:
         """Note that the place names these ledgers."""
         self._places.add(
             place, [ledger_id for ledger_id in ledger_ids if self._wanted is None or ledger_id in self._wanted]
@@ -248,7 +248,7 @@ class ReferenceIndex:
 def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root: str) -> tuple[Named, ...]:
     """List what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
     kind = PlaceKind.SHADOW_TOPIC if SHADOW_SOURCE_PROPERTY in info.properties else PlaceKind.MANAGED_LEDGER
-    return ((Place(kind, name, path, root), info.ledger_ids),)
+    return ((ReferencePlace(kind, name, path, root), info.ledger_ids),)
 
 
 def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str) -> tuple[Named, ...]:
@@ -257,13 +257,13 @@ def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: st
     for kind, ledgers_in, holder_of in _IN_CURSORS:
         ledger_ids = ledgers_in(info)
         if ledger_ids:
-            named.append((Place(kind, str(holder_of(managed_ledger, cursor)), path, root), ledger_ids))
+            named.append((ReferencePlace(kind, str(holder_of(managed_ledger, cursor)), path, root), ledger_ids))
     return tuple(named)
 
 
 def named_by_schema(schema_id: str, locator: SchemaLocator, path: str, root: str) -> tuple[Named, ...]:
     """List what the node of a schema names: the ledgers of all its versions."""
-    return ((Place(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
+    return ((ReferencePlace(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
 
 
 def doubt_about_managed_ledger(path: str, root: str, reason: str) -> Doubt:

@@ -29,7 +29,7 @@ def _custom_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inside_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_kept", lambda mark, standing, references, attempts: None)
+    patch.setattr(decide, "_kept", lambda mark, status, references, attempts: None)
 
 
 def _without(guard: type[Guard]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -70,8 +70,8 @@ def _policy(**changes: float) -> Callable[[pytest.MonkeyPatch], None]:
     def put_back(patch: pytest.MonkeyPatch) -> None:
         judge = decide._judge
 
-        def hasty(mark: Any, reading: Any, references: Any, circumstances: Any, policy: Any) -> decide.Decision:
-            return judge(mark, reading, references, circumstances, replace(policy, **changes))
+        def hasty(mark: Any, reading: Any, references: Any, context: Any, policy: Any) -> decide.Decision:
+            return judge(mark, reading, references, context, replace(policy, **changes))
 
         patch.setattr(decide, "_judge", hasty)
 

@@ -120,7 +120,7 @@ def test_a_flag_that_is_not_understood_is_waited_for_too(site: Site) -> None:
     world = MigratingWorld(site, TIMES)
     site.server.set_phase("SOMETHING NEW")
     work = world.begin()
-    eventually(lambda: world.store.standing.blocked)
+    eventually(lambda: world.store.status.blocked)
     assert not work.done()
     site.server.set_phase("NOT_STARTED")
     assert work.result(60) == [Outcome.DELETED] * len(LEDGERS)
@@ -135,16 +135,16 @@ def test_a_dry_run_goes_on_while_the_metadata_is_moved(site: Site) -> None:
 def test_a_store_tells_for_how_long_and_how_often_it_was_stopped(site: Site) -> None:
     store = site.store()
     store.create("/a", b"")
-    assert (store.standing.stops, store.standing.blocked_s, store.moved_to) == (0, 0.0, None)
+    assert (store.status.stops, store.status.blocked_s, store.moved_to) == (0, 0.0, None)
     site.server.set_phase("PREPARATION")
     wait_for(store, State.WAITING)
-    during = store.standing
+    during = store.status
     assert (during.stops, during.blocked, during.phase, during.target_url) == (1, True, "PREPARATION", "memory:target")
     site.server.set_phase("FAILED")
     wait_for(store, State.READING)
-    after = store.standing
+    after = store.status
     assert (after.stops, after.blocked, after.blocked_s > 0) == (1, False, True)
-    assert store.standing.blocked_s == after.blocked_s
+    assert store.status.blocked_s == after.blocked_s
     site.server.set_phase("COMPLETED")
     wait_for(store, State.SERVING_TARGET)
-    assert (store.standing.stops, store.standing.blocked, store.moved_to) == (2, False, "memory:target")
+    assert (store.status.stops, store.status.blocked, store.moved_to) == (2, False, "memory:target")

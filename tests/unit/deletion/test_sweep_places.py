@@ -212,10 +212,10 @@ def test_a_batch_sees_one_registry_and_the_next_batch_the_next(site: Site) -> No
         clock=lambda: NOW,
     ).process([mark(1), mark(2)], "run/0")
     assert [row.outcome for row in next(steps)] == [Outcome.ALREADY_GONE]
-    look_again, site.clusters.look_again = site.clusters.look_again, lambda: None  # type: ignore[method-assign]  # it is written by another
+    invalidate, site.clusters.invalidate = site.clusters.invalidate, lambda: None  # type: ignore[method-assign]  # it is written by another
     site.register()
     assert [row.outcome for row in next(steps)] == [Outcome.ALREADY_GONE]
-    site.clusters.look_again = look_again  # type: ignore[method-assign]  # as it was
+    site.clusters.invalidate = invalidate  # type: ignore[method-assign]  # as it was
     assert site.outcomes(mark(1), mark(2)) == [Outcome.DELETED, Outcome.DELETED]
 
 

@@ -14,7 +14,7 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, StoreUnavailableError
 from bookwarden.follow import following
 from bookwarden.follow.brokers import BROKERS_FIRST_MS, BrokersThatMark
-from bookwarden.follow.checking import DropCheck, LaterMarks, Looked
+from bookwarden.follow.checking import CheckedDrop, DropCheck, LaterMarks
 from bookwarden.follow.drops import Drop, DropCause, drops_between
 from bookwarden.follow.following import DroppedLedgers, Tally
 from bookwarden.follow.table import Changes, FollowedNodes, NodeNow
@@ -262,7 +262,7 @@ class Ground:
         )
         self.in_trash = frozenset[int]()
         self.late, self.delays = Sent(), list[float]()
-        self.told: list[Looked] = []
+        self.told: list[CheckedDrop] = []
         self.keeps = 0
         self.dropped = DroppedLedgers(
             *(self.nodes, check, self._read, lambda: self.now_s, self._keep),
@@ -272,7 +272,7 @@ class Ground:
             most_pending=most_pending,
         )
 
-    def _keep(self, told: Sequence[Looked]) -> None:
+    def _keep(self, told: Sequence[CheckedDrop]) -> None:
         self.told += told
         self.keeps += 1
         self.nodes.changes = Changes()

@@ -19,7 +19,7 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.trash import KeepRule, TrashRecord
 from bookwarden.metastore.following.phases import State
-from bookwarden.metastore.following.progress import Standing
+from bookwarden.metastore.following.progress import MigrationStatus
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
@@ -143,13 +143,13 @@ def test_phase_one_counts_what_was_confirmed_and_what_was_not() -> None:
 
 def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks() -> None:
     metrics = SweepMetrics()
-    standings = {"zk:z:2181": Standing(State.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
-    metrics.show_migrations(lambda: standings)
+    statuses = {"zk:z:2181": MigrationStatus(State.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
+    metrics.show_migrations(lambda: statuses)
     at = {"store": "zk:z:2181"}
     assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 1
     assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 0
     assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 0
-    standings["zk:z:2181"] = Standing(State.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
+    statuses["zk:z:2181"] = MigrationStatus(State.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
     assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 0
     assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 1
     assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 12.5

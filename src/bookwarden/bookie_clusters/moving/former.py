@@ -74,7 +74,7 @@ class FormerClusters:
         As long as nothing was switched the others have at most what was copied ahead. Raises RefusedError where no
         other cluster is registered, or none of this name.
         """
-        self.clusters.look_again()
+        self.clusters.invalidate()
         active = self.clusters.active()
         if active is None:
             raise _refused("no bookie cluster is registered: begin with `bookwarden bookie-clusters register`")

@@ -298,7 +298,7 @@ class OfflineMove:
         """Recover every ledger that is open; return all that are named, by what is readable only then."""
         named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
-        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is CopyStatus.OPEN]
+        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.status is CopyStatus.OPEN]
         if left:
             work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
         with self.copiers.recovery(sides.source.place) as recovery:
@@ -329,9 +329,9 @@ class OfflineMove:
         def wanted() -> Iterator[int]:
             for one in self._compared(sides, owner, named):
                 guard()
-                if one.standing is CopyStatus.DIFFERENT:
-                    raise _different(Tally(Counter({one.standing: 1}), (one,), ()), {})
-                if one.standing is CopyStatus.TO_COPY:
+                if one.status is CopyStatus.DIFFERENT:
+                    raise _different(Tally(Counter({one.status: 1}), (one,), ()), {})
+                if one.status is CopyStatus.TO_COPY:
                     yield one.ledger_id
 
         if guarded:
@@ -361,11 +361,11 @@ class OfflineMove:
         missed = 0
         bookies = set[str]()
         for one in self._compared(sides, owner, named):
-            counts[one.standing] += 1
+            counts[one.status] += 1
             bookies |= one.bookies
-            if one.standing is CopyStatus.DIFFERENT and len(different) < _SHOWN:
+            if one.status is CopyStatus.DIFFERENT and len(different) < _SHOWN:
                 different.append(one)
-            if one.standing is CopyStatus.MISSING and one.ledger_id in named.needed:
+            if one.status is CopyStatus.MISSING and one.ledger_id in named.needed:
                 missed += 1
                 if len(missing) < _SHOWN:
                     missing.append(one.ledger_id)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.deletion.phase_two.decide import (
     Action,
-    Circumstances,
     Decision,
     DeletionPolicy,
+    MarkContext,
     finish,
     retry,
     unknown,
@@ -47,7 +47,7 @@ def judge_superseded(
     reading: LedgerReading,
     references: References,
     active: ActiveCluster | None,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
     """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it.
@@ -71,7 +71,7 @@ def judge_superseded(
     problem = why_not_superseded(former, place_in(reading, active.name), active.name)
     if problem is not None:
         return retry(problem)
-    return _within_window(active, circumstances, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
+    return _within_window(active, context, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
 
 
 def _of_another(mark: PendingDeletion, former: StoredLedger, references: References) -> Decision | None:
@@ -90,10 +90,10 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
     return finish(Outcome.MISMATCH, difference)
 
 
-def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
-    if Waiver.ROLLBACK_WINDOW in circumstances.waives:
+def _within_window(active: ActiveCluster, context: MarkContext, policy: DeletionPolicy) -> Decision | None:
+    if Waiver.ROLLBACK_WINDOW in context.waives:
         return None
-    left = active.window_left(policy.rollback_window, circumstances.there_ms)
+    left = active.window_left(policy.rollback_window, context.there_ms)
     if not left:
         # Over, or nothing was ever switched: then brokers have always read it there.
         return None

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import (
-    Circumstances,
     Decision,
     DeletionPolicy,
+    MarkContext,
     decide,
     in_its_place,
     limit_retries,
@@ -98,15 +98,15 @@ class Verifier:
         now_ms: int,
     ) -> Decision:
         names = self.clusters.names() if mark.bookie_cluster else _NO_NAMES
-        circumstances = Circumstances(
+        context = MarkContext(
             *(message.attempts, message.age(now_ms), now_ms, message.verified_at, waives, names),
             store_now_ms=self._store_now_ms(waives, reading),
         )
         if Waiver.SUPERSEDED in waives:
             active = self.clusters.active()
-            judged = judge_superseded(mark, reading, references, active, circumstances, self.policy)
+            judged = judge_superseded(mark, reading, references, active, context, self.policy)
             return limit_retries(judged, message.attempts, self.policy)
-        return decide(mark, in_its_place(mark, reading), references, circumstances, self.policy)
+        return decide(mark, in_its_place(mark, reading), references, context, self.policy)
 
     def _store_now_ms(self, waives: frozenset[Waiver], reading: LedgerReading) -> int | None:
         """Return the earliest time of the stores whose times count; None where no bookie cluster is registered."""

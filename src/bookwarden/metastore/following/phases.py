@@ -17,7 +17,7 @@ _REMEMBERED: Final = 12
 
 
 class State(Enum):
-    """The standing of a process; *registered*: a node of its own is among the participants."""
+    """The status of a process; *registered*: a node of its own is among the participants."""
 
     STARTING = "starting"  # not registered; the flag must be read before anything else
     READING = "reading"  # not registered, no migration: reads from the source

@@ -42,8 +42,8 @@ class MigrationTimes:
     retry_s: float = 1.0  #: Pause after a failure.
 
 
-class Standing(NamedTuple):
-    """The standing of a process in a migration, as others see it."""
+class MigrationStatus(NamedTuple):
+    """The status of a process in a migration, as others see it."""
 
     state: State  #: Step in the table of phases.py.
     phase: str  #: The flag's, as Pulsar writes it.
@@ -83,12 +83,14 @@ class Progress:
         return self.participation.state
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MigrationStatus:
         with self.changed:
             blocked = self._stopped_at is not None
             now_s = time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0
             flag = self.flag
-            return Standing(self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops)
+            return MigrationStatus(
+                self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops
+            )
 
     def refresh(self, since: float) -> None:
         """Read the flag after a sync, unless a reading began after ``since``."""

@@ -24,7 +24,7 @@ from bookwarden.metastore.following.phases import (
     Event,
     State,
 )
-from bookwarden.metastore.following.progress import MigrationTimes, Progress, Standing
+from bookwarden.metastore.following.progress import MigrationStatus, MigrationTimes, Progress
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.urls import open_store
@@ -60,15 +60,15 @@ class MigratingStore(MetadataStore):
         return self._progress.state
 
     @property
-    def standing(self) -> Standing:
-        """The standing of this process, with what it knows of the migration."""
-        return self._progress.standing
+    def status(self) -> MigrationStatus:
+        """The status of this process, with what it knows of the migration."""
+        return self._progress.status
 
     @property
     def moved_to(self) -> str | None:
         """The URL of the target once the migration is COMPLETED, as far as this process knows; None before."""
-        standing = self._progress.standing
-        return standing.target_url if standing.state in MOVED else None
+        status = self._progress.status
+        return status.target_url if status.state in MOVED else None
 
     def look(self) -> None:
         """Read the flag afresh; raise StoreError if that is not possible."""
@@ -385,7 +385,7 @@ def _wait_for_change(progress: Progress, began: float) -> None:
 
 
 class Migrations:
-    """Standings of this process with each store that Pulsar may move, by URL; other stores are passed over."""
+    """Status of this process with each store that Pulsar may move, by URL; other stores are passed over."""
 
     def __init__(self) -> None:
         self._stores: dict[str, MigratingStore] = {}
@@ -405,9 +405,9 @@ class Migrations:
         for store in self._stores.values():
             store.await_writes()
 
-    def standings(self) -> dict[str, Standing]:
+    def statuses(self) -> dict[str, MigrationStatus]:
         """Return where each store stands, as far as this process knows."""
-        return {url: store.standing for url, store in self._stores.items()}
+        return {url: store.status for url, store in self._stores.items()}
 
     def moved_to(self, url: str) -> str | None:
         """Return the store that the metadata of this one was moved to; None if it was not."""
@@ -417,13 +417,13 @@ class Migrations:
     @property
     def stops(self) -> int:
         """The times that writes were stopped, in all stores: anything read before has to be read again."""
-        return sum(standing.stops for standing in self.standings().values())
+        return sum(status.stops for status in self.statuses().values())
 
     @property
     def blocked(self) -> str | None:
         """A description of a store that is being moved, so that it takes no writes; None if there is none."""
-        return next((_described(url, at) for url, at in self.standings().items() if at.blocked), None)
+        return next((_described(url, at) for url, at in self.statuses().items() if at.blocked), None)
 
 
-def _described(url: str, at: Standing) -> str:
+def _described(url: str, at: MigrationStatus) -> str:
     return f"the metadata of {url} is being moved to {at.target_url or 'another store'}: {at.phase}, {at.state.value}"

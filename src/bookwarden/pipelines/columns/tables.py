@@ -37,7 +37,7 @@ class OddName(NamedTuple):
 class HolderName(NamedTuple):
     """The text of a holder that exists, or the name of its managed ledger.
 
-    ``first_listed`` is the smallest id that the topic of this name lists, as `ledgers.holes.standing_of` takes it; None
+    ``first_listed`` is the smallest id that the topic of this name lists, as `list_status_of` takes it; None
     if the holder is no topic.
     """
 

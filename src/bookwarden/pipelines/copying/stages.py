@@ -190,7 +190,7 @@ class VerifyJob(CopyJob):
     def settle(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
         """Read the copies of these from all bookies that should have them; yield COMPLETE, GONE or FAILED for each."""
         cluster, proof = self.cluster(), self.proof()
-        cluster.bookkeeper.clusters.look_again()
+        cluster.bookkeeper.clusters.invalidate()
         for reading in cluster.bookkeeper.catalog.read_many(list(ledger_ids)):
             yield _proven(reading, self.route, proof)
 
@@ -252,7 +252,7 @@ class ListLedgers:
         )
 
     def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
-        cluster.bookkeeper.clusters.look_again()
+        cluster.bookkeeper.clusters.invalidate()
         placed = cluster.bookkeeper.clusters.registered()
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")

@@ -96,7 +96,7 @@ def run_follow(spark: SparkSession | None, settings: Settings, *, once: bool = F
 def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowEnd:
     settings = cluster.settings
     follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
-    metrics.show_migrations(cluster.migrations.standings)
+    metrics.show_migrations(cluster.migrations.statuses)
     state = KeptState(follow.checkpoint)
     limits = limits_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
     if spark is not None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.follow.checking import Looked
+from bookwarden.follow.checking import CheckedDrop
 from bookwarden.follow.following import DroppedLedgers, Tally
 from bookwarden.follow.table import Changes, FollowedNodes
 from bookwarden.ledgers.outcomes import OutcomeRow
@@ -57,7 +57,7 @@ class FollowRecord:
         self._beat = beat
         self._next: int | None = None
 
-    def keep(self, looks: Sequence[Looked]) -> None:
+    def keep(self, looks: Sequence[CheckedDrop]) -> None:
         """Write rows of these, and make what changed in the nodes since the last call durable.
 
         Raises StateTakenOverError, with nothing written, if another process writes the state now.
@@ -186,12 +186,12 @@ def outcomes_location(settings: Settings) -> str:
     return settings.follow.outcomes + ("-dry-run" if settings.follow.dry_run else "")
 
 
-def _rows(looks: Sequence[Looked], number: int) -> pa.Table:
+def _rows(looks: Sequence[CheckedDrop], number: int) -> pa.Table:
     now_ms = int(time.time() * 1000)
     return pa.Table.from_batches([outcome_batch([_row(one, now_ms) for one in looks], number)])
 
 
-def _row(one: Looked, now_ms: int) -> OutcomeRow:
+def _row(one: CheckedDrop, now_ms: int) -> OutcomeRow:
     drop, ledger = one.drop, one.ledger
     metadata = None if ledger is None else ledger.metadata
     return OutcomeRow(

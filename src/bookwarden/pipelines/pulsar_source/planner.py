@@ -71,7 +71,7 @@ class Planner:
         self._idle_since: float | None = None
         self._turn = 0
         self._control_was_last = False
-        self._standing: dict[str, tuple[Position, Position]] = {}
+        self._starts: dict[str, tuple[Position, Position]] = {}
         self._warned: set[tuple[str, Position]] = set()
         # Where this run began, of the partitions that were not yet compared with their subscription.
         self._began: Offsets | None = None
@@ -134,7 +134,7 @@ class Planner:
         positions = known | self._polls.poll_all(changed - known.keys())
         plan = {}
         for topic in sorted(changed & positions.keys()):
-            if topic not in self._standing or self._standing[topic][0] != start[topic]:
+            if topic not in self._starts or self._starts[topic][0] != start[topic]:
                 self._check_start(positions[topic], start[topic], self._options.subscription)
             self._check_end(positions[topic], end[topic])
             ranges = ranges_between(positions[topic], start[topic], end[topic])
@@ -255,17 +255,17 @@ class Planner:
     ) -> bool:
         """Return whether `start` is of this topic, and nothing behind it is gone; DataGoneError unless that may be."""
         topic = positions.topic
-        asked, standing = self._standing.get(topic, (start, start))
+        asked, placed = self._starts.get(topic, (start, start))
         if asked != start:
-            standing = start
+            placed = start
         is_sound = True
         try:
-            check_start(positions, standing, subscription, previous)
+            check_start(positions, placed, subscription, previous)
         except DataGoneError as error:
             self._tolerate(topic, start, error)
             is_sound = False
         # From here on the trimmed ledgers are known to be read; the entries behind them are still watched.
-        self._standing[topic] = (start, max(standing, positions.earliest))
+        self._starts[topic] = (start, max(placed, positions.earliest))
         return is_sound
 
     def _check_end(self, positions: TopicPositions, end: Position) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.kinds import KINDS, ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import ListStatus, list_status_of
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
@@ -132,7 +132,7 @@ class LedgerJoin:
             owner.holder.name
             for owner, last_written in self._last_written.items()
             if isinstance(owner.holder, ManagedLedgerHolder)
-            and standing_of(last_written, self._known.get(owner.holder.name), True) is not Standing.LET_GO
+            and list_status_of(last_written, self._known.get(owner.holder.name), True) is not ListStatus.LET_GO
         }
         return frozenset(found | {without_partition(topic) for topic in found})
 

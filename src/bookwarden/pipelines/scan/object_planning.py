@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bookwarden.deletion.node_check import Suspect
-from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING
 from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy, StoreLocation
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classify import Knowledge

@@ -349,7 +349,7 @@ class LookUpMissing:
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         stage, number_there = piece
         # Where a ledger may be has to be known as it is now.
-        self.source.shared().cluster.bookkeeper.clusters.look_again()
+        self.source.shared().cluster.bookkeeper.clusters.invalidate()
         references = absent_references(folder, stage, number_there)
         found = [row for some in _whole_nodes(references) for row in self._missing(some)]
         folder.write(MISSING_STAGE, number, MISSING.table(found), names=references.num_rows, digest="")

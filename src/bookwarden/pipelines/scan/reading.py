@@ -18,8 +18,8 @@ from bookwarden.clusters.pulsar.references.pieces import PieceOfReferences, Refe
 from bookwarden.clusters.pulsar.references.pieces import digest_of as digest_of_paths
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreError, TruncatedListingError
-from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING
 from bookwarden.pipelines.columns.tables import (
     CHANGES,
     COPIES,

@@ -100,7 +100,7 @@ def _run_sweep(
     pulse = Pulse()
     attach(spark, pulse)
     metrics = SweepMetrics()
-    metrics.show_migrations(cluster.migrations.standings)
+    metrics.show_migrations(cluster.migrations.statuses)
     writers = Writers(settings.metadata_store, cluster.bookkeeper.moved_to, cluster.bookkeeper.clusters.own_store_urls)
     query = LedgerDeletion(
         *(spark, settings, pulse, metrics),

@@ -15,7 +15,7 @@ from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
-    Place,
+    ReferencePlace,
     doubt_about_cursor,
     doubt_about_managed_ledger,
     doubt_about_schema,
@@ -121,7 +121,7 @@ class LogNode(NamedTuple):
         except FormatError as error:
             return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error)))
         ids = frozenset[int]() if found is None else frozenset((found,))
-        return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),))
+        return NodeReferences(self.path, root, ((ReferencePlace(kind, self.log, self.path, root), ids),))
 
 
 def was_emptied(node: Versioned) -> bool:

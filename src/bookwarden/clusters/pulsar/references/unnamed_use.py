@@ -25,7 +25,7 @@ from bookwarden.ledgers.kinds import BucketHolder, CompactedHolder, PlaceKind
 from bookwarden.ledgers.live_references import LiveReferences, UnnamedUse
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.references import Doubt, NodeReferences, Place
+from bookwarden.ledgers.references import Doubt, NodeReferences, ReferencePlace
 from bookwarden.metastore.interface import MetadataStore
 
 # Each silent bookie costs its timeout: after so many in a row no further one is asked.
@@ -51,7 +51,7 @@ class CompactedNow:
             return references._replace(doubt=Doubt(node.path, references.root, str(error), (holder,)))
         if compacted is None:
             return references
-        place = Place(PlaceKind.COMPACTED_NOW, str(holder), node.path, references.root)
+        place = ReferencePlace(PlaceKind.COMPACTED_NOW, str(holder), node.path, references.root)
         return references._replace(named=(*references.named, (place, frozenset((compacted,)))))
 
     def _last_recorded(self, ledger_id: int) -> int | None:
