@@ -37,7 +37,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Mark nothing, and keep nothing.")
 @pass_invocation
 def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
-    """Mark what brokers drop by themselves and leave behind.
+    """Mark what brokers dereference and leave behind.
 
     Starts Spark in this process, but with --once, which reads the nodes by itself; streaming/reference_changes.py is
     the same job for spark-submit. SIGTERM finishes the running batch and ends it.

@@ -62,7 +62,7 @@ def _parse_id(text: str) -> str:
 
 @click.group(epilog=_EPILOG)
 def orphans() -> None:
-    """Find ledgers that nobody refers to, and reclaim them."""
+    """Find ledgers that nothing refers to, and reclaim them."""
 
 
 @orphans.command()

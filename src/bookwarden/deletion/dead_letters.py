@@ -104,7 +104,7 @@ class DeadLetters:
     ) -> Iterator[DeadLetter]:
         """Send these, or all, to the deletion topic with their counts reset; yield each that is done.
 
-        ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given, ``bounds`` those that
+        ``reason`` chooses those that have it, ``limit`` at most that number where no ids are given, ``bounds`` those that
         it has. A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves two rather
         than none. What came from the topic of switch directives stays; RefusedError where it is named. NotFoundError,
         after all others are done, for an id that is not there.

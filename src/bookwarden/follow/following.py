@@ -18,12 +18,12 @@ from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 
 logger = logging.getLogger(__name__)
-# So many looks go through all nodes once, if anything is still there.
+# The number of looks that go through all nodes once, if anything is still there.
 _STEP: Final = 10_000
 _READ_AT_ONCE: Final = 5_000
 _DAY_MS: Final = 24 * 3600 * 1000
 _LONGEST_PAUSE_MS: Final = 3600 * 1000
-# Changed nodes and timers, half a kilobyte each: with so many the state is kept before a batch ends.
+# Changed nodes and timers, half a kilobyte each: with this number the state is kept before a batch ends.
 _MANY_CHANGES: Final = 50_000
 _ALL_TIMES: Final = 2**62
 

@@ -32,7 +32,7 @@ from bookwarden.ledgers.managed_ledger import (
 
 _T = TypeVar("_T")
 
-# So many are sorted at a time, since Python's sort needs some 140 bytes for each; every such part costs a lookup.
+# The number sorted at a time, since Python's sort needs some 140 bytes for each; every such part costs a lookup.
 _PART = 1 << 19
 
 
@@ -86,7 +86,7 @@ class LedgerNamers(Generic[_T]):
         self._sorted = count
 
 
-# An index packs what so many nodes say at a time.
+# The number of nodes whose references an index packs at a time.
 _UNFILED = 1000
 # Looked up once, since this is asked of every cursor.
 _IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind in KINDS_OF_CURSORS)

@@ -139,12 +139,12 @@ class _Watch:
             yield (
                 # It looks for the last time before its 60 s are over, and then pauses for as long again.
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
-                "'A migration that stands still' in docs/metadata-migration.md"
+                "'A migration that stalls' in docs/howto/move-metadata.md"
             )
         if snapshot.phase == "COPYING" and snapshot.copied is not None and idle > _STALL_SECONDS:
             yield (
                 f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "
-                "'A migration that stands still' in docs/metadata-migration.md"
+                "'A migration that stalls' in docs/howto/move-metadata.md"
             )
 
 

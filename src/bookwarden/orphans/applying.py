@@ -26,7 +26,7 @@ from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
 _IN_FLIGHT = "a mark of it is in flight (bookwarden inflight)"
-# After so many batches in a row without one confirmed mark, the rest is left for the next run.
+# After this number of batches in a row without one confirmed mark, the rest is left for the next run.
 _FRUITLESS_BATCHES = 3
 
 

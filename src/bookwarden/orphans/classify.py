@@ -112,9 +112,9 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     kept = _kept(row, owner, knowledge)
     if kept is not None:
         return kept
-    hole = _why_hole(row, owner, knowledge)
-    if hole is not None:
-        return Classified(LedgerClass.INSIDE_LIST, detail=hole)
+    gap = _why_gap(row, owner, knowledge)
+    if gap is not None:
+        return Classified(LedgerClass.INSIDE_LIST, detail=gap)
     if owner.topic in knowledge.holey:
         return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
     return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
@@ -150,7 +150,7 @@ def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified |
     return None
 
 
-def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
+def _why_gap(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
     """Return why no trim can have removed the ledger from its list; None if one can, or if it may have no entry."""
     if not isinstance(owner.holder, ManagedLedgerHolder):
         return None

@@ -126,7 +126,7 @@ class QueryMetrics:
         self._last_batch.set_to_current_time()
 
     def count_failures(self, in_a_row: int) -> None:
-        """Note a restart after so many failures in a row, or with 0 that the query makes progress again."""
+        """Note a restart after a number of failures in a row, or with 0 that the query makes progress again."""
         self._failures.set(in_a_row)
         if in_a_row:
             self._restarts.inc()

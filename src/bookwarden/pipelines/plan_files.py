@@ -211,7 +211,7 @@ class PlanFiles:
             self._read(manifest, file)
 
     def candidates(self, manifest: PlanManifest, size: int) -> Iterator[list[Candidate]]:
-        """Yield the candidates by growing ledger id, at most so many at a time, from files checked again."""
+        """Yield the candidates by growing ledger id, at most ``size`` at a time, from files checked again."""
         rest = self.all_candidates(manifest)
         while batch := list(itertools.islice(rest, size)):
             yield batch
@@ -226,7 +226,7 @@ class PlanFiles:
         return in_order(self._table(manifest, file, CANDIDATES) for file in manifest.candidates)
 
     def copies(self, manifest: PlanManifest, size: int) -> Iterator[list[CopyCandidate]]:
-        """Yield the offloaded copies in the plan's order, at most so many at a time."""
+        """Yield the offloaded copies in the plan's order, at most ``size`` at a time."""
         rest = self.all_copies(manifest)
         while batch := list(itertools.islice(rest, size)):
             yield batch
@@ -317,7 +317,7 @@ class PlanFiles:
 
 
 def _cut(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of all tables in tables of so many, the last of which may have fewer."""
+    """Yield the rows of all tables in tables of ``rows``, the last of which may have fewer."""
     parts: list[pa.Table] = []
     wanted = rows
     for table in tables:

@@ -59,7 +59,7 @@ def dev() -> None:
     """Run a small real Pulsar on this machine.
 
     One ZooKeeper, one bookie and one broker, each a process of its own on a free port of 127.0.0.1. They need Java
-    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, beside them or in the place of
+    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, next to them or in the place of
     ZooKeeper, is built once by Go 1.24.2 or newer.
     """
 

@@ -26,7 +26,7 @@ def _doubts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inside_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(classify, "_why_hole", lambda row, owner, knowledge: None)
+    patch.setattr(classify, "_why_gap", lambda row, owner, knowledge: None)
     patch.setattr(scanning, "_lies_inside", lambda row, first: False)
 
 

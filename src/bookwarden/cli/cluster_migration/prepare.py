@@ -265,7 +265,7 @@ def describe_preflight(
     bad = blocking(findings, accepted)
     warnings = [one for one in findings if one.verdict(accepted) is Verdict.WARNING]
     note = (
-        f"{counted(len(bad), 'line')} stand{'s' if len(bad) == 1 else ''} in the way, "
+        f"{counted(len(bad), 'line')} block{'s' if len(bad) == 1 else ''}, "
         f"{counted(len(warnings), 'warning')}. What to do about each: docs/cluster-migration.md."
         if bad
         else f"No check blocks it; {counted(len(warnings), 'warning')}."

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from bookwarden.errors import LostRaceError, NotFoundError, StoreError
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 
-# Each half of an id has so many numbers: Java's positive ints but the largest.
+# The numbers of each half of an id: Java's positive ints but the largest.
 NUMBERS_OF_HALF: Final = 2**31 - 1
 
 

@@ -15,7 +15,7 @@ from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.metastore.interface import MetadataStore
 
-# A single bookie that is started again is without a registration for so long at most, by a wide margin.
+# A single bookie that is started again is without a registration for less than this, by a wide margin.
 AWAITED_SECONDS: Final = 30.0
 _READ_ONLY: Final = "readonly"
 

@@ -27,7 +27,7 @@ from bookwarden.ledgers.offloaded_copies import (
 _T = TypeVar("_T")
 
 
-# A silent store is not asked again for so many seconds, since a batch looks at its copies in many calls.
+# A silent store is not asked again for these seconds, since a batch looks at its copies in many calls.
 _SILENCE = 30.0
 
 

@@ -141,7 +141,7 @@ class OxiaCluster:
         return self.connection.in_flight if self._rate is None else 1
 
     def keep_rate(self, keys: int, deadline: Deadline) -> None:
-        """Wait until a request for so many keys may be sent."""
+        """Wait until a request for a number of keys may be sent."""
         held = 0.0 if self._rate is None else self._rate.reserve(keys)
         if held > 0:
             self._closing.wait(held)

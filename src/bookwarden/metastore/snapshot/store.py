@@ -18,7 +18,7 @@ from bookwarden.metastore.snapshot.index import SnapshotIndex
 from bookwarden.metastore.snapshot.walk import paths_between, read_values
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged, is_of_session
 
-# So many paths below the kept nodes are remembered, the last used.
+# The number of paths below the kept nodes that are remembered, the last used.
 _REMEMBERED_PATHS: Final = 200_000
 
 

@@ -127,10 +127,10 @@ _SCHEMA: Final = pa.schema(
     metadata={"bookwarden.follow": "1"},
 )
 _ROWS: Final = 50_000
-# Below so many rows, and so many files, a restart reads them at once.
+# The number of rows, and of files, below which a restart reads them at once.
 _FEW_ROWS: Final = 100_000
 _FEW_FILES: Final = 200
-# Where there is much to write, a file for so many rows may be left, lest most of the time go into writing everything.
+# Where there is much to write, a file for this number of rows may be left, lest most of the time go into writing everything.
 _ROWS_OF_A_FILE: Final = 10_000
 
 # Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.

@@ -27,9 +27,9 @@ _LOOKAHEAD: Final = 20_000
 _TIMEOUT_S: Final = 5.0
 _WAIT_S: Final = 1.0
 _PAUSE_S: Final = 0.5
-# A reader that is given nothing for so long is opened again, and one that has nothing to read is closed.
+# Seconds after which a reader that is given nothing is opened again, and one that has nothing to read is closed.
 _SILENCE_S: Final = 10.0
-# What comes damaged so many times in a row is stored so.
+# The number of times in a row after which what comes damaged is taken to be stored so.
 _SURE: Final = 3
 # Arrivals are noted this exactly, and of the longest delay by a thousandth of it, so that they stay few.
 _SHORTEST_STEP_S: Final = 1.0

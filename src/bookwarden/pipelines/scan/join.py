@@ -228,6 +228,6 @@ def _namespaces(ledgers: pa.Table) -> pa.Array:
 
 
 def _without(texts: pa.Array, prefix: str, names: int) -> pa.Array:
-    """Cut a prefix and so many last names off paths."""
+    """Cut a prefix and a number of last names off paths."""
     paths = pc.utf8_slice_codeunits(texts, len(prefix)) if prefix else texts
     return pc.list_element(pc.split_pattern(paths, "/", max_splits=names, reverse=True), 0)

@@ -140,7 +140,7 @@ class Stages:
 
 
 def _shares_of(pieces: int, at_once: int) -> int:
-    """Return the number of shares for so many pieces, of which so many are read at once."""
+    """Return the number of shares that the pieces are read in."""
     wanted = max(_FEWEST_SHARES * at_once, pieces // _PIECES_IN_SHARE)
     return min(pieces, wanted, _MOST_SHARES * at_once)
 

@@ -236,7 +236,7 @@ class Supervisor:
         self._stopping.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so many seconds, or until a stop is asked for; return whether it was."""
+        """Wait, or until a stop is asked for; return whether it was."""
         return self._stopping.wait(seconds)
 
     def run(self) -> None:

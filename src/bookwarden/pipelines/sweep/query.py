@@ -258,7 +258,7 @@ def most_cores(context: SparkContext) -> int | None:
 
 
 def share_of_task(settings: Settings, cores: int | None, *, one_writer: bool) -> Settings:
-    """Divide the sweep's limits on a metadata store among the tasks that may run at once, on so many cores at most."""
+    """Divide the sweep's limits on a metadata store among the tasks that may run at once, on ``cores`` at most."""
     store = settings.metadata_store
     if store.max_requests_per_second is None or one_writer:
         return settings

@@ -55,7 +55,7 @@ LOGS: Final = "logs"
 # A topic is some ten nodes and rows, each of half a kilobyte.
 _TOPICS_IN_PIECE: Final = 5_000
 _READ_AT_ONCE: Final = 1_000
-# Names of cursors take one request for each topic: so many are under way.
+# Names of cursors take one request for each topic: the number that is under way at once.
 _LISTED_AT_ONCE: Final = 8
 
 _TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/", LOGS: ""}
@@ -313,7 +313,7 @@ def _listed(store: MetadataStore, piece: ReferencePiece, refused: _Refused | Non
 # The parts of a large namespace are read one after another, and each is listed with all of its names.
 @lru_cache(maxsize=1)
 def _divided(names: tuple[str, ...], parts: int) -> list[list[str]]:
-    """Divide the last parts of topics' names among so many pieces."""
+    """Divide the last parts of topics' names among a number of pieces."""
     found: list[list[str]] = [[] for _ in range(parts)]
     for name in names:
         found[zlib.crc32(name.encode()) % parts].append(name)

@@ -28,7 +28,7 @@ from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.references import Doubt, NodeReferences, ReferencePlace
 from bookwarden.metastore.interface import MetadataStore
 
-# Each silent bookie costs its timeout: after so many in a row no further one is asked.
+# Each silent bookie costs its timeout: after this number in a row no further one is asked.
 _MOST_FAILURES = 3
 
 
