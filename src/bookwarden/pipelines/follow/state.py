@@ -130,7 +130,7 @@ _ROWS: Final = 50_000
 # The number of rows, and of files, below which a restart reads them at once.
 _FEW_ROWS: Final = 100_000
 _FEW_FILES: Final = 200
-# Where there is much to write, a file for this number of rows may be left, lest most of the time go into writing everything.
+# Where there is much to write, a file for this number of rows may be left, lest all be written again too often.
 _ROWS_OF_A_FILE: Final = 10_000
 
 # Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.
