@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 import pulsar
 
 from bookwarden.background import run_unawaited
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_members
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.clusters.offload.names import EVERYTHING
 from bookwarden.clusters.offload.requests import RequestLimits

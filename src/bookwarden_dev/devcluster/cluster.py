@@ -16,9 +16,9 @@ from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpe
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia, oxia_url
+from bookwarden_dev.devcluster.servers.readiness import PatientStart
 from bookwarden_dev.devcluster.servers.settings import ClusterOptions
 from bookwarden_dev.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
-from bookwarden_dev.devcluster.servers.starting import PatientStart
 from bookwarden_dev.devcluster.state import (
     ClusterState,
     ServerStatus,

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.bookkeeper.members import RunningBookies
+from bookwarden.clusters.bookkeeper.bookie_cluster import RunningBookies
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.undo.operation import Undo

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_members
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
@@ -14,7 +15,6 @@ from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Booki
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences

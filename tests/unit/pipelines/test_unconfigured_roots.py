@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.bookie_cluster import RunningBookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.pulsar.roots import proof
 from bookwarden.clusters.pulsar.roots.proof import LookedUp
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger

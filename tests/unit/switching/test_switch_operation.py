@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from bookwarden.bookie_clusters.operation import Planned, Switch, SwitchEvent, SwitchOutcome
+from bookwarden.bookie_clusters.operation import ORDER_PATH, Planned, Switch, SwitchEvent, SwitchOutcome, find_order
 from bookwarden.bookie_clusters.order import NextStep, Phase
 from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
-from bookwarden.bookie_clusters.record import ORDER_PATH, find_order
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import (

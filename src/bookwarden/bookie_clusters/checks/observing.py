@@ -28,11 +28,11 @@ from bookwarden.bookie_clusters.checks.precheck import (
 )
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, can_have_others, is_ours
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_instance, read_members
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
 from bookwarden.clusters.bookkeeper.ledger_ids import largest_ledger_id, next_ledger_id
 from bookwarden.clusters.bookkeeper.listing import read_custom_metadata
-from bookwarden.clusters.bookkeeper.members import read_instance, read_members
 from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums, read_topic_quorums

@@ -9,14 +9,13 @@ from functools import partial
 
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters
 from bookwarden.bookie_clusters.moving.scope import Route, Scope
-from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores, read_members
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.clusters.pulsar.metadata.bookie_placement import read_affinity, read_bookie_map
 from bookwarden.clusters.pulsar.references.live import MetadataReferences

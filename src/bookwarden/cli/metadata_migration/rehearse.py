@@ -7,11 +7,11 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.metadata_migration.verify import describe_difference
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import ConfigError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metadata_migration.comparison import row_of

@@ -23,9 +23,8 @@ from typing import BinaryIO, Final
 import cramjam
 
 from bookwarden.errors import ConfigError, NotFoundError, RefusedError
-from bookwarden.metastore.snapshot.index import SnapshotIndex, identity_of, load_index, save_index
 from bookwarden.metastore.snapshot.transaction_log import Replay, logs_after, read_logs
-from bookwarden.metastore.snapshot.walk import walk
+from bookwarden.metastore.snapshot.walk import SnapshotIndex, identity_of, load_index, save_index, walk
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged
 
 _NAME: Final = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.(gz|snappy))?")

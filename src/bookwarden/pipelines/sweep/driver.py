@@ -45,8 +45,14 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     identity_of,
     require_own,
 )
-from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.running import holding, limits_of, stopped_by_signals
+from bookwarden.pipelines.streams.checks import (
+    holding,
+    limits_of,
+    looked_at_again,
+    once_answered,
+    prove_roots,
+    stopped_by_signals,
+)
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.pipelines.sweep.query import LedgerDeletion, Writers
