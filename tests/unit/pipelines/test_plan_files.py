@@ -20,7 +20,7 @@ from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, Findings, summarize
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plan_files import CANDIDATES as COLUMNS
-from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles
+from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles, carry_over
 
 CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 COUNTS = PlanCounts(ledgers=1_000, logical_bytes=10_000, references=900, candidates=0, candidate_bytes=0)
@@ -272,7 +272,7 @@ def test_the_newest_plan_of_the_same_cluster_is_carried_over(files: PlanFiles) -
     files.write(draft("p3", cluster=replace(CLUSTER, instance_id="another")), [])
     assert files.newest(CLUSTER) == second
     found = [table(one).drop_columns(["first_seen_ms"]) for one in CANDIDATES]
-    assert pa.concat_tables(files.carry_over(found, files.candidate_tables(second), 999)).equals(TABLES[0])
+    assert pa.concat_tables(carry_over(found, files.candidate_tables(second), 999)).equals(TABLES[0])
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "candidates-00000.parquet"])
