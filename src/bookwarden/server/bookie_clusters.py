@@ -41,13 +41,13 @@ from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
 from bookwarden.wiring.bookie_clusters import (
-    MoveOperations,
     SwitchOperations,
     lost_clusters_of,
     registration_of,
     unregistration_of,
 )
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0

@@ -14,8 +14,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import execute_option, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.wiring.bookie_clusters import MoveOperations
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 What must hold before anything goes: docs/bookie-clusters.md, "Cleanup"."""

@@ -21,8 +21,9 @@ from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.preflight import require_spark
-from bookwarden.wiring.bookie_clusters import MoveOperations, unregistration_of
+from bookwarden.wiring.bookie_clusters import unregistration_of
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 # For brokers, and until a switch is long enough ago.
 _WAIT_S = 60.0

@@ -25,8 +25,8 @@ from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted, fi
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import NotFoundError
-from bookwarden.wiring.bookie_clusters import MoveOperations
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 Examples:

@@ -12,8 +12,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import PulsarError
-from bookwarden.wiring.bookie_clusters import MoveOperations
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.moving import MoveOperations
 
 _EPILOG = """\b
 What it changes, and what it cannot promote: docs/moving-ledgers.md, "Promote"."""
