@@ -24,7 +24,7 @@ from bookwarden.bookie_clusters.order import (
     NextStep,
     Order,
     Phase,
-    Plan,
+    SwitchPlan,
     phase_of,
     plan_resumption,
     plan_rollback,
@@ -113,10 +113,10 @@ class SwitchedBroker(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedSwitch:
     """A plan, and what it rests on."""
 
-    plan: Plan
+    plan: SwitchPlan
     found: StoredRegistry
     last: FoundOrder | None
 
@@ -160,7 +160,7 @@ class SwitchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SwitchState:
     """The state of the newest switch, and of everything that follows it."""
 
     phase: Phase
@@ -189,32 +189,32 @@ class Switch:
         self._clock = clock
         self._sleep = sleep
 
-    def state(self) -> State:
+    def state(self) -> SwitchState:
         """Read where everything stands; changes nothing."""
         brokers = read_brokers(self.registry.store)
         found, last = self.registry.read(), find_order(self.registry.store)
         registry = None if found is None else found.registry
-        return State(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
+        return SwitchState(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
 
-    def plan(self, target: str) -> Planned:
+    def plan(self, target: str) -> PlannedSwitch:
         """Plan a switch to the cluster of this name; RefusedError where that cannot be."""
         return self._planned(lambda registry, last: plan_switch(registry, last, target, self._origin, self._now_ms()))
 
-    def plan_back(self) -> Planned:
+    def plan_back(self) -> PlannedSwitch:
         """Plan the return to the cluster that was active before; NotFoundError if nothing was switched."""
         return self._planned(lambda registry, last: plan_rollback(registry, last, self._origin, self._now_ms()))
 
-    def plan_rest(self) -> Planned:
+    def plan_rest(self) -> PlannedSwitch:
         """Plan to carry on what another process left; NotFoundError if nothing is left."""
         return self._planned(plan_resumption)
 
-    def is_made(self, planned: Planned) -> bool:
+    def is_made(self, planned: PlannedSwitch) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
         return planned.plan.step is NextStep.VERIFY or planned.plan.order.is_in(planned.found.registry)
 
     def run(
         self,
-        planned: Planned,
+        planned: PlannedSwitch,
         options: SwitchOptions,
         observer: Observer,
         *,
@@ -244,7 +244,7 @@ class Switch:
 
     def carry_out(
         self,
-        planned: Planned,
+        planned: PlannedSwitch,
         *,
         wait_s: float,
         is_checked: bool = True,
@@ -276,10 +276,10 @@ class Switch:
             lease.advance(order)
         return SwitchOutcome(order, order.epoch, tuple(followed), tuple(behind))
 
-    def _planned(self, plan: Callable[[Registry, Order | None], Plan]) -> Planned:
+    def _planned(self, plan: Callable[[Registry, Order | None], SwitchPlan]) -> PlannedSwitch:
         found = self.registry.require()
         last = find_order(self.registry.store)
-        return Planned(plan(found.registry, last.order if last else None), found, last)
+        return PlannedSwitch(plan(found.registry, last.order if last else None), found, last)
 
     def _change(self, order: Order, found: StoredRegistry, lease: OrderLease, *, is_checked: bool) -> None:
         """Make the target active; RefusedError if anything changed since the plan was made."""
@@ -318,7 +318,7 @@ class Switch:
             return [f"the event was not sent: {error}"]
         return []
 
-    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
+    def _follow(self, planned: PlannedSwitch, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
         found = planned.found
         directive = found.registry.directive
         epoch = 0 if directive is None else directive.epoch

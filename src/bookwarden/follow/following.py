@@ -42,7 +42,7 @@ class SteadyClock:
 
 
 @dataclass
-class Tally:
+class FollowTally:
     """Numbers of one batch."""
 
     nodes: int = 0  #: Read, changed or not.
@@ -107,7 +107,7 @@ class DroppedLedgers:
                 *(pulled, longest_ms // 1000),
             )
 
-    def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
+    def take(self, rows: Iterable[NodeNow], tally: FollowTally, ended: int | None = None) -> None:
         """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
         now_ms = self._now_ms()
         if self._brokers is not None:
@@ -120,7 +120,7 @@ class DroppedLedgers:
         if ended is not None:
             self._end_listing(ended, tally)
 
-    def settle(self, tally: Tally) -> None:
+    def settle(self, tally: FollowTally) -> None:
         """Look at what is due, and keep everything. Raises StoreError, PulsarError, and NotFoundError."""
         self._hand_over(tally)
         timers = self.nodes.due(self._now_ms(), self._most_due) if self.nodes.listed else []
@@ -139,7 +139,7 @@ class DroppedLedgers:
         """Whether there may be something to be looked at now."""
         return bool(self.nodes.listed) and self.nodes.timers.has_due(self._now_ms())
 
-    def _hand_over(self, tally: Tally) -> None:
+    def _hand_over(self, tally: FollowTally) -> None:
         """Have the sweep look at what is due first, where too many are pending."""
         excess = len(self.nodes.timers) - self._most_pending
         if excess <= 0:
@@ -159,14 +159,14 @@ class DroppedLedgers:
                 raise
             self._keep(self._account(timers, looked, tally))
 
-    def _end_listing(self, listing: int, tally: Tally) -> None:
+    def _end_listing(self, listing: int, tally: FollowTally) -> None:
         for root, paths in self.nodes.unlisted(listing).items():
             for at in range(0, len(paths), _READ_AT_ONCE):
                 self.take(self._read(root, paths[at : at + _READ_AT_ONCE]), tally)
         if self.nodes.end_listing(listing):
             logger.info("following %d nodes", len(self.nodes))
 
-    def _account(self, timers: Sequence[Timer], looked: Sequence[CheckedDrop], tally: Tally) -> list[CheckedDrop]:
+    def _account(self, timers: Sequence[Timer], looked: Sequence[CheckedDrop], tally: FollowTally) -> list[CheckedDrop]:
         """Settle or postpone what was looked at; return what is to be reported."""
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
@@ -198,7 +198,7 @@ class DroppedLedgers:
 class _Noted:
     """Counts rows on their way."""
 
-    tally: Tally
+    tally: FollowTally
     now_ms: int
 
     def noted(self, rows: Iterable[NodeNow]) -> Iterable[NodeNow]:

@@ -248,7 +248,7 @@ _NODES_AT_ONCE: Final = 1_000
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 
 
-class NotCopied(NamedTuple):
+class RefusedNode(NamedTuple):
     """A node that the target does not take, and why; ``size`` in bytes."""
 
     path: str
@@ -265,7 +265,7 @@ class CopyReport:
     value_bytes: int  #: Of the copied nodes.
     path_bytes: int  #: Of the copied nodes.
     largest: SizedNode | None  #: The node with the largest value; None without nodes.
-    not_copied: tuple[NotCopied, ...]  #: Nodes that the target did not take.
+    not_copied: tuple[RefusedNode, ...]  #: Nodes that the target did not take.
     seconds: float  #: Of the whole copy.
     writing_s: float  #: Seconds spent in writes, over all threads.
 
@@ -291,7 +291,7 @@ class Copy:
         self._lock = threading.Lock()
         self._copied = self._ephemeral = self._value_bytes = self._path_bytes = 0
         self._largest: SizedNode | None = None
-        self._not_copied: list[NotCopied] = []
+        self._not_copied: list[RefusedNode] = []
         self._writing_s = 0.0
 
     def run(self) -> CopyReport:
@@ -357,7 +357,7 @@ class Copy:
             self._value_bytes += size
             self._path_bytes += len(node.path.encode("utf-8", "surrogatepass"))
             return
-        self._not_copied.append(NotCopied(node.path, size, result))
+        self._not_copied.append(RefusedNode(node.path, size, result))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def ending_of(phase: str | None) -> MigrationOutcome | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyProgress:
+class NodeCopyProgress:
     """The number of the source's nodes that are in the target: counted, or estimated from a sample."""
 
     nodes: int
@@ -54,7 +54,7 @@ class PhaseSnapshot:
     changed_ms: int = 0  #: When the phase began, by the clock of the source's server; 0 without one.
     #: By registered node, the process behind it; "" if unknown.
     participants: Mapping[str, str] = field(default_factory=dict)
-    copied: CopyProgress | None = None  #: None if unknown.
+    copied: NodeCopyProgress | None = None  #: None if unknown.
     trouble: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
 
     @property

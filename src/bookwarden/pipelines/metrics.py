@@ -25,7 +25,7 @@ from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport
 from bookwarden.ledgers.shared_doubts import DoubtCause
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationStatus
 from bookwarden.trash.keeper import TrashState
 
@@ -65,7 +65,7 @@ class _MigrationCollector(Collector):
             labels=["store"],
         )
         for url, status in self._statuses().items():
-            for each in State:
+            for each in ParticipantState:
                 state.add_metric([url, each.value], float(each is status.state))
             blocked.add_metric([url], status.blocked_s)
         yield from (state, blocked)

@@ -19,7 +19,7 @@ from bookwarden.bookie_clusters.documents import Overview
 from bookwarden.bookie_clusters.moving.build import Build, FoundBuild
 from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.bookie_clusters.offline.record import MovePhase
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.cluster_migration.observing import MigrationSnapshot
 from bookwarden.cluster_migration.scope import namespace_of
@@ -99,7 +99,7 @@ class OverviewCollector(Collector):
         yield _family("move_phase", "1 for the phase of the newest move --offline.", ["phase"], phases)
 
 
-def _of_switch(state: State) -> Iterator[Metric]:
+def _of_switch(state: SwitchState) -> Iterator[Metric]:
     phases = [(phase.value, float(phase is state.phase)) for phase in Phase]
     yield _family("switch_phase", "1 for the phase of the newest switch.", ["phase"], phases)
     epoch = 0 if state.registry is None else state.registry.epoch

@@ -15,7 +15,7 @@ from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
-from bookwarden.deletion.phase_one.operation import Plan
+from bookwarden.deletion.phase_one.operation import MarkPlan
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
@@ -236,7 +236,7 @@ class Story:
         if report.failed:
             raise ServerError(f"a mark was not confirmed: {report.failed[0].failure}")
 
-    def _carry_out(self, plan: Plan) -> list[int]:
+    def _carry_out(self, plan: MarkPlan) -> list[int]:
         result = plan.carry_out()
         if not result.done:
             raise ServerError(f"{plan.operation.value} {plan.target}: {result.problem}")

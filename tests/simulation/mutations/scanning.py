@@ -8,7 +8,7 @@ import pytest
 
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
 from bookwarden.clusters.pulsar.roots import proof
-from bookwarden.clusters.pulsar.roots.proof import LookedUp
+from bookwarden.clusters.pulsar.roots.proof import SampleLookup
 from bookwarden.orphans import classify
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Classified, Knowledge
@@ -18,7 +18,7 @@ from .hole import Hole
 
 
 def _other_roots(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(proof, "look_up", lambda sample, catalog: LookedUp(len(sample), ()))
+    patch.setattr(proof, "look_up", lambda sample, catalog: SampleLookup(len(sample), ()))
 
 
 def _doubts(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from bookwarden.follow import following
 from bookwarden.follow.brokers import BROKERS_FIRST_MS, BrokersThatMark
 from bookwarden.follow.checking import CheckedDrop, DropCheck, LaterMarks
 from bookwarden.follow.drops import Drop, DropCause, drops_between
-from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.following import DroppedLedgers, FollowTally
 from bookwarden.follow.table import Changes, FollowedNodes, NodeNow
 from bookwarden.follow.timers import Timer
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -285,7 +285,7 @@ class Ground:
         return [self.present.get((root, path), now(None, path, root=root)) for path in paths]
 
     def take(self, *rows: NodeNow, ended: int | None = None) -> None:
-        self.dropped.take(rows, Tally(), ended)
+        self.dropped.take(rows, FollowTally(), ended)
 
     def begin(self, *rows: NodeNow) -> None:
         """Take the first comparison, of these."""
@@ -295,7 +295,7 @@ class Ground:
     def settle(self, after_s: float = 600.0) -> dict[int, DropOutcome]:
         self.now_s += after_s
         before = len(self.told)
-        self.dropped.settle(Tally())
+        self.dropped.settle(FollowTally())
         return {one.drop.ledger_id: one.outcome for one in self.told[before:]}
 
 
@@ -771,7 +771,7 @@ def test_marks_that_a_broker_made_already_are_counted_and_made_again(
     ground.begin(now(topic(1, 2, 3, 9)))
     ground.take(now(topic(9)))
     ground.now_s += 900
-    tally = Tally()
+    tally = FollowTally()
     ground.dropped.settle(tally)
     assert {mark.ledger_id for mark in ground.sent.marks} == {1, 2, 3}
     assert tally.doubles == doubles

@@ -17,7 +17,7 @@ from bookwarden.errors import FileError, FormatError, NotFoundError, RefusedErro
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import Cell, Findings, summarize
+from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plan_files import CANDIDATES as COLUMNS
 from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles, carry_over
@@ -57,7 +57,7 @@ def path_of(files: PlanFiles, plan_id: str, name: str) -> Path:
 def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
     summary = summarize(
         [Cell("orphan", "k", "t/n", "c", "<7d", 3, 30)],
-        Findings(),
+        ScanFindings(),
         plan_id="p1",
         scan_id="s1",
         created_ms=1,

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from bookwarden.bookie_clusters.operation import ORDER_PATH, Planned, Switch, SwitchEvent, SwitchOutcome, find_order
+from bookwarden.bookie_clusters.operation import (
+    ORDER_PATH,
+    PlannedSwitch,
+    Switch,
+    SwitchEvent,
+    SwitchOutcome,
+    find_order,
+)
 from bookwarden.bookie_clusters.order import NextStep, Phase
 from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
@@ -49,7 +56,7 @@ def command(store: MetadataStore, post: Post | None = None, *, origin: str = "on
     return Switch(RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
 
 
-def carried(switch: Switch, planned: Planned, *, wait_s: float = 10.0, **options: Any) -> SwitchOutcome:
+def carried(switch: Switch, planned: PlannedSwitch, *, wait_s: float = 10.0, **options: Any) -> SwitchOutcome:
     return switch.carry_out(planned, wait_s=wait_s, **options)
 
 

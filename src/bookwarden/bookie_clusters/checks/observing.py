@@ -19,9 +19,9 @@ from bookwarden.bookie_clusters.checks.precheck import (
     BookieMap,
     BrokerSettings,
     NamespacePlacement,
-    Observations,
     ObservedCluster,
     Precheck,
+    PrecheckObservations,
     Quorums,
     TrialResult,
     judge,
@@ -196,7 +196,7 @@ class Observer:
         self._connection = connection
         self._admin = admin
 
-    def observe(self, registry: Registry, target: str) -> Observations:
+    def observe(self, registry: Registry, target: str) -> PrecheckObservations:
         """Observe everything for a switch to this cluster; raises RefusedError if it is not registered."""
         cluster, store = registry.cluster(target), self.registry.store
         brokers = tuple(read_brokers(store))
@@ -209,7 +209,7 @@ class Observer:
         }
         placements = read_placements(store)
         topics = self.topic_quorums()
-        return Observations(
+        return PrecheckObservations(
             registry=registry,
             target=target,
             brokers=brokers,

@@ -21,8 +21,8 @@ from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdm
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.metadata_migration.control import MigrationControl, Survey
 from bookwarden.metadata_migration.watching import (
-    CopyProgress,
     MigrationOutcome,
+    NodeCopyProgress,
     PhaseSnapshot,
     PhaseStep,
     ending_of,
@@ -93,7 +93,7 @@ def watch_to_the_end(
 class _Snapshots:
     """Looks at a migration; while the source does not answer the last look is repeated, with the reason."""
 
-    def __init__(self, control: MigrationControl, copied: Callable[[PhaseSnapshot], CopyProgress | None]) -> None:
+    def __init__(self, control: MigrationControl, copied: Callable[[PhaseSnapshot], NodeCopyProgress | None]) -> None:
         self._control = control
         self._copied = copied
         self._last = PhaseSnapshot(0)
@@ -113,12 +113,12 @@ class _CopyCounter:
     def __init__(self, control: MigrationControl, found: Survey | None) -> None:
         self._control = control
         self._found = found
-        self._last: CopyProgress | None = None
+        self._last: NodeCopyProgress | None = None
         self._under_way: threading.Thread | None = None
         if found is None:
             threading.Thread(target=self._survey, name="survey", daemon=True).start()
 
-    def copied(self, snapshot: PhaseSnapshot) -> CopyProgress | None:
+    def copied(self, snapshot: PhaseSnapshot) -> NodeCopyProgress | None:
         if self._found is None or snapshot.phase not in ("COPYING", "COMPLETED"):
             return None
         is_over = snapshot.phase == "COMPLETED"

@@ -38,7 +38,7 @@ class InventoryFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class BucketInventory:
     """The manifest of an inventory: its bucket, its time (milliseconds since the epoch), and the data files."""
 
     bucket: str
@@ -69,12 +69,12 @@ class InventoryFolder:
             raise StoreError(f"{path} of the inventory cannot be read: {error.strerror}") from error
 
 
-def read_manifest(source: InventoryFolder) -> Inventory:
+def read_manifest(source: InventoryFolder) -> BucketInventory:
     """Read the manifest; FormatError for one that is damaged, or of a kind that is not read."""
     data = source.read(_MANIFEST)
     try:
         fields = json.loads(data)
-        inventory = Inventory(
+        inventory = BucketInventory(
             bucket=str(fields["sourceBucket"]),
             created_ms=int(fields["creationTimestamp"]),
             format=str(fields["fileFormat"]),
@@ -98,7 +98,7 @@ def read_manifest(source: InventoryFolder) -> Inventory:
     return inventory
 
 
-def pages(source: InventoryFolder, inventory: Inventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
+def pages(source: InventoryFolder, inventory: BucketInventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
     """Yield the objects of a data file, page by page, without delete markers and older versions.
 
     Raises FormatError where the file is missing, or not as the manifest says.

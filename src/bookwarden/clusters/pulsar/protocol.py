@@ -208,7 +208,7 @@ _TIMEOUT_S: Final = 10.0
 _REDIRECTS: Final = 5
 
 
-class LookedUp(NamedTuple):
+class BrokerLookup(NamedTuple):
     """The answer: the owner's address of the kind that was asked for, and the version of the server that was reached.
 
     ``through_proxy`` says that clients stay with the address that they have.
@@ -219,7 +219,7 @@ class LookedUp(NamedTuple):
     through_proxy: bool
 
 
-def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float = _TIMEOUT_S) -> LookedUp:
+def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float = _TIMEOUT_S) -> BrokerLookup:
     """Look a topic up through this address, with the credentials of the connection; follow redirects.
 
     ``url`` names one host, and is of the settings. The topic need not exist, and does not afterwards. Raises
@@ -236,7 +236,7 @@ def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float 
             if not owner:
                 raise PulsarError(f"{url} found {topic}, and named no address of the kind that was asked with")
             if answer.response == CommandLookupTopicResponse.Connect:
-                return LookedUp(owner, session.server, answer.proxy_through_service_url)
+                return BrokerLookup(owner, session.server, answer.proxy_through_service_url)
             url, authoritative = owner, answer.authoritative
     raise PulsarUnavailableError(f"looking {topic} up was redirected more than {_REDIRECTS} times; try again later")
 

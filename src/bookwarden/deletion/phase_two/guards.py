@@ -45,7 +45,7 @@ from bookwarden.ledgers.received import ReceivedMark
 _OF_LEDGERS: Final = (Action.DELETE, Action.DELAY)
 
 
-class Candidate(NamedTuple):
+class DeletionCandidate(NamedTuple):
     """A mark, what was read for it, and the decision about it."""
 
     message: ReceivedMark  #: As it was received.
@@ -56,7 +56,7 @@ class Candidate(NamedTuple):
     waives: frozenset[Waiver]  #: Those of the message.
     decision: Decision  #: So far.
 
-    def decided(self, decision: Decision, policy: DeletionPolicy) -> Candidate:
+    def decided(self, decision: Decision, policy: DeletionPolicy) -> DeletionCandidate:
         """Return it with this decision, in which a retry beyond the maximum is giving up."""
         if decision is self.decision:
             return self
@@ -70,14 +70,16 @@ class Guard(ABC):
     actions: ClassVar[tuple[Action, ...]]
 
     @abstractmethod
-    def review(self, candidates: Sequence[Candidate]) -> Sequence[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> Sequence[Decision]:
         """Return the decision about each, in order: as it is, or why it is kept. Retries are limited by the caller.
 
         Raises StoreError where a store does not answer: then nothing of the step is deleted.
         """
 
 
-def reviewed(candidates: Sequence[Candidate], guards: Sequence[Guard], policy: DeletionPolicy) -> list[Candidate]:
+def reviewed(
+    candidates: Sequence[DeletionCandidate], guards: Sequence[Guard], policy: DeletionPolicy
+) -> list[DeletionCandidate]:
     """Ask each guard about what those before it let go; return all candidates, in order."""
     found = list(candidates)
     for guard in guards:
@@ -97,7 +99,7 @@ class UndoneGuard(Guard):
     def __init__(self, records: UndoneLedgers) -> None:
         self._records = records
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """End the marks of these ledgers."""
         records = self._records.read_many(list(dict.fromkeys(one.mark.ledger_id for one in candidates)))
         if not records:
@@ -105,7 +107,7 @@ class UndoneGuard(Guard):
         return [self._decision(one, records.get(one.mark.ledger_id)) for one in candidates]
 
     @staticmethod
-    def _decision(one: Candidate, record: UndoneLedger | None) -> Decision:
+    def _decision(one: DeletionCandidate, record: UndoneLedger | None) -> Decision:
         if record is None or not record.is_of(one.reading):
             return one.decision
         text = f"put back by {record.undo}: `bookwarden mark ledger {record.ledger_id}` lets the sweep delete it again"
@@ -123,7 +125,7 @@ class ReusedIdGuard(Guard):
     def __init__(self, ids: ReturningIds) -> None:
         self._ids = ids
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Have the marks wait as long as ids return."""
         doubt = self._ids.doubt()
         return [one.decision if doubt is None else wait(doubt.reason, doubt) for one in candidates]
@@ -141,19 +143,19 @@ class NodeGuard(Guard):
         self._nodes = nodes
         self._entries = entries
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Check the nodes of all holders, and then the entries of ledgers that must have none; StoreError as there."""
         bookies = BookieReads(self._entries)
         doubts = self._nodes.doubts([_suspect(one) for one in candidates], bookies)
         return [_decision(one, doubt, bookies) for one, doubt in zip(candidates, doubts, strict=True)]
 
 
-def _suspect(one: Candidate) -> Suspect:
+def _suspect(one: DeletionCandidate) -> Suspect:
     nodes = one.references.nodes if isinstance(one.references, LiveReferences) else ()
     return Suspect(one.holder, one.reading, nodes, one.decision.action in _OF_COPIES, one.waives)
 
 
-def _decision(one: Candidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:
+def _decision(one: DeletionCandidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:
     if doubt is not None:
         return retry(str(doubt), Outcome.DAMAGED_HOLDER)
     if one.decision.action is not Action.PROVE_EMPTY or not isinstance(one.references, LiveReferences):
@@ -184,7 +186,7 @@ class LeftBehindGuard(Guard):
         self._stores = stores
         self._references = references
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Examine each copy, and read the lists of the whole ones again; StoreError as of a metadata root."""
         listed = {(one.holder, one.mark.ledger_id): _listed(one) for one in candidates}
         copies = {(holder, ledger_id): _copy(info, holder) for (holder, ledger_id), info in listed.items()}
@@ -208,7 +210,7 @@ class LeftBehindGuard(Guard):
         return [verdicts[one.holder, one.mark.ledger_id] for one in candidates]
 
 
-def _listed(one: Candidate) -> LedgerInfo:
+def _listed(one: DeletionCandidate) -> LedgerInfo:
     if not isinstance(one.references, LiveReferences):
         raise ValueError(f"ledger {one.mark.ledger_id} is of a holder whose references are not known")
     return one.references.left_behind[one.mark.ledger_id]

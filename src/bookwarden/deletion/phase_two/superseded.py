@@ -21,7 +21,7 @@ from bookwarden.deletion.phase_two.decide import (
     unknown,
     wait,
 )
-from bookwarden.deletion.phase_two.guards import Candidate, Guard
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard
 from bookwarden.deletion.ports import BookieClusters, Promoted
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -116,7 +116,7 @@ class SupersededGuard(Guard):
         self._proof = proof
         self._newest_promotion = newest_promotion
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Read the promotion for each, and each ledger's entries once."""
         active = self._clusters.active()
         problems: dict[int, str | None] = {}
@@ -130,8 +130,8 @@ class SupersededGuard(Guard):
         return after
 
     def require(
-        self, candidates: Sequence[Candidate], policy: DeletionPolicy
-    ) -> tuple[list[Candidate], list[Conditions]]:
+        self, candidates: Sequence[DeletionCandidate], policy: DeletionPolicy
+    ) -> tuple[list[DeletionCandidate], list[Conditions]]:
         """Read registry and promotion again right before these deletes; give with each what its transaction demands.
 
         A delete that was proven by another state of the registry waits: brokers were switched meanwhile, and may read
@@ -139,7 +139,7 @@ class SupersededGuard(Guard):
         """
         active = self._clusters.active()
         now, promoted = self._clusters.snapshot(), None if self._newest_promotion is None else self._newest_promotion()
-        after: list[Candidate] = []
+        after: list[DeletionCandidate] = []
         demanded: list[Conditions] = []
         for one in candidates:
             kept, decision = _kept(one), one.decision
@@ -162,7 +162,7 @@ class SupersededGuard(Guard):
         return "no bookies can be asked" if self._proof is None else self._proof.problem_of(kept)
 
 
-def _kept(one: Candidate) -> StoredLedger:
+def _kept(one: DeletionCandidate) -> StoredLedger:
     """Return the ledger as brokers read it: that is its first place."""
     assert isinstance(one.reading, StoredLedger)
     return one.reading.places[0]

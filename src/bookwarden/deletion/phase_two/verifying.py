@@ -16,7 +16,7 @@ from bookwarden.deletion.phase_two.decide import (
     in_its_place,
     limit_retries,
 )
-from bookwarden.deletion.phase_two.guards import Candidate, Guard, reviewed
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard, reviewed
 from bookwarden.deletion.phase_two.superseded import judge_superseded
 from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters
 from bookwarden.errors import MalformedMarkError
@@ -32,7 +32,7 @@ _NO_NAMES: Final = frozenset[str]()
 class Verified(NamedTuple):
     """The marks with the decisions about them, in order, and when they were made."""
 
-    candidates: list[Candidate]
+    candidates: list[DeletionCandidate]
     now_ms: int  #: In ms since the epoch.
 
 
@@ -85,7 +85,7 @@ class Verifier:
             mark = mark_of(message)
             reading, found, waives = readings[mark.ledger_id], references[holder], message.waives
             decision = self._decide(mark, message, waives, reading, found, now_ms)
-            candidates.append(Candidate(message, mark, holder, reading, found, waives, decision))
+            candidates.append(DeletionCandidate(message, mark, holder, reading, found, waives, decision))
         return Verified(reviewed(candidates, self._guards, self.policy), now_ms)
 
     def _decide(

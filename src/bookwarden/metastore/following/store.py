@@ -14,7 +14,7 @@ from typing import TypeVar
 from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
-from bookwarden.metastore.following.follower import Follower
+from bookwarden.metastore.following.follower import MigrationFollower
 from bookwarden.metastore.following.phases import (
     BEFORE_WRITING,
     FLAG_UNKNOWN,
@@ -22,9 +22,9 @@ from bookwarden.metastore.following.phases import (
     STOPPED,
     WRITING_SOURCE,
     Event,
-    State,
+    ParticipantState,
 )
-from bookwarden.metastore.following.progress import MigrationStatus, MigrationTimes, Progress
+from bookwarden.metastore.following.progress import MigrationProgress, MigrationStatus, MigrationTimes
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.urls import open_store
@@ -48,14 +48,14 @@ class MigratingStore(MetadataStore):
         open_target: Callable[[str], MetadataStore] = open_store,
         times: MigrationTimes | None = None,
     ) -> None:
-        self._progress = Progress(source, MigrationTarget(open_target), times or MigrationTimes())
-        self._follower = Follower(self._progress, self._move_watches)
+        self._progress = MigrationProgress(source, MigrationTarget(open_target), times or MigrationTimes())
+        self._follower = MigrationFollower(self._progress, self._move_watches)
         self._conditional = source.under(_Permission(self._progress))
         self._lock = threading.Lock()
         self._watches: list[_Watch] = []
 
     @property
-    def state(self) -> State:
+    def state(self) -> ParticipantState:
         """The step of this process in a migration."""
         return self._progress.state
 
@@ -213,7 +213,7 @@ class MigratingStore(MetadataStore):
         while True:
             with progress.changed:
                 progress.require_open()
-                if progress.state is State.SERVING_TARGET:
+                if progress.state is ParticipantState.SERVING_TARGET:
                     return self._target()
                 if progress.state in MOVED:
                     _wait_for_change(progress, began)
@@ -234,7 +234,7 @@ class MigratingStore(MetadataStore):
         while True:
             with progress.changed:
                 progress.require_open()
-                target = self._target() if progress.state is State.SERVING_TARGET else None
+                target = self._target() if progress.state is ParticipantState.SERVING_TARGET else None
                 allowed = target is None and progress.may_write_source(fresh_since)
                 progress.in_flight += allowed
             if target is not None:
@@ -268,7 +268,7 @@ class MigratingStore(MetadataStore):
 class _Permission:
     """The conditions of each request of a write to the source: our node among the participants, the flag as read."""
 
-    progress: Progress
+    progress: MigrationProgress
 
     def current(self) -> Sequence[Condition]:
         """Return them, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
@@ -348,10 +348,10 @@ class _Watch:
             end()
 
 
-def _advance_to_writing(progress: Progress, began: float, fresh_since: float) -> float:
+def _advance_to_writing(progress: MigrationProgress, began: float, fresh_since: float) -> float:
     """Take, or wait for, the next step towards a write; return since when the flag has to be known."""
     with progress.changed:
-        if progress.state is State.READING:
+        if progress.state is ParticipantState.READING:
             progress.tell(Event.WRITE_WANTED)
         if progress.state not in FLAG_UNKNOWN | WRITING_SOURCE:
             _wait_for_change(progress, began)
@@ -362,7 +362,7 @@ def _advance_to_writing(progress: Progress, began: float, fresh_since: float) ->
     return fresh_since
 
 
-def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
+def _refresh_flag(progress: MigrationProgress, began: float, fresh_since: float) -> None:
     """Read the flag; raise StoreMigratingError if it has given no answer for too long."""
     progress.refresh(fresh_since)
     if progress.state in FLAG_UNKNOWN:
@@ -372,7 +372,7 @@ def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
             raise progress.migrating("its flag changes all the time")
 
 
-def _wait_for_change(progress: Progress, began: float) -> None:
+def _wait_for_change(progress: MigrationProgress, began: float) -> None:
     """Wait for a change; raise the error that keeps us from registering, or StoreMigratingError in the end."""
     error = progress.error_since(began)
     if error is not None and progress.state in BEFORE_WRITING:

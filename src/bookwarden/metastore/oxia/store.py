@@ -24,7 +24,7 @@ from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError,
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target, runs
+from bookwarden.metastore.doomed_nodes import DoomedNode, runs
 from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned, Write
 from bookwarden.metastore.oxia.channels import OxiaConnection, ServerLost, meaning_of
 from bookwarden.metastore.oxia.notifications import KeyChanges, Watch
@@ -104,7 +104,7 @@ class OxiaStore(MigrationTarget):
         self._cluster.require_open()
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
         validate_paths([path for path, _ in expected])
-        targets = [Target(path, version, created) for (path, version), created in zip(expected, times, strict=True)]
+        targets = [DoomedNode(path, version, created) for (path, version), created in zip(expected, times, strict=True)]
         if targets:
             self._reader.require_hierarchical(self._cluster.deadline())
         results: dict[tuple[str, int], DeleteResult] = {}

@@ -27,7 +27,7 @@ from bookwarden.errors import (
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target, runs
+from bookwarden.metastore.doomed_nodes import DoomedNode, runs
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
@@ -184,7 +184,7 @@ class ZooKeeperStore(ConditionalStore):
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
         demanded = [self._demanded(some) for some in conditions] if conditions is not None else [()] * len(expected)
         targets = [
-            Target(path, version, created, some)
+            DoomedNode(path, version, created, some)
             for path, version, created, some in zip(paths, versions, times, demanded, strict=True)
         ]
         results: dict[tuple[str, int], DeleteResult] = {}

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
 from bookwarden.follow.checking import CheckedDrop
-from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.following import DroppedLedgers, FollowTally
 from bookwarden.follow.table import Changes, FollowedNodes
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
@@ -140,7 +140,7 @@ class ReferenceChanges:
     def finish_due(self) -> None:
         """Look at all that is due now, for a run that ends."""
         while self._dropped.has_due:
-            self._settle(Tally(), time.monotonic())
+            self._settle(FollowTally(), time.monotonic())
 
     def _batch(self, batch: DataFrame, number: int) -> None:
         try:
@@ -158,12 +158,12 @@ class ReferenceChanges:
             self._pulse.leave(number, finished=finished)
 
     def _take(self, rows: pa.Table, started: float) -> None:
-        tally = Tally()
+        tally = FollowTally()
         if rows.num_rows:
             self._dropped.take(nodes_in(rows), tally, ended_in(rows))
         self._settle(tally, started)
 
-    def _settle(self, tally: Tally, started: float) -> None:
+    def _settle(self, tally: FollowTally, started: float) -> None:
         self._dropped.settle(tally)
         seconds = time.monotonic() - started
         for outcome, count in tally.outcomes.items():

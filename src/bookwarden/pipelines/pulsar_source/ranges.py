@@ -166,7 +166,7 @@ def check_end(positions: TopicPositions, end: Position) -> None:
         )
 
 
-class Progress:
+class ReadProgress:
     """The next entry that a plan expects; every entry must be taken or passed in order."""
 
     def __init__(self, ranges: Sequence[EntryRange]) -> None:

@@ -28,7 +28,7 @@ from bookwarden.orphans.copies import (
     owner_named,
 )
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
-from bookwarden.orphans.summary import Count
+from bookwarden.orphans.summary import ClassCount
 from bookwarden.pipelines.columns.tables import COPIES, LEDGERS, OBJECTS, REFERENCES
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.reading import (
@@ -53,7 +53,7 @@ _LOOKED_AT_ONCE = 1_000
 class PlannedCopies:
     """The results of a scan of the stores of offloaded copies."""
 
-    objects: tuple[Count, ...] = ()  #: Counts by class and store.
+    objects: tuple[ClassCount, ...] = ()  #: Counts by class and store.
     stores: tuple[StoreCopies, ...] = ()  #: Copies by store.
     #: Orphans, still without number and without the time since when they are.
     candidates: tuple[CopyCandidate, ...] = ()
@@ -93,7 +93,7 @@ class ObjectPlanning:
             tally.add(copy, found)
         orphans = [(copy, found) for copy, found in classified if found.copy_class is CopyClass.ORPHAN]
         return PlannedCopies(
-            (*tally.counts(), *(Count(NOT_SCANNED, store, 0, 0) for store in sorted(unread))),
+            (*tally.counts(), *(ClassCount(NOT_SCANNED, store, 0, 0) for store in sorted(unread))),
             tally.stores(),
             tuple(self._candidate(copy, found) for copy, found in orphans),
             (*_not_scanned(unread), *damaged),
@@ -247,8 +247,8 @@ class _Tally:
             self._orphans[copy.store][0] += 1
             self._orphans[copy.store][1] += copy.length
 
-    def counts(self) -> list[Count]:
-        return [Count(kind.value, store, *tally) for (kind, store), tally in self._objects.items()]
+    def counts(self) -> list[ClassCount]:
+        return [ClassCount(kind.value, store, *tally) for (kind, store), tally in self._objects.items()]
 
     def stores(self) -> tuple[StoreCopies, ...]:
         return tuple(StoreCopies(store, number, *self._orphans[store]) for store, number in sorted(self.copies.items()))

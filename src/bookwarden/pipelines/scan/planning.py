@@ -36,9 +36,9 @@ from bookwarden.orphans.summary import (
     OTHER_KIND,
     SHOWN_MISSING,
     Cell,
-    Findings,
     GrowthPoint,
     MissingLedger,
+    ScanFindings,
     Summary,
     summarize,
 )
@@ -147,7 +147,7 @@ class Planning:
                 doubts = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing.where("not outdated"))
                 outdated = () if missing is None else _Missing(missing.where("outdated"))
-                findings = Findings(
+                findings = ScanFindings(
                     lost, found.foreign(), doubts, copies.objects, sources.fuzzy, found.inside_lists(), outdated
                 )
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, sources))
@@ -171,7 +171,7 @@ class Planning:
     def _write(
         self,
         found: Classification,
-        findings: Findings,
+        findings: ScanFindings,
         copies: PlannedCopies,
         cutoff_ms: int,
         emptied: tuple[Emptied, ...],

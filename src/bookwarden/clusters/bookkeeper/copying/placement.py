@@ -43,7 +43,7 @@ class Affinity(NamedTuple):
     spare_groups: frozenset[str] = frozenset()
 
 
-class Placement:
+class CopyPlacement:
     """Chooses the bookies of copies; for one thread.
 
     What ``read``, and ``affinity_of`` of a namespace, returned is read again after some seconds. Both may

@@ -33,7 +33,7 @@ from bookwarden.metastore.urls import split_chroot, with_chroot
 _CLOCKS_DIFFER_MS: Final = 600_000
 
 
-class LookedUp(NamedTuple):
+class SampleLookup(NamedTuple):
     """A sample looked up in this BookKeeper: the number of its ledgers, and those that were found.
 
     ``unreadable`` are ids whose metadata could not be understood, so that they may be these ledgers or others.
@@ -44,13 +44,13 @@ class LookedUp(NamedTuple):
     unreadable: tuple[NamedLedger, ...] = ()
 
 
-def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> LookedUp:
+def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> SampleLookup:
     """Look up exactly these ledgers; StoreError where the BookKeeper's store does not answer."""
     readings = catalog.read_many([named.ledger_id for named in sample])
     pairs = list(zip(sample, readings, strict=True))
     found = [named for named, reading in pairs if isinstance(reading, StoredLedger) and is_the_same(named, reading)]
     unreadable = [named for named, reading in pairs if isinstance(reading, UnreadableLedger)]
-    return LookedUp(len(sample), tuple(found), tuple(unreadable))
+    return SampleLookup(len(sample), tuple(found), tuple(unreadable))
 
 
 def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
@@ -84,7 +84,7 @@ def named_by(store: MetadataStore, ledgers: Sequence[NamedLedger]) -> list[Named
 
 def shared_ledger(
     sample: Sequence[NamedLedger], catalog: ReadsLedgers, ours: Mapping[str, MetadataStore]
-) -> tuple[LookedUp, NamedLedger | None]:
+) -> tuple[SampleLookup, NamedLedger | None]:
     """Look up what another root names; return a ledger that proves that it is over this BookKeeper, None without one.
 
     ``ours`` are the configured roots. Raises StoreError where one of them, or the BookKeeper's, does not answer.
@@ -244,7 +244,7 @@ class RootsProof:
         self.require_bookies()
 
     def _require_newest(
-        self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: LookedUp
+        self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: SampleLookup
     ) -> None:
         newest = [named for named in sample if named.is_newest_closed]
         known = {*looked_up.found, *looked_up.unreadable}
@@ -348,7 +348,7 @@ def judged(
     )
 
 
-def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
+def _unknown(looked_up: SampleLookup, sample: RootSample) -> str:
     """Explain why nothing can be concluded about a root; "" if something can."""
     if not looked_up.ledgers and not sample.whole:
         return "it could not be seen whether it names ledgers"
