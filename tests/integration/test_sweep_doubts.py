@@ -104,7 +104,7 @@ class Doubtful:
 def _looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the driver look at a batch every second, and soon: every 15 s, and after 20 s."""
     monkeypatch.setattr(driver, "_WATCH_SECONDS", 1.0)
-    monkeypatch.setattr(driver, "_ASKED_AFTER_S", 2.0)
+    monkeypatch.setattr(driver, "_BATCH_ASKED_AFTER_S", 2.0)
 
 
 @pytest.fixture
