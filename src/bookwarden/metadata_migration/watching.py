@@ -55,7 +55,7 @@ class PhaseSnapshot:
     #: By registered node, the process behind it; "" if unknown.
     participants: Mapping[str, str] = field(default_factory=dict)
     copied: NodeCopyProgress | None = None  #: None if unknown.
-    trouble: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
+    error: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
 
     @property
     def blocked_seconds(self) -> float:
@@ -83,7 +83,7 @@ class PhaseStep:
     def differs_from(self) -> tuple[object, ...]:
         """The values whose change makes a step worth reporting: all but times."""
         snapshot = self.snapshot
-        return snapshot.phase, tuple(snapshot.participants), snapshot.copied, snapshot.trouble, self.warnings
+        return snapshot.phase, tuple(snapshot.participants), snapshot.copied, snapshot.error, self.warnings
 
 
 def follow(
@@ -114,10 +114,10 @@ class _Watch:
 
     def step(self, snapshot: PhaseSnapshot) -> PhaseStep:
         before = self._last
-        if before is None or (snapshot.phase, snapshot.copied, snapshot.trouble) != (
+        if before is None or (snapshot.phase, snapshot.copied, snapshot.error) != (
             before.phase,
             before.copied,
-            before.trouble,
+            before.error,
         ):
             self._moved_at = self._clock()
         warnings = tuple(text for text in self._warnings(snapshot, before) if text not in self._warned)
@@ -126,7 +126,7 @@ class _Watch:
         return PhaseStep(snapshot, warnings, _ending(snapshot, before))
 
     def _warnings(self, snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> Iterator[str]:
-        if snapshot.trouble is not None:
+        if snapshot.error is not None:
             return
         left = _named(snapshot.participants)
         if left and before is not None and (before.phase, snapshot.phase) == ("PREPARATION", "COPYING"):
@@ -149,7 +149,7 @@ class _Watch:
 
 
 def _ending(snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> MigrationOutcome | None:
-    if snapshot.trouble is not None:
+    if snapshot.error is not None:
         return None
     if snapshot.phase is None:
         return None if before is None or before.phase is None else MigrationOutcome.REMOVED

@@ -59,7 +59,7 @@ def test_without_a_flag_it_waits_for_one() -> None:
 
 
 def test_a_source_that_does_not_answer_ends_nothing() -> None:
-    silent = look("COMPLETED", trouble="no connection")
+    silent = look("COMPLETED", error="no connection")
     steps = followed([look("COPYING"), silent, look("COMPLETED")])
     assert [step.ending for step in steps] == [None, None, MigrationOutcome.COMPLETED]
 

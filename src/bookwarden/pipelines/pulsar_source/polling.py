@@ -46,7 +46,7 @@ class Discovery:
         name = TopicName.parse(topic)
         if self._pattern is None:
             return str(name) in self._options.topics or str(name.base) in self._options.topics
-        return f"{name.tenant}/{name.namespace}" == self._options.namespace and self._matches(str(name.base))
+        return name.namespace_name == self._options.namespace and self._matches(str(name.base))
 
     def is_gone(self, topic: str) -> bool:
         """Return whether a partition no longer exists."""

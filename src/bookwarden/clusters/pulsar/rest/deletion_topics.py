@@ -239,7 +239,7 @@ class DeletionTopicsSetup:
         return found
 
     def _namespace_names(self) -> list[str]:
-        return list(dict.fromkeys(_namespace(topic) for topic, _ in self._wanted.all))
+        return list(dict.fromkeys(TopicName.parse(topic).namespace_name for topic, _ in self._wanted.all))
 
     def _policies(self, namespace: str) -> Mapping[str, Any] | None:
         try:
@@ -254,7 +254,7 @@ class DeletionTopicsSetup:
         return found
 
     def _topic_hazards(self, topic: str) -> list[str]:
-        if _namespace(topic) == SYSTEM_NAMESPACE or self._existing_partitions(topic) is None:
+        if TopicName.parse(topic).namespace_name == SYSTEM_NAMESPACE or self._existing_partitions(topic) is None:
             return []
         path = topic_path(topic)
         try:
@@ -312,7 +312,7 @@ class DeletionTopicsSetup:
 
     def _provide_switch_topic(self) -> list[Provision]:
         topic = self._wanted.switch_topic
-        namespace = _namespace(topic)
+        namespace = TopicName.parse(topic).namespace_name
         try:
             of_namespace = [] if namespace in self._namespace_names() else list(self._provide_namespace(namespace))
             # A broker may have created it, with partitions or without.
@@ -403,8 +403,3 @@ class DeletionTopicsSetup:
                 f"our role may not create {kind} {name}: run init once as a superuser, or let one create it ({error})"
             ) from error
         return Provision(kind, name, "created", topic, detail)
-
-
-def _namespace(topic: str) -> str:
-    name = TopicName.parse(topic)
-    return f"{name.tenant}/{name.namespace}"
