@@ -29,9 +29,12 @@ from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 
+logger = logging.getLogger(__name__)
 _PATIENCE_S = 10
 _PAGE: Final = 4_096
 _LOCAL_MASTER: Final = re.compile(r"local(\[[^\]]*\])?")
+#: Said before it: it takes seconds, in which nothing is heard of it.
+STARTING_SPARK: Final = "starting Spark"
 
 
 def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None:
@@ -117,11 +120,6 @@ def _require_service_url(settings: Settings) -> None:
         raise translate(error, f"looking up {settings.deletion.topic} at {settings.pulsar.service_url}") from error
     finally:
         client.close()
-
-
-logger = logging.getLogger(__name__)
-#: Said before it: it takes seconds, in which nothing is heard of it.
-STARTING_SPARK: Final = "starting Spark"
 
 
 def require_spark(*, java: bool = True) -> None:

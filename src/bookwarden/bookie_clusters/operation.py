@@ -50,6 +50,7 @@ _OF_ORDERS: Final = LeaseMessages(
     "carry on with `bookie-clusters switch --resume`",
     "look at `bookie-clusters status`",
 )
+_LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,6 @@ class OrderLease(RecordLease):
     def __enter__(self) -> OrderLease:
         super().__enter__()
         return self
-
-
-_LOOK_EVERY_S: Final = 0.1
 
 
 class SwitchedBroker(NamedTuple):

@@ -29,6 +29,7 @@ from bookwarden.wiring.roots import roots_proof_of
 
 _PLACE_COLUMNS = (Column("named by"), Column("of", whole=False), Column("node", whole=False), Column("metadata root"))
 _DOUBT_COLUMNS = (Column("not read", whole=False), Column("metadata root"), Column("reason", whole=False))
+_ROW: Final = 16
 
 
 def reference_pairs(found: Explanation) -> tuple[tuple[str, str], ...]:
@@ -98,9 +99,6 @@ def reference_data(found: Explanation) -> dict[str, Any]:
 
 def _place(kind: Any, holder: str, path: str, root: str) -> dict[str, Any]:
     return {"kind": kind, "holder": holder, "path": path, "root": root}
-
-
-_ROW: Final = 16
 
 
 def write_entries(entries: Iterable[Entry], form: str, output: BinaryIO) -> int:

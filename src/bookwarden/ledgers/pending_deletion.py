@@ -15,14 +15,12 @@ from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
 
 # The end of the year 9999: tables, and most of their readers, know no later time.
 LAST_MS: Final = 253_402_300_799_999
+MAX_LEDGER_ID = 2**63 - 1
 
 
 def is_time(milliseconds: int) -> bool:
     """Return whether a number can be the time of a clock."""
     return 0 <= milliseconds <= LAST_MS
-
-
-MAX_LEDGER_ID = 2**63 - 1
 
 
 class LedgerType(enum.Enum):

@@ -34,6 +34,11 @@ _T = TypeVar("_T")
 
 # The number sorted at a time, since Python's sort needs some 140 bytes for each; every such part costs a lookup.
 _PART = 1 << 19
+# The number of nodes whose references an index packs at a time.
+_UNFILED = 1000
+# Looked up once, since this is asked of every cursor.
+_IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind in KINDS_OF_CURSORS)
+_OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
 class LedgerNamers(Generic[_T]):
@@ -84,13 +89,6 @@ class LedgerNamers(Generic[_T]):
             self._ids[begin : begin + self._part] = array("q", map(ids.__getitem__, order))
             self._namers_of[begin : begin + self._part] = array("i", map(namers.__getitem__, order))
         self._sorted = count
-
-
-# The number of nodes whose references an index packs at a time.
-_UNFILED = 1000
-# Looked up once, since this is asked of every cursor.
-_IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind in KINDS_OF_CURSORS)
-_OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
 class ReferencePlace(NamedTuple):

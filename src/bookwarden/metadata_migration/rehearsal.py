@@ -44,6 +44,13 @@ _WORDS: Final = LeaseMessages(
 )
 # The clocks of a namespace's servers may differ by this much.
 _SERVERS_SKEW_MS: Final = 60_000
+# The coordinator's wait for further nodes after it has copied the last one.
+_LAST_POLL_SECONDS: Final = 1.0
+# The source's clock and ours may differ by this much.
+_SKEW_MS: Final = 60_000
+# A request's worth, and a few megabytes at most where nodes are large.
+_NODES_AT_ONCE: Final = 1_000
+_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 
 
 class FoundMarker(NamedTuple):
@@ -237,15 +244,6 @@ class _Removal:
             if result not in _GONE:
                 raise StoreError(f"it is not known whether {path} of the target was removed: run again with --clean")
         return len(there)
-
-
-# The coordinator's wait for further nodes after it has copied the last one.
-_LAST_POLL_SECONDS: Final = 1.0
-# The source's clock and ours may differ by this much.
-_SKEW_MS: Final = 60_000
-# A request's worth, and a few megabytes at most where nodes are large.
-_NODES_AT_ONCE: Final = 1_000
-_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 
 
 class RefusedNode(NamedTuple):

@@ -10,8 +10,6 @@ from typing import TypeVar
 from bookwarden.errors import StoreMigratingError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
-
-
 _T = TypeVar("_T")
 
 

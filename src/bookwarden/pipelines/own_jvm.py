@@ -60,6 +60,9 @@ _TRACES: Final = re.compile(
     r"[\w.]*(Error|Exception|KeyboardInterrupt|SystemExit)\b"
 )
 _KEPT: Final = 5
+_JVM_SECONDS = 30.0
+_WORKERS_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 
 
 class JvmOutput:
@@ -104,11 +107,6 @@ class JvmOutput:
             _spark.info("%s", line)
         else:
             _workers.warning("%s", line)
-
-
-_JVM_SECONDS = 30.0
-_WORKERS_SECONDS = 2.0
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,20 @@ from bookwarden.pipelines.columns.tables import Columns, rows_in
 from bookwarden.pipelines.folders import Folder
 
 logger = logging.getLogger(__name__)
-
-
 CANDIDATES: Final = Columns(Candidate)
 _FIRST_SEEN: Final = "first_seen_ms"
 # What only a scan says of its candidates: the earlier plan has the rest.
 ORPHANS: Final = CANDIDATES.only(*(name for name in Candidate._fields if name != _FIRST_SEEN))
 # A node that differs in any of these is another one, or was written since.
 _THE_SAME: Final = ["path", "created_ms", "version"]
+COPY_CANDIDATES = Columns(CopyCandidate)
+# A file is held in memory as a whole: some tens of megabytes.
+CANDIDATES_PER_FILE: Final = 100_000
+SUMMARY: Final = "summary.json"
+_MANIFEST: Final = "manifest.json"
+_PROGRESS: Final = "applied.json"
+_COPY_PROGRESS: Final = "applied-copies.json"
+_SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `bookwarden orphans scan`"
 
 
 def merged(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -113,16 +119,6 @@ def in_order(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             )
         last_id = int(ids[-1])
         yield table
-
-
-COPY_CANDIDATES = Columns(CopyCandidate)
-# A file is held in memory as a whole: some tens of megabytes.
-CANDIDATES_PER_FILE: Final = 100_000
-SUMMARY: Final = "summary.json"
-_MANIFEST: Final = "manifest.json"
-_PROGRESS: Final = "applied.json"
-_COPY_PROGRESS: Final = "applied-copies.json"
-_SCAN_AGAIN: Final = "nothing of it can be applied, make another plan with `bookwarden orphans scan`"
 
 
 class PlanFiles:

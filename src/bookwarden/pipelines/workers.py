@@ -13,9 +13,10 @@ from itertools import count
 from typing import Generic, TypeVar
 
 logger = logging.getLogger(__name__)
-
-
 _LOOK_SECONDS = 1.0
+_OBJECTS_UNTIL_COLLECTION = 200_000
+_tasks = count(1)
+KeptT = TypeVar("KeptT")
 
 
 @functools.cache
@@ -37,10 +38,6 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-_OBJECTS_UNTIL_COLLECTION = 200_000
-_tasks = count(1)
-
-
 def collect_seldom() -> None:
     """Reduce the work of this process's garbage collector; call it at the start of each task.
 
@@ -56,9 +53,6 @@ def collect_seldom() -> None:
     # Most permanent objects were made by the first tasks; at the powers of two, few others are frozen.
     if number & (number - 1) == 0:
         gc.freeze()
-
-
-KeptT = TypeVar("KeptT")
 
 
 class PerProcess(Generic[KeptT]):

@@ -26,6 +26,8 @@ from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.config import Settings
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
+_NO_BUILD: Final = Build("", "", Scope(), "", 0)
+
 
 def migration_metrics(settings: Settings) -> bytes:
     """Return the metrics as Prometheus reads them; none where the settings name no green."""
@@ -69,9 +71,6 @@ class _LookCollector(Collector):
         errors = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
         errors.add_metric([], len(self._look.errors))
         yield errors
-
-
-_NO_BUILD: Final = Build("", "", Scope(), "", 0)
 
 
 def metrics_text(overview: Overview) -> bytes:

@@ -27,6 +27,11 @@ E = TypeVar("E", bound=enum.Enum)
 _MIN_LONG = -(2**63)
 _MAX_LONG = 2**63 - 1
 _SHOWN = 80
+__all__ = ["MAX_PAYLOAD_BYTES", "ParsedSchema", "PendingDeletionCodec", "parse_writer_schema", "registry_schema"]
+MAX_PAYLOAD_BYTES = 1024 * 1024
+_SURROUNDINGS = 4096
+# What fastavro raises for bytes that do not fit the schema; UnicodeDecodeError is a ValueError.
+_UNDECODABLE = (EOFError, ValueError, IndexError, OverflowError, KeyError, TypeError)
 
 
 def name_fields(deletion: PendingDeletion) -> dict[str, Any]:
@@ -162,15 +167,6 @@ def _metadata(value: object) -> dict[str, str]:
         if _text(value, name) is None or not isinstance(text, str):
             raise MalformedMarkError(f"offloadContext.metadata {_describe(name)} is {_describe(text)}, not text")
     return dict(value)
-
-
-__all__ = ["MAX_PAYLOAD_BYTES", "ParsedSchema", "PendingDeletionCodec", "parse_writer_schema", "registry_schema"]
-
-MAX_PAYLOAD_BYTES = 1024 * 1024
-_SURROUNDINGS = 4096
-
-# What fastavro raises for bytes that do not fit the schema; UnicodeDecodeError is a ValueError.
-_UNDECODABLE = (EOFError, ValueError, IndexError, OverflowError, KeyError, TypeError)
 
 
 def registry_schema() -> str:

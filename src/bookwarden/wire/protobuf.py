@@ -9,6 +9,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bookwarden.errors import FormatError
 
+M = TypeVar("M", bound=Message)
+
 
 def encode_varint(value: int) -> bytes:
     """Encode a number that is not negative."""
@@ -25,9 +27,6 @@ def encode_zigzag(value: int) -> bytes:
     if not -(2**63) <= value < 2**63:
         raise OverflowError(f"{value} has more than 64 bits")
     return encode_varint((value << 1) ^ (value >> 63))
-
-
-M = TypeVar("M", bound=Message)
 
 
 def parse(message: M, raw: bytes, what: str) -> M:

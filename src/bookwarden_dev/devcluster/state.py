@@ -18,6 +18,9 @@ from bookwarden_dev.devcluster.processes.process import ServerProcess
 from bookwarden_dev.devcluster.servers.oxia import oxia_url
 from bookwarden_dev.devcluster.servers.settings import ClusterOptions, ClusterPorts
 
+FILE_NAME = "cluster.json"
+_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
@@ -44,10 +47,6 @@ def addresses(ports: ClusterPorts, auth: str) -> dict[str, str]:
         "bookie": f"{LOOPBACK}:{ports.bookie}",
         "broker": f"{access.service_url(ports, auth)} {access.admin_url(ports, auth)}",
     }
-
-
-FILE_NAME = "cluster.json"
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

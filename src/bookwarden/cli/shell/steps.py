@@ -17,6 +17,7 @@ from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import printable
 
 _SAID_EVERY_S: Final = 10.0
+_SAID_EVERY: Final = 250_000
 
 
 class SaidProgress:
@@ -118,9 +119,6 @@ def telling(
             lambda step: "".join(f"{printable(line)}\n" for line in (*lines_of(step), *end_of(step))), every_s
         )
         yield texts.tell
-
-
-_SAID_EVERY: Final = 250_000
 
 
 @contextmanager

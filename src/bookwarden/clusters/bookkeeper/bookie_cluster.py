@@ -29,6 +29,10 @@ from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 # A single bookie that is started again is without a registration for less than this, by a wide margin.
 AWAITED_SECONDS: Final = 30.0
 _READ_ONLY: Final = "readonly"
+_READONLY: Final = "readonly"
+# The one manager whose paths are those of Pulsar's own. longhierarchical has small ids elsewhere: brokers would find
+# none of its ledgers, and its bookies would collect those that brokers make (meta.LongHierarchicalLedgerManager).
+_READ_BY_BROKERS: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
 
 
 class Members(NamedTuple):
@@ -87,12 +91,6 @@ def read_instance(store: MetadataStore, root: str) -> str:
     """Read the instance id of the cluster at this root; "" if there is none. FormatError for what is no text."""
     node = store.get(f"{root}/{INSTANCE_NODE}")
     return instance_id_in(None if node is None else node.value)
-
-
-_READONLY: Final = "readonly"
-# The one manager whose paths are those of Pulsar's own. longhierarchical has small ids elsewhere: brokers would find
-# none of its ledgers, and its bookies would collect those that brokers make (meta.LongHierarchicalLedgerManager).
-_READ_BY_BROKERS: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
 
 
 class BookieClusterMetadata:

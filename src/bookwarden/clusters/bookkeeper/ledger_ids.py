@@ -19,6 +19,15 @@ from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 
 # The numbers of each half of an id: Java's positive ints but the largest.
 NUMBERS_OF_HALF: Final = 2**31 - 1
+_UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
+_FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
+# Digits of an id on each level of directories, in the short and in the long tree.
+_TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
+# Some minutes of taking ids one by one.
+MOST_COUNTED: Final = 500_000
+_AT_ONCE: Final = 16
+_BATCH: Final = 1_000
+_UPPER_BITS: Final = 32
 
 
 class LedgerNumbers(NamedTuple):
@@ -41,12 +50,6 @@ class LedgerNumbers(NamedTuple):
     def id_of(self, number: int) -> int:
         """Return the ledger with this number."""
         return (self.upper << 32) + number
-
-
-_UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
-_FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
-# Digits of an id on each level of directories, in the short and in the long tree.
-_TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
 
 
 def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None:
@@ -117,13 +120,6 @@ class _Tree:
             if found is not None:
                 return found
         return None
-
-
-# Some minutes of taking ids one by one.
-MOST_COUNTED: Final = 500_000
-_AT_ONCE: Final = 16
-_BATCH: Final = 1_000
-_UPPER_BITS: Final = 32
 
 
 class LedgerIds:

@@ -32,6 +32,16 @@ _REMEMBERED: Final = 65_536
 
 # Looking up an enum's name is slow.
 _KINDS: Final = {kind: kind.component.name for kind in KINDS}
+# A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
+_DIRECTORIES_IN_PIECE: Final = 2
+_FLAT_LEDGERS_IN_PIECE: Final = 20_000
+# Where most directories are nearly empty, as in an old cluster, a piece takes more of them.
+_MOST_PIECES: Final = 2_000
+_READ_AT_ONCE: Final = 10_000
+_TOP_OF_SHORT: Final = re.compile(r"\d{2}", re.ASCII)
+_TOP_OF_LONG: Final = re.compile(r"\d{3}", re.ASCII)
+_INNER: Final = re.compile(r"\d{4}", re.ASCII)
+_LEAVES: Final = {f"L{number:04d}": number for number in range(10_000)}
 
 
 class Meaning(NamedTuple):
@@ -71,19 +81,6 @@ def _meaning(custom: Mapping[str, bytes]) -> Meaning:
     if holder is None:
         return Meaning(None, None, describe_custom_metadata(custom))
     return Meaning(_KINDS[type(holder)], str(holder), None)
-
-
-# A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
-_DIRECTORIES_IN_PIECE: Final = 2
-_FLAT_LEDGERS_IN_PIECE: Final = 20_000
-# Where most directories are nearly empty, as in an old cluster, a piece takes more of them.
-_MOST_PIECES: Final = 2_000
-_READ_AT_ONCE: Final = 10_000
-
-_TOP_OF_SHORT: Final = re.compile(r"\d{2}", re.ASCII)
-_TOP_OF_LONG: Final = re.compile(r"\d{3}", re.ASCII)
-_INNER: Final = re.compile(r"\d{4}", re.ASCII)
-_LEAVES: Final = {f"L{number:04d}": number for number in range(10_000)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from bookwarden.errors import LostRaceError, OutcomeUnknownError
 from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 
+UNDONE_ROOT = "/bookwarden/undone"
+_WRITES_IN_FLIGHT = 16
+
 
 @dataclass(frozen=True, slots=True)
 class UndoneLedger:
@@ -32,10 +35,6 @@ class UndoneLedger:
             return False
         times = [place.metadata.ctime_ms for place in reading.places]
         return self.ctime_ms is None or None in times or self.ctime_ms in times
-
-
-UNDONE_ROOT = "/bookwarden/undone"
-_WRITES_IN_FLIGHT = 16
 
 
 class UndoneLedgers:

@@ -15,6 +15,13 @@ from uuid import UUID
 
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy
 
+_OWNER = "managedledgername"
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_LEDGER = "0|[1-9][0-9]{0,18}"
+_OBJECT = re.compile(f"({_UUID})(?:-ledger-({_LEDGER}))?(?:-index)?")
+_MAP_FILE = re.compile(f"({_LEDGER})-({_UUID})")
+_MAX_LEDGER_ID = 2**63 - 1
+
 
 class StoredObject(NamedTuple):
     """An object, or an unfinished upload (of length 0); ``modified_ms`` by the store's clock, since the epoch."""
@@ -52,14 +59,6 @@ RANGES = (
     NameRange(start="g"),
 )
 """Every name is in exactly one of them."""
-
-
-_OWNER = "managedledgername"
-_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_LEDGER = "0|[1-9][0-9]{0,18}"
-_OBJECT = re.compile(f"({_UUID})(?:-ledger-({_LEDGER}))?(?:-index)?")
-_MAP_FILE = re.compile(f"({_LEDGER})-({_UUID})")
-_MAX_LEDGER_ID = 2**63 - 1
 
 
 def data_name(copy: OffloadedCopy) -> str:

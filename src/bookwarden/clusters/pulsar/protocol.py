@@ -36,6 +36,8 @@ _LARGEST: Final = 5 * 1024 * 1024
 _AROUND: Final = 64 * 1024
 _READ_AT_ONCE: Final = 256 * 1024
 _OAUTH2_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
+_REDIRECTS: Final = 5
 
 
 class Frame(NamedTuple):
@@ -202,10 +204,6 @@ def _credentials(connection: PulsarConnection) -> tuple[str, bytes]:
 def _unreachable(url: str, error: OSError) -> PulsarUnavailableError:
     reason = error.strerror or str(error) or type(error).__name__
     return PulsarUnavailableError(f"{url} is not reachable ({reason})")
-
-
-_TIMEOUT_S: Final = 10.0
-_REDIRECTS: Final = 5
 
 
 class BrokerLookup(NamedTuple):

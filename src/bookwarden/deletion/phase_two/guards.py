@@ -41,8 +41,11 @@ from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
 
+logger = logging.getLogger(__name__)
 # A ledger goes now, or once it has waited; all proofs are done.
 _OF_LEDGERS: Final = (Action.DELETE, Action.DELAY)
+_PROVEN = Decision(Action.DELETE, Outcome.DELETED, "its offloaded copy is there and whole")
+_CHANGED = retry("its list changed while the offloaded copy was looked at")
 
 
 class DeletionCandidate(NamedTuple):
@@ -169,12 +172,6 @@ def _decision(one: DeletionCandidate, doubt: NodeDoubt | None, bookies: BookieRe
     if last is None:
         return Decision(Action.DELETE, Outcome.DELETED, "")
     return judge_proven(one.mark, one.references, one.message.attempts)
-
-
-logger = logging.getLogger(__name__)
-
-_PROVEN = Decision(Action.DELETE, Outcome.DELETED, "its offloaded copy is there and whole")
-_CHANGED = retry("its list changed while the offloaded copy was looked at")
 
 
 class LeftBehindGuard(Guard):

@@ -15,6 +15,15 @@ from bookwarden.metastore.paths import parent_of
 
 MIGRATION_PATH: Final = "/pulsar/migration-coordinator/migration"
 _COMPLETED = "COMPLETED"
+COORDINATOR_PATH: Final = parent_of(MIGRATION_PATH)
+PARTICIPANTS_PATH: Final = f"{COORDINATOR_PATH}/participants"
+_EVENT_OF_PHASE: Final = {
+    "NOT_STARTED": Event.FLAG_IDLE,
+    "PREPARATION": Event.FLAG_PREPARATION,
+    "COPYING": Event.FLAG_COPYING,
+    "COMPLETED": Event.FLAG_COMPLETED,
+    "FAILED": Event.FLAG_FAILED,
+}
 
 
 class MigrationState(NamedTuple):
@@ -48,18 +57,6 @@ def parse_flag(node: Versioned) -> MigrationState:
             "with a client of the metadata store"
         ) from None
     return MigrationState(str(phase), None if target_url is None else str(target_url), node.modified_ms)
-
-
-COORDINATOR_PATH: Final = parent_of(MIGRATION_PATH)
-PARTICIPANTS_PATH: Final = f"{COORDINATOR_PATH}/participants"
-
-_EVENT_OF_PHASE: Final = {
-    "NOT_STARTED": Event.FLAG_IDLE,
-    "PREPARATION": Event.FLAG_PREPARATION,
-    "COPYING": Event.FLAG_COPYING,
-    "COMPLETED": Event.FLAG_COMPLETED,
-    "FAILED": Event.FLAG_FAILED,
-}
 
 
 class FlagReading(NamedTuple):

@@ -21,6 +21,48 @@ from bookwarden.wire.pb import oxia_client_pb2 as pb
 # What servers take: common/constant of Oxia 0.14.
 _MIN_SESSION_S: Final = 2.0
 _MAX_SESSION_S: Final = 300.0
+# The name that 0.14 and Pulsar 4.2's client have. Servers from 0.15 have both.
+_SERVICE: Final = "/io.streamnative.oxia.proto.OxiaClient/"
+_SERVICE_FROM_0_15: Final = "/io.oxia.proto.v1.OxiaClient/"
+_OPTIONS: Final = (
+    # The server sends parts of 2 MiB and more if a value is larger.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # As Oxia's own client does; its servers end connections that ask more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),
+    # Otherwise the connections of a closed store live on for the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_LOST_CODES: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.ABORTED,
+)
+_LOST_TEXTS: Final = (
+    "not leader",
+    "not a member",
+    "shard not found",
+    "wrong state",
+    "invalid status",
+    "invalid term",
+    "already closed",
+    "not initialized",
+    "operation was cancelled",
+    "EOF",
+)
+# A shard between two leaders names none. Calls to it fail at once here, as those to a server that is gone.
+_NO_LEADER: Final = ""
+_NOWHERE: Final = "127.0.0.1:0"
+# The server asks whether it leads the shard, and gRPC whether there is a connection, before anything else.
+_UNTOUCHED_TEXTS: Final = ("is not leader for shard", "failed to connect to all addresses")
+_WEDGED_TEXT: Final = "can not immediately follow"
+_REFUSED_CODES: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,52 +101,6 @@ class OxiaConnection:
                 f"Oxia takes {_MIN_SESSION_S:g} to {_MAX_SESSION_S:g} s"
             )
         validate_tls_files(ca=self.ca, certfile=self.certfile, keyfile=self.keyfile)
-
-
-# The name that 0.14 and Pulsar 4.2's client have. Servers from 0.15 have both.
-_SERVICE: Final = "/io.streamnative.oxia.proto.OxiaClient/"
-_SERVICE_FROM_0_15: Final = "/io.oxia.proto.v1.OxiaClient/"
-
-_OPTIONS: Final = (
-    # The server sends parts of 2 MiB and more if a value is larger.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    # As Oxia's own client does; its servers end connections that ask more often than every 5 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.enable_http_proxy", 0),
-    # Otherwise the connections of a closed store live on for the next one.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
-_LOST_CODES: Final = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.ABORTED,
-)
-_LOST_TEXTS: Final = (
-    "not leader",
-    "not a member",
-    "shard not found",
-    "wrong state",
-    "invalid status",
-    "invalid term",
-    "already closed",
-    "not initialized",
-    "operation was cancelled",
-    "EOF",
-)
-# A shard between two leaders names none. Calls to it fail at once here, as those to a server that is gone.
-_NO_LEADER: Final = ""
-_NOWHERE: Final = "127.0.0.1:0"
-# The server asks whether it leads the shard, and gRPC whether there is a connection, before anything else.
-_UNTOUCHED_TEXTS: Final = ("is not leader for shard", "failed to connect to all addresses")
-_WEDGED_TEXT: Final = "can not immediately follow"
-_REFUSED_CODES: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 class ServerLost(Exception):

@@ -36,9 +36,12 @@ from bookwarden.metastore.oxia.writes import WRITE_OVERHEAD, BatchCreate, OxiaBa
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
 # This key is never created, so its delete goes through the log of the shard and changes nothing.
 _KEY: Final = "/bookwarden-nothing"
 _VERSION: Final = 0
+_PROBE_PREFIX: Final = "/bookwarden-preflight-"
+_NO_KEY: Final = -1
 
 
 def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
@@ -63,8 +66,6 @@ def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
         if lost is not None:
             cluster.wait_for_news(shards, lost, deadline)
 
-
-_LOG = logging.getLogger(__name__)
 
 _NONE = -1
 
@@ -289,10 +290,6 @@ class OxiaStore(MigrationTarget):
             watches = list(self._watches)
         for watch in watches:
             watch.restart()
-
-
-_PROBE_PREFIX: Final = "/bookwarden-preflight-"
-_NO_KEY: Final = -1
 
 
 def probe_namespace(connection: OxiaConnection, *, may_write: bool) -> TargetSeen:

@@ -28,6 +28,7 @@ from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
 from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
 # Bytes of a request besides its puts.
 WRITE_OVERHEAD: Final = 2048
 _ABSENT: Final = -1
@@ -145,9 +146,6 @@ def _put_of(node: NewNode) -> pb.PutRequest | None:
         override_version_id=node.version,
         override_modifications_count=node.version,
     )
-
-
-_LOG = logging.getLogger(__name__)
 
 
 class _Delete(NamedTuple):

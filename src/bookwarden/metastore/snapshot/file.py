@@ -28,6 +28,10 @@ from bookwarden.metastore.snapshot.walk import SnapshotIndex, identity_of, load_
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged
 
 _NAME: Final = re.compile(r"snapshot\.([0-9a-f]{1,16})(\.(gz|snappy))?")
+_BLOCK: Final = 1 << 20
+_SNAPPY_MAGIC: Final = b"\x82SNAPPY\0"
+_SNAPPY_HEADER: Final = len(_SNAPPY_MAGIC) + 8
+_MAX_SNAPPY_BLOCK: Final = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +138,6 @@ def _file_errors() -> Iterator[None]:
         raise NotFoundError(
             f"{error.filename} cannot be read ({error.strerror}): check the path and its rights"
         ) from error
-
-
-_BLOCK: Final = 1 << 20
-_SNAPPY_MAGIC: Final = b"\x82SNAPPY\0"
-_SNAPPY_HEADER: Final = len(_SNAPPY_MAGIC) + 8
-_MAX_SNAPPY_BLOCK: Final = 1 << 29
 
 
 def work_folder(chosen: str | None) -> Path:

@@ -28,11 +28,30 @@ from bookwarden.metastore.snapshot.transaction_log import Replay, SnapshotNode
 from bookwarden.metastore.zookeeper.jute import Bytes, JuteReader, damaged, is_of_session
 
 _LOG = logging.getLogger(__name__)
-
-
 _FORMAT: Final = 1
 # A file this young may be changed once more without a change of its time.
 _SETTLED_SECONDS: Final = 2.0
+_MAGIC: Final = b"ZKSN"
+_SEAL: Final = 13
+_LAST_ZXID: Final = 8 + _SEAL
+_BLOCK: Final = 1 << 22
+# More than the bytes behind the nodes, and little to read twice.
+_AT_THE_END: Final = 1 << 16
+# Nodes deeper than this below the chroot are found from the nodes above them.
+_KEPT_DEPTH: Final = 3
+# And of these: ctime, mtime, version, owner.
+_LIFE: Final = struct.Struct(">24xqqi8xq")
+# The kinds of runs of nodes that are not kept: far below the chroot, or ledgers of the flat layout.
+_DEEP, _FLAT = 1, 2
+_LENGTH: Final = struct.Struct(">i")
+# Access rules, czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, pzxid.
+_STAT: Final = struct.Struct(">qqqqqiiiqq")
+STAT_SIZE: Final = _STAT.size
+# Offsets in it, of eight bytes and of four.
+CREATED_AT: Final = 24
+VERSION_AT: Final = 40
+# Of these: mzxid, mtime, owner, pzxid; and behind them the size of the next path.
+_YOUTH: Final = struct.Struct(">16xq8xq12xqqi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,30 +121,6 @@ def _encode(node: SnapshotNode) -> list[object]:
 def _decode(fields: list[object]) -> SnapshotNode:
     value, *others = fields
     return SnapshotNode(base64.b64decode(str(value), validate=True), *others)  # type: ignore[arg-type]  # as _encode wrote them
-
-
-_MAGIC: Final = b"ZKSN"
-_SEAL: Final = 13
-_LAST_ZXID: Final = 8 + _SEAL
-_BLOCK: Final = 1 << 22
-# More than the bytes behind the nodes, and little to read twice.
-_AT_THE_END: Final = 1 << 16
-# Nodes deeper than this below the chroot are found from the nodes above them.
-_KEPT_DEPTH: Final = 3
-# And of these: ctime, mtime, version, owner.
-_LIFE: Final = struct.Struct(">24xqqi8xq")
-# The kinds of runs of nodes that are not kept: far below the chroot, or ledgers of the flat layout.
-_DEEP, _FLAT = 1, 2
-
-_LENGTH: Final = struct.Struct(">i")
-# Access rules, czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, pzxid.
-_STAT: Final = struct.Struct(">qqqqqiiiqq")
-STAT_SIZE: Final = _STAT.size
-# Offsets in it, of eight bytes and of four.
-CREATED_AT: Final = 24
-VERSION_AT: Final = 40
-# Of these: mzxid, mtime, owner, pzxid; and behind them the size of the next path.
-_YOUTH: Final = struct.Struct(">16xq8xq12xqqi")
 
 
 def read_node(data: Bytes, place: int) -> SnapshotNode:

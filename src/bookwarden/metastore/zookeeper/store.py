@@ -44,7 +44,9 @@ from bookwarden.metastore.zookeeper.session import (
     ZooKeeperSession,
 )
 
+_LOG = logging.getLogger(__name__)
 _NOT_KNOWN = "this ZooKeeper, older than 3.6, reports no changes below a node"
+_IN_FLIGHT: Final = 64
 
 
 class TreeChanges(ChangeFeed):
@@ -97,9 +99,6 @@ class TreeChanges(ChangeFeed):
             self._watched = breaks
 
 
-_IN_FLIGHT: Final = 64
-
-
 def list_many(session: ZooKeeperSession, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
     """List the children of each absolute path, sorted; an empty list where there is no such node."""
     return session.read_fresh(lambda: _list_once(session, paths, deadline), deadline)
@@ -130,8 +129,6 @@ def _children(session: ZooKeeperSession, path: str, reply: PendingReply, deadlin
     deadline.progress()
     return sorted(names)
 
-
-_LOG = logging.getLogger(__name__)
 
 _WRITE_OVERHEAD: Final = 2048
 

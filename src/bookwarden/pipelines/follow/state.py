@@ -32,10 +32,29 @@ from bookwarden.metastore.urls import is_same_store
 from bookwarden.pipelines.folders import Folder
 
 logger = logging.getLogger(__name__)
-
-
 _SAMPLE: Final = 500
 _ID_BYTES: Final = 8
+_ALL: Final = "-all.arrow"
+_MORE: Final = "-more.arrow"
+_OWNER: Final = "owner.json"
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("root", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("naming", pa.binary()),
+        pa.field("key", pa.string()),
+        pa.field("timer", pa.string()),
+    ],
+    metadata={"bookwarden.follow": "1"},
+)
+_ROWS: Final = 50_000
+# The number of rows, and of files, below which a restart reads them at once.
+_FEW_ROWS: Final = 100_000
+_FEW_FILES: Final = 200
+# Where there is much to write, a file for this number of rows may be left, lest all be written again too often.
+_ROWS_OF_A_FILE: Final = 10_000
+# Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.
+_Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
 
 
 class KeptRoot:
@@ -111,30 +130,6 @@ def _names_the_same(known: Mapping[str, bytes], rows: Iterable[NodeNow]) -> bool
 def _ids(naming: bytes | None) -> frozenset[bytes]:
     ids = b"" if naming is None else ids_in(naming)
     return frozenset(ids[at : at + _ID_BYTES] for at in range(0, len(ids), _ID_BYTES))
-
-
-_ALL: Final = "-all.arrow"
-_MORE: Final = "-more.arrow"
-_OWNER: Final = "owner.json"
-_SCHEMA: Final = pa.schema(
-    [
-        pa.field("root", pa.string()),
-        pa.field("path", pa.string()),
-        pa.field("naming", pa.binary()),
-        pa.field("key", pa.string()),
-        pa.field("timer", pa.string()),
-    ],
-    metadata={"bookwarden.follow": "1"},
-)
-_ROWS: Final = 50_000
-# The number of rows, and of files, below which a restart reads them at once.
-_FEW_ROWS: Final = 100_000
-_FEW_FILES: Final = 200
-# Where there is much to write, a file for this number of rows may be left, lest all be written again too often.
-_ROWS_OF_A_FILE: Final = 10_000
-
-# Root, path and naming of a node, then key and timer, in place of each other; the last is None for one that is gone.
-_Row = tuple[str | None, str | None, bytes | None, str | None, str | None]
 
 
 class KeptState:

@@ -24,6 +24,7 @@ from bookwarden.ledgers.pending_deletion import LAST_MS
 from bookwarden.wire.entry import EntryMessage, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import KeyValue, MessageMetadata
 
+_LOG = logging.getLogger(__name__)
 # The property of a row without a value that says why what is in its place was not read.
 UNREAD = "bookwarden.unread"
 
@@ -80,8 +81,6 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
-
-_LOG = logging.getLogger(__name__)
 
 # A batch this large is complete even with few rows, to bound the memory of a worker.
 _MAX_BYTES = 16 << 20

@@ -15,6 +15,10 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.pulsar_source.options import SourceOptions
 
 _LOG = logging.getLogger(__name__)
+_POLLS_AT_ONCE = 8
+_RETRY_PAUSE_S = 0.2
+# The answers of a broker while a topic moves or is loaded.
+_PASSING = (PulsarUnavailableError, NotFoundError, FormatError, PulsarConflictError)
 
 
 class Discovery:
@@ -76,12 +80,6 @@ class Discovery:
 
     def _matches(self, topic: str) -> bool:
         return self._pattern is not None and self._pattern.fullmatch(TopicName.parse(topic).local_name) is not None
-
-
-_POLLS_AT_ONCE = 8
-_RETRY_PAUSE_S = 0.2
-# The answers of a broker while a topic moves or is loaded.
-_PASSING = (PulsarUnavailableError, NotFoundError, FormatError, PulsarConflictError)
 
 
 class PositionPolls:

@@ -16,6 +16,8 @@ from bookwarden.pipelines.scan.files import ScanFolder
 
 _SCANS = "scans"
 _PLANS = "plans"
+# Version of the columns of a scan's tables; the first had no smallest ids of topics' lists.
+TABLES = 2
 
 
 def plans_of(settings: Settings) -> PlanFiles:
@@ -46,10 +48,6 @@ def folder_errors(settings: Settings) -> Iterator[None]:
         yield
     except OSError as error:
         raise FileError(f"{settings.orphans.folder} cannot be read and written: {error}") from error
-
-
-# Version of the columns of a scan's tables; the first had no smallest ids of topics' lists.
-TABLES = 2
 
 
 @dataclass(frozen=True)

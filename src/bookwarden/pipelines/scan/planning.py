@@ -75,6 +75,9 @@ _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification holds all of them.
 _MOST_DOUBTS = 100_000
+MISSING_STAGE = "missing"
+_STAGES = (REFERENCES_STAGE, LATE_STAGE)
+_LOOKED_UP_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -328,11 +331,6 @@ def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint,
         # Of another version, as a rule. The charts of growth start over; that is no reason to lose a scan.
         logger.warning("the growth in plan %s is not taken over: %s", before.plan_id, error)
         return ()
-
-
-MISSING_STAGE = "missing"
-_STAGES = (REFERENCES_STAGE, LATE_STAGE)
-_LOOKED_UP_AT_ONCE = 1_000
 
 
 def pieces_with_references(seals: Mapping[str, Sequence[Seal]]) -> list[Any]:

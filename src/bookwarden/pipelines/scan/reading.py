@@ -39,6 +39,7 @@ from bookwarden.pipelines.scan.places import created_lately, read_listed
 from bookwarden.pipelines.workers import PerProcess
 from bookwarden.wiring.scan import ScanSources
 
+logger = logging.getLogger(__name__)
 LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"
 LATE_STAGE = "late_references"
@@ -59,6 +60,8 @@ TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 PieceT = TypeVar("PieceT")
 
 _sources: PerProcess[ScanSources] = PerProcess()
+OBJECTS_STAGE = "objects"
+UNREAD_TABLE = "unread_objects"
 
 
 @dataclass(frozen=True)
@@ -285,12 +288,6 @@ def digest_of_seals(seals: Iterable[Seal]) -> str:
     for seal in seals:
         digest.update(f"{seal.number} {seal.names} {seal.rows} {seal.digest}\n".encode())
     return digest.hexdigest()
-
-
-logger = logging.getLogger(__name__)
-
-OBJECTS_STAGE = "objects"
-UNREAD_TABLE = "unread_objects"
 
 
 class UnreadObjects(NamedTuple):

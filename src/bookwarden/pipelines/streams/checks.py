@@ -30,6 +30,8 @@ _END_SECONDS = 5.0
 _ONCE_SECONDS = 5.0
 # What ends by itself, as an outage does.
 _UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError)
+# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
+_SESSION_GRACE_SECONDS = 10.0
 
 
 def once_answered(
@@ -100,10 +102,6 @@ def looked_at_again(
         yield
     if refused:
         raise refused[0]
-
-
-# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
-_SESSION_GRACE_SECONDS = 10.0
 
 
 def limits_of(sweep: SweepSettings, trigger_s: float) -> StreamLimits:

@@ -61,6 +61,11 @@ from bookwarden.wiring.pulsar import connection_of
 from bookwarden.wiring.stores import has_one_writer
 
 logger = logging.getLogger(__name__)
+# Properties that Spark sets for every job of a streaming query, and its tasks.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+# Our own: the epoch of the registry of bookie clusters that a try of a batch goes by.
+_EPOCH = "bookwarden.registryEpoch"
 
 
 def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
@@ -139,13 +144,6 @@ def _message_ids(column: Any) -> Iterator[tuple[int, int, int, int]]:
 def _milliseconds(column: Any) -> list[Any]:
     milliseconds: list[Any] = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
     return milliseconds
-
-
-# Properties that Spark sets for every job of a streaming query, and its tasks.
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
-# Our own: the epoch of the registry of bookie clusters that a try of a batch goes by.
-_EPOCH = "bookwarden.registryEpoch"
 
 
 class _SweepParts(NamedTuple):

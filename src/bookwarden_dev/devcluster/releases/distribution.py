@@ -18,6 +18,9 @@ from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden_dev.devcluster.releases.program import failure, run_dependency_goal
 
+# In the form of sha256sum: `sha256sum -c SHA256SUMS` in the folder of the jars checks them.
+LIST_NAME = "SHA256SUMS"
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -151,10 +154,6 @@ def _unpack(archive: Path, folder: Path, release: Release) -> Path:
             f"{release.title} {release.version} could not be unpacked into {folder.parent}: {error}"
         ) from error
     return folder / release.folder_name
-
-
-# In the form of sha256sum: `sha256sum -c SHA256SUMS` in the folder of the jars checks them.
-LIST_NAME = "SHA256SUMS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ from bookwarden_dev.devcluster.releases.cache import Progress
 
 _SHOWN_EVERY_SECONDS = 10.0
 _GUARD = str(Path(__file__).parents[1] / "processes" / "guard.py")
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+Version = tuple[int, int, int]
+_INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
+_SHOWN_LOG_LINES = 3
+# Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
+_UNCOUNTED = {"XDG_CONFIG_HOME": os.devnull}
 
 
 def run_to_its_end(
@@ -62,9 +68,6 @@ def run_to_its_end(
                 process.wait()
 
 
-_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-
-
 def run_dependency_goal(
     goal: str,
     arguments: Sequence[str],
@@ -96,14 +99,6 @@ def failure(artifact: str, folder: Path) -> ServerError:
     errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
     said = errors[0].removeprefix("[ERROR]").strip()
     return ServerError(f"Maven could not fetch {artifact}: {said}; check the network, then retry")
-
-
-Version = tuple[int, int, int]
-
-_INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
-_SHOWN_LOG_LINES = 3
-# Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
-_UNCOUNTED = {"XDG_CONFIG_HOME": os.devnull}
 
 
 @dataclass(frozen=True, slots=True)

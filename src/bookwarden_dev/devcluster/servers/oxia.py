@@ -20,6 +20,9 @@ from bookwarden_dev.devcluster.releases.program import Go, Version, find_go
 # The only namespace of a standalone server.
 NAMESPACE = "default"
 _PROBE_SECONDS = 2.0
+_REQUEST_SECONDS = 5
+_END_SECONDS = 30.0
+_ABSENT = "key not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +156,6 @@ def _serves(metrics_port: int) -> bool:
             return pool.request("HEAD", f"http://{LOOPBACK}:{metrics_port}/metrics").status == 200
         except urllib3.exceptions.HTTPError:
             return False
-
-
-_REQUEST_SECONDS = 5
-_END_SECONDS = 30.0
-_ABSENT = "key not found"
 
 
 @dataclass(frozen=True, slots=True)

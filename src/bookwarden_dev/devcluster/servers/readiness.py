@@ -27,6 +27,7 @@ _LOST_ZOOKEEPER = re.compile(
 )
 
 _ATTEMPTS: Final = 3
+_PROBE_SECONDS = 2.0
 
 
 class PatientStart:
@@ -91,9 +92,6 @@ class PatientStart:
     def _say_again(self, program: ServerProcess, attempt: int) -> None:
         self._progress(f"{program.name} ended too early; starting it again ({attempt + 1} of {_ATTEMPTS})")
         time.sleep(self._pause)
-
-
-_PROBE_SECONDS = 2.0
 
 
 def zookeeper_serves(port: int) -> bool:

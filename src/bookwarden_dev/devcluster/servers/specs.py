@@ -35,6 +35,14 @@ from bookwarden_dev.devcluster.servers.settings import (
     ClusterPorts,
 )
 
+# Heap and direct memory in MB. Small, because tests run next to Spark.
+_ZOOKEEPER_MEMORY = (256, 64)
+_BOOKIE_MEMORY = (384, 256)
+_BROKER_MEMORY = (512, 256)
+_THROUGHPUT_MEMORY = (1024, 512)
+# ZooKeeper keeps all its nodes in memory; a benchmark has up to a million.
+_THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
+
 
 class BookieRegistration(Protocol):
     """The registration of one bookie."""
@@ -112,15 +120,6 @@ class OxiaRegistration:
 
 def _path(bookie_port: int, ledgers_root: str = PULSARS_LEDGERS_ROOT) -> str:
     return f"{ledgers_root}/available/{LOOPBACK}:{bookie_port}"
-
-
-# Heap and direct memory in MB. Small, because tests run next to Spark.
-_ZOOKEEPER_MEMORY = (256, 64)
-_BOOKIE_MEMORY = (384, 256)
-_BROKER_MEMORY = (512, 256)
-_THROUGHPUT_MEMORY = (1024, 512)
-# ZooKeeper keeps all its nodes in memory; a benchmark has up to a million.
-_THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
 
 
 @dataclass(frozen=True, slots=True)

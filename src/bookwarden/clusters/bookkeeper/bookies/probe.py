@@ -13,6 +13,9 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.errors import BookieUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 
+# A bookie answers with the whole entry, which may be megabytes.
+_AT_ONCE: Final = 64
+
 
 class Presence(enum.Enum):
     """The answer of a bookie that was asked for an entry."""
@@ -28,10 +31,6 @@ class Holding:
 
     presence: Presence
     reason: str = ""
-
-
-# A bookie answers with the whole entry, which may be megabytes.
-_AT_ONCE: Final = 64
 
 
 class ReplicaProbe:

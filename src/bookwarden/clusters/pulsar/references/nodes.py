@@ -31,6 +31,11 @@ from bookwarden.wire.schema_locator import decode_schema_locator
 
 # A refusal is about one node of a request, which is halved until each refused node is alone.
 NodeValue = Versioned | StoreAccessError | None
+_EMPTIED: Final = (
+    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
+    "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
+    "it listed the next one, which a load mends"
+)
 
 
 def read_each(store: MetadataStore, paths: Sequence[str]) -> list[NodeValue]:
@@ -42,13 +47,6 @@ def read_each(store: MetadataStore, paths: Sequence[str]) -> list[NodeValue]:
             return [error]
     middle = len(paths) // 2
     return [*read_each(store, paths[:middle]), *read_each(store, paths[middle:])]
-
-
-_EMPTIED: Final = (
-    "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
-    "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
-    "it listed the next one, which a load mends"
-)
 
 
 class ManagedLedgerNode(NamedTuple):

@@ -48,6 +48,7 @@ from bookwarden.ledgers.references import (
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.log_nodes import is_allocation, is_segment
 
+logger = logging.getLogger(__name__)
 TOPICS: Final = "topics"
 SCHEMAS: Final = "schemas"
 LOGS: Final = "logs"
@@ -66,6 +67,8 @@ _Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
 _Refused = list[tuple[ReferenceNode, StoreAccessError]]
 # Reads topics and their values together; returns for each whether it was read.
 ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
+_KINDS: Final = {place.value: kind for kind in KINDS for place in kind.places}
+_SHADOW: Final = PlaceKind.SHADOW_TOPIC.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,11 +410,6 @@ def digest_of(paths: Iterable[str]) -> str:
     for path in sorted(paths):
         digest.update(path.encode() + b"\0")
     return digest.hexdigest()
-
-
-logger = logging.getLogger(__name__)
-_KINDS: Final = {place.value: kind for kind in KINDS for place in kind.places}
-_SHADOW: Final = PlaceKind.SHADOW_TOPIC.value
 
 
 class NamedHolders:

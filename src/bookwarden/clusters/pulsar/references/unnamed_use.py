@@ -30,6 +30,7 @@ from bookwarden.metastore.interface import MetadataStore
 
 # Each silent bookie costs its timeout: after this number in a row no further one is asked.
 _MOST_FAILURES = 3
+_NO_BROKER = "there is no broker to ask"
 
 
 class CompactedNow:
@@ -72,9 +73,6 @@ class CompactedNow:
 
 class _NotReadError(Exception):
     """The compacted ledger in use could not be read, for the reason given."""
-
-
-_NO_BROKER = "there is no broker to ask"
 
 
 class UnnamedUses:

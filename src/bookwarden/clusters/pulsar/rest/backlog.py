@@ -21,6 +21,8 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
 )
 from bookwarden.errors import FormatError, NotFoundError, PulsarError
 
+_SCAN_TIMEOUT_S = 130.0
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionBacklog:
@@ -34,9 +36,6 @@ class PartitionBacklog:
     messages: int
     exact: bool
     first: str = ""  #: Ledger and entry of the first; "" if there is none.
-
-
-_SCAN_TIMEOUT_S = 130.0
 
 
 class SubscriptionBacklog:

@@ -24,6 +24,12 @@ _NOT_LOADED: Final = "Transaction coordinator not found"
 _SWITCHED_OFF: Final = ("transactionCoordinatorEnabled", "is not enabled", "not enabled")
 
 SchemaVersion = tuple[str, str, Mapping[str, str]]
+_PUTS: Final = frozenset({"compactionThreshold", "schemaCompatibilityStrategy", "properties"})
+_TOPIC_PUTS: Final = frozenset({"schemaCompatibilityStrategy"})
+_SWITCH: Final = "dispatcherPauseOnAckStatePersistent"
+_BEGINNING: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+# A partitioned topic may have very many partitions, each of which is created.
+_CREATE_TIMEOUT_S: Final = 120.0
 
 
 class ClusterContents:
@@ -73,14 +79,6 @@ def schema_path(topic: str) -> str:
     name = TopicName.parse(topic)
     local = quote(encode_local_name(name.base.local_name), safe="")
     return f"/schemas/{quote(name.tenant)}/{quote(name.namespace)}/{local}/schema"
-
-
-_PUTS: Final = frozenset({"compactionThreshold", "schemaCompatibilityStrategy", "properties"})
-_TOPIC_PUTS: Final = frozenset({"schemaCompatibilityStrategy"})
-_SWITCH: Final = "dispatcherPauseOnAckStatePersistent"
-_BEGINNING: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
-# A partitioned topic may have very many partitions, each of which is created.
-_CREATE_TIMEOUT_S: Final = 120.0
 
 
 class ClusterMaking:

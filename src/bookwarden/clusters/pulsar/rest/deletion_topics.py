@@ -37,6 +37,7 @@ from bookwarden.ledgers.names import TopicName
 SYSTEM_NAMESPACE = "pulsar/system"
 _EVICTION = "consumer_backlog_eviction"
 _CAUGHT_UP = "delete_when_subscriptions_caught_up"
+_BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
 def namespace_hazards(namespace: str, policies: Mapping[str, Any], broker: Mapping[str, str] | None) -> list[str]:
@@ -120,9 +121,6 @@ def _number(text: str | None) -> float:
         return float(text or 0)
     except ValueError:
         return 0.0
-
-
-_BEGINNING = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 
 
 @dataclass(frozen=True, slots=True)

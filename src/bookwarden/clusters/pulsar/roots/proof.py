@@ -29,8 +29,31 @@ from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 
+_LOG = logging.getLogger(__name__)
 # The clocks of two stores, and of a broker, may differ by this much.
 _CLOCKS_DIFFER_MS: Final = 600_000
+# How deep a chroot may lie, as in zk:host/company/pulsar-1.
+_DEPTH: Final = 2
+_ASKED_AT_ONCE: Final = 1_000
+# Nodes of Pulsar, BookKeeper and ZooKeeper itself: no chroot is below them, and some have millions of names.
+_NO_CHROOTS: Final = frozenset(
+    {
+        MANAGED_LEDGERS_ROOT.strip("/"),
+        *("admin", "bookies", "counters", "ledgers", "loadbalance", "namespace", "schemas", "stream"),
+        *("zookeeper", "brokers", "consumers", "kafka-acl", "hadoop-ha", "hbase", "solr"),
+    }
+)
+# Called with a node that may not be read, and the error.
+Refused = Callable[[str, StoreAccessError], None]
+_UNSEEN = (
+    "a Pulsar cluster that shares this BookKeeper may be there, and what only it names would look like an orphan. Let "
+    "bookwarden read it, name the root in metadata_store.separate_roots if its BookKeeper is another one, or set "
+    "metadata_store.allow_unseen_roots if you know that none is there that shares this BookKeeper"
+)
+# Fewer prove nothing about a partly hidden or damaged root: that part may be most of it.
+_FEW: Final = 10
+# Topics of which the newest ledgers tell a copy of a BookKeeper from itself.
+_ENOUGH_TOPICS: Final = 20
 
 
 class SampleLookup(NamedTuple):
@@ -94,22 +117,6 @@ def shared_ledger(
     return looked_up, evidence[0] if evidence else None
 
 
-# How deep a chroot may lie, as in zk:host/company/pulsar-1.
-_DEPTH: Final = 2
-_ASKED_AT_ONCE: Final = 1_000
-# Nodes of Pulsar, BookKeeper and ZooKeeper itself: no chroot is below them, and some have millions of names.
-_NO_CHROOTS: Final = frozenset(
-    {
-        MANAGED_LEDGERS_ROOT.strip("/"),
-        *("admin", "bookies", "counters", "ledgers", "loadbalance", "namespace", "schemas", "stream"),
-        *("zookeeper", "brokers", "consumers", "kafka-acl", "hadoop-ha", "hbase", "solr"),
-    }
-)
-
-# Called with a node that may not be read, and the error.
-Refused = Callable[[str, StoreAccessError], None]
-
-
 def roots_on(ensemble: MetadataStore, refused: Refused | None = None) -> list[str]:
     """List the chroots with managed ledgers, as paths in a store without a chroot; "" is the root itself.
 
@@ -148,21 +155,6 @@ def _names(store: MetadataStore, path: str, refused: Refused | None) -> list[str
             raise
         refused(path or "/", error)
         return []
-
-
-_LOG = logging.getLogger(__name__)
-
-_UNSEEN = (
-    "a Pulsar cluster that shares this BookKeeper may be there, and what only it names would look like an orphan. Let "
-    "bookwarden read it, name the root in metadata_store.separate_roots if its BookKeeper is another one, or set "
-    "metadata_store.allow_unseen_roots if you know that none is there that shares this BookKeeper"
-)
-
-
-# Fewer prove nothing about a partly hidden or damaged root: that part may be most of it.
-_FEW: Final = 10
-# Topics of which the newest ledgers tell a copy of a BookKeeper from itself.
-_ENOUGH_TOPICS: Final = 20
 
 
 class _Ensemble(NamedTuple):
