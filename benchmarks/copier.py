@@ -17,7 +17,7 @@ from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.config import load_settings
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.pipelines.copying.stages import copier_of
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.workers import collect_seldom
 from bookwarden.wiring.cluster import Cluster
 
 #: When memory is looked at, in hundredths of a run.

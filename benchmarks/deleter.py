@@ -16,7 +16,7 @@ from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.config import load_settings
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
 from bookwarden.ledgers.metadata import AbsentLedger, Condition, DeleteResult, StoredLedger
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.workers import collect_seldom
 from bookwarden.wiring.cluster import Cluster
 
 _READ_BACK = 10_000

@@ -28,7 +28,7 @@ from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece, ReferencePieces
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.columns.topics import TopicRows
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.workers import collect_seldom
 
 COUNT = 100_000
 _LEDGERS_PER_TOPIC = 10

@@ -34,7 +34,7 @@ from bookwarden.deletion.ports import LedgerCatalog, NoBookieClusters
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import policy_of
 

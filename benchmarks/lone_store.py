@@ -15,7 +15,7 @@ from benchmarks.cluster import temporary_home
 from benchmarks.population import create_nodes, zookeeper_at
 from benchmarks.results import say
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection
 from bookwarden.metastore.oxia.shards import OxiaCluster
 from bookwarden.metastore.oxia.writes import PendingWrite, ShardWriters
 from bookwarden.metastore.paths import ancestors

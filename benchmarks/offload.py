@@ -29,8 +29,8 @@ from benchmarks.population import metadata_of
 from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import object_names
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import OffloadStoreSettings

@@ -19,10 +19,10 @@ from benchmarks.results import Result, publish, say
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.follow.checking import DropCheck, Looked
-from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.checking import CheckedDrop, DropCheck
+from bookwarden.follow.following import DroppedLedgers, FollowTally
 from bookwarden.follow.table import FollowedNodes, NodeNow
-from bookwarden.ledgers.nodes.naming import pack, pack_ids
+from bookwarden.ledgers.naming import pack, pack_ids
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.state import KeptState
 
@@ -64,7 +64,7 @@ def _fill(folder: str, count: int) -> dict[str, float]:
     nodes, state = FollowedNodes(_GRACE_MS), KeptState(folder)
     begun_s = time.time()
 
-    def keep(told: Sequence[Looked]) -> None:
+    def keep(told: Sequence[CheckedDrop]) -> None:
         state.keep(nodes)
 
     store = MemoryStore()
@@ -73,7 +73,7 @@ def _fill(folder: str, count: int) -> dict[str, float]:
     dropped = DroppedLedgers(nodes, check, lambda *_: [], lambda: begun_s, keep, most_pending=count)
     before, started = _resident(), time.monotonic()
     for at in range(0, count, _IN_A_BATCH):
-        dropped.take(_drops(at, min(at + _IN_A_BATCH, count)), Tally())
+        dropped.take(_drops(at, min(at + _IN_A_BATCH, count)), FollowTally())
         keep(())
     seconds, each = time.monotonic() - started, (_resident() - before) / count
     if len(nodes.timers) != count:

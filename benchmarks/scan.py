@@ -33,7 +33,7 @@ from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.columns.ledgers import ledger_table
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.workers import collect_seldom
 
 COUNT = 100_000
 LEDGERS_PER_TOPIC = 50

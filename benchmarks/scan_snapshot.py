@@ -35,7 +35,7 @@ from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.columns.snapshots import read_ledgers
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines.workers import collect_seldom
 from bookwarden.signals import sigterm_unwinds
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden_dev.devcluster.temporary import temporary_files_in

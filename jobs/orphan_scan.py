@@ -15,7 +15,7 @@ from bookwarden.pipelines.submitted import arguments_of, run_submitted
 
 def main() -> int:
     """Scan, or go on with a scan; return the exit code: those of `bookwarden orphans scan`, in docs/cli.md."""
-    arguments = arguments_of("Find the ledgers that nobody refers to, and plan what to do.")
+    arguments = arguments_of("Find the ledgers that nothing refers to, and plan what to do.")
     arguments.add_argument("--from", dest="snapshot", metavar="URL", help="read a snapshot: zk-snapshot:FILE")
     arguments.add_argument("--resume", metavar="SCAN", help="go on with a scan that was stopped")
     given = arguments.parse_args()

@@ -23,11 +23,11 @@ from urllib.parse import unquote, urlsplit
 import pulsar
 
 from bookwarden.background import run_unawaited
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_members
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
-from bookwarden.clusters.offload.limits import RequestLimits
-from bookwarden.clusters.offload.name_ranges import EVERYTHING
+from bookwarden.clusters.offload.names import EVERYTHING
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -80,7 +80,7 @@ _LITTLE_SPACE: Final = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CheckTarget:
     """Something that the settings name: its name in a finding, how to ask it, and what to do if that raises."""
 
     name: str
@@ -103,7 +103,7 @@ def check_settings(settings: Settings, *, limit_s: float = LIMIT_S) -> list[Find
     return [*found, *ask_all(_targets_behind(settings), limit_s)]
 
 
-def ask_all(targets: Sequence[Target], limit_s: float) -> list[Finding]:
+def ask_all(targets: Sequence[CheckTarget], limit_s: float) -> list[Finding]:
     """Ask all targets at the same time; the findings are in the order of the targets."""
     answers = [_asked(target) for target in targets]
     deadline = time.monotonic() + limit_s
@@ -117,7 +117,7 @@ def ask_all(targets: Sequence[Target], limit_s: float) -> list[Finding]:
     return findings
 
 
-def _asked(target: Target) -> Future[list[Found]]:
+def _asked(target: CheckTarget) -> Future[list[Found]]:
     answer = Future[list[Found]]()
 
     def ask() -> None:
@@ -172,7 +172,7 @@ def _bounded_store(store: MetadataStoreSettings) -> MetadataStoreSettings:
     )
 
 
-def _targets(settings: Settings) -> list[Target]:
+def _targets(settings: Settings) -> list[CheckTarget]:
     store, deletion = settings.metadata_store, settings.deletion
     place = bookkeeper_place_of(store)
     targets = [
@@ -182,7 +182,7 @@ def _targets(settings: Settings) -> list[Target]:
     name = "metadata_store.urls[0], ledgers_root" if store.bookkeeper_url is None else "metadata_store.bookkeeper_url"
     own = not is_same_store(place.url, store.urls[0])
     targets += [
-        Target(name, lambda: _look_at_ledgers(store, place, own=own), _STORE_ADVICE),
+        CheckTarget(name, lambda: _look_at_ledgers(store, place, own=own), _STORE_ADVICE),
         _bookies_target("bookies", settings, place),
         *_pulsar_targets("pulsar", settings.pulsar, deletion),
         *(
@@ -206,16 +206,16 @@ def _targets(settings: Settings) -> list[Target]:
     if settings.log.file:
         targets.append(_folder_target("log.file", str(Path(settings.log.file).parent)))
     targets += [
-        Target(f"orphans.inventories[{index}]", partial(_look_into, folder), "check the path")
+        CheckTarget(f"orphans.inventories[{index}]", partial(_look_into, folder), "check the path")
         for index, folder in enumerate(settings.orphans.inventories)
     ]
     return [*targets, *_side_targets(settings)]
 
 
-def _targets_behind(settings: Settings) -> list[Target]:
+def _targets_behind(settings: Settings) -> list[CheckTarget]:
     """List what is asked once the stores have answered; those that registered bookie clusters are in answer too."""
     targets = [
-        Target(
+        CheckTarget(
             "roots and BookKeeper",
             lambda: _prove_roots(settings),
             "docs/sweep.md, 'What it proves before its first batch'",
@@ -226,12 +226,12 @@ def _targets_behind(settings: Settings) -> list[Target]:
             found = cluster.registry.read()
         except BookwardenError as error:
             failed = fails(str(error), "docs/bookie-clusters.md")
-            return [*targets, Target("registered bookie clusters", lambda: [failed], "")]
+            return [*targets, CheckTarget("registered bookie clusters", lambda: [failed], "")]
         for known in () if found is None else found.registry.clusters.values():
             place = cluster.registry.place_of(known)
             name = f"bookie cluster {known.name}"
             targets += [
-                Target(
+                CheckTarget(
                     name,
                     partial(_look_at_ledgers, settings.metadata_store, place, own=False),
                     f"{_STORE_ADVICE}; docs/bookie-clusters.md",
@@ -241,7 +241,7 @@ def _targets_behind(settings: Settings) -> list[Target]:
     return targets
 
 
-def _side_targets(settings: Settings) -> Iterator[Target]:
+def _side_targets(settings: Settings) -> Iterator[CheckTarget]:
     """Yield the targets of the clusters that clients are moved between, as far as the settings name them."""
     migration = settings.cluster_migration
     for name, side in (("blue", migration.blue), ("green", migration.green)):
@@ -254,7 +254,7 @@ def _side_targets(settings: Settings) -> Iterator[Target]:
         if side.pulsar is not None:
             yield from _pulsar_targets(f"{of_side}.pulsar", side.pulsar, None)
     if migration.green.pulsar or migration.green.metadata_store:
-        yield Target("cluster_migration.green", lambda: _look_at_green(settings), "set both sections")
+        yield CheckTarget("cluster_migration.green", lambda: _look_at_green(settings), "set both sections")
 
 
 def _look_at_green(settings: Settings) -> Iterator[Found]:
@@ -262,8 +262,8 @@ def _look_at_green(settings: Settings) -> Iterator[Found]:
     yield ok("its brokers and its metadata store are set")
 
 
-def _root_target(name: str, store: MetadataStoreSettings, url: str, *, writes: bool) -> Target:
-    return Target(f"{name} {url}", lambda: _look_at_root(store, url, writes=writes), _STORE_ADVICE)
+def _root_target(name: str, store: MetadataStoreSettings, url: str, *, writes: bool) -> CheckTarget:
+    return CheckTarget(f"{name} {url}", lambda: _look_at_root(store, url, writes=writes), _STORE_ADVICE)
 
 
 def _look_at_root(settings: MetadataStoreSettings, url: str, *, writes: bool) -> Iterator[Found]:
@@ -354,8 +354,8 @@ def _first_ledger(store: MetadataStore, root: str) -> tuple[str, str]:
         parent = f"{parent}/{below}"
 
 
-def _bookies_target(name: str, settings: Settings, place: LedgersRoot) -> Target:
-    return Target(
+def _bookies_target(name: str, settings: Settings, place: LedgersRoot) -> CheckTarget:
+    return CheckTarget(
         name, lambda: _look_at_bookies(settings, place), "check that they run, and TLS in the section bookkeeper"
     )
 
@@ -389,15 +389,17 @@ def _prove_roots(settings: Settings) -> Iterator[Found]:
         yield ok("the roots of the settings are all that share this BookKeeper, as far as it can be seen")
 
 
-def _pulsar_targets(name: str, pulsar_settings: PulsarSettings, deletion: DeletionSettings | None) -> Iterator[Target]:
+def _pulsar_targets(
+    name: str, pulsar_settings: PulsarSettings, deletion: DeletionSettings | None
+) -> Iterator[CheckTarget]:
     """Yield the targets of a cluster's brokers; ``deletion`` is None where it has no topics of ours."""
     connection = connection_of(pulsar_settings)
-    yield Target(
+    yield CheckTarget(
         f"{name}.admin_url {connection.admin_url}",
         lambda: _look_at_admin(connection, deletion),
         f"check {name}.admin_url, auth and TLS",
     )
-    yield Target(
+    yield CheckTarget(
         f"{name}.service_url {connection.service_url}",
         lambda: _look_at_service(connection, deletion.topic if deletion else SWITCH_TOPIC, sends=deletion is not None),
         f"check {name}.service_url, auth and TLS",
@@ -454,7 +456,7 @@ def _is_there(connection: PulsarConnection, topic: str) -> bool:
             return False
 
 
-def _offload_targets(name: str, offload: OffloadStoreSettings, settings: Settings) -> Iterator[Target]:
+def _offload_targets(name: str, offload: OffloadStoreSettings, settings: Settings) -> Iterator[CheckTarget]:
     limits = RequestLimits(
         attempts=1,
         parallel=1,
@@ -471,10 +473,10 @@ def _offload_targets(name: str, offload: OffloadStoreSettings, settings: Setting
         store = allowed_store(offload, limits)
     except BookwardenError as error:
         failed = fails(str(error), advice)
-        yield Target(name, lambda: [failed], advice)
+        yield CheckTarget(name, lambda: [failed], advice)
         return
     for location in store.locations():
-        yield Target(
+        yield CheckTarget(
             f"{name} {location.bucket}",
             partial(_look_at_copies, store, location),
             advice,
@@ -493,11 +495,13 @@ def _look_at_copies(store: AllowedStore, location: StoreLocation) -> Iterator[Fo
         yield ok("objects may be deleted: tried on one that is not there")
 
 
-def _journal_target(settings: Settings) -> Target:
+def _journal_target(settings: Settings) -> CheckTarget:
     journal = settings.sweep.journal
     if "://" not in journal:
         return _folder_target("sweep.journal", journal)
-    return Target(f"sweep.journal {journal}", lambda: _look_at_journal(journal), "check bucket, region and credentials")
+    return CheckTarget(
+        f"sweep.journal {journal}", lambda: _look_at_journal(journal), "check bucket, region and credentials"
+    )
 
 
 def _look_at_journal(location: str) -> Iterator[Found]:
@@ -515,8 +519,8 @@ def _look_at_journal(location: str) -> Iterator[Found]:
             yield ok("can be listed and written: an object of our own was made and removed")
 
 
-def _folder_target(name: str, folder: str, *, is_there: bool = False) -> Target:
-    return Target(
+def _folder_target(name: str, folder: str, *, is_there: bool = False) -> CheckTarget:
+    return CheckTarget(
         f"{name} {folder}",
         lambda: _look_at_folder(folder, is_there=is_there),
         f"set {name.partition(' ')[0]} to a folder that this user may write to, on a disk with space",

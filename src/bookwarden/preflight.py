@@ -1,9 +1,12 @@
-"""Checks before marks are sent or swept, by commands and by streams: causes of failure, a line each."""
+"""Checks before marks are sent or swept, and before Spark is started: causes of failure, a line each."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,14 +16,25 @@ from bookwarden.clusters.pulsar.client_errors import translate
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.config import Settings, SweepSettings
-from bookwarden.errors import ConfigError, NotFoundError
+from bookwarden.errors import (
+    ConfigError,
+    MissingExtraError,
+    NotFoundError,
+    PulsarUnavailableError,
+    ServerError,
+    SparkError,
+)
+from bookwarden.java import find_java
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.offload import offload_stores_of
 from bookwarden.wiring.pulsar import connection_of
 
+logger = logging.getLogger(__name__)
 _PATIENCE_S = 10
 _PAGE: Final = 4_096
 _LOCAL_MASTER: Final = re.compile(r"local(\[[^\]]*\])?")
+#: Said before it: it takes seconds, in which nothing is heard of it.
+STARTING_SPARK: Final = "starting Spark"
 
 
 def require_topics(admin: PulsarAdmin, settings: Settings, *topics: str) -> None:
@@ -106,3 +120,31 @@ def _require_service_url(settings: Settings) -> None:
         raise translate(error, f"looking up {settings.deletion.topic} at {settings.pulsar.service_url}") from error
     finally:
         client.close()
+
+
+def require_spark(*, java: bool = True) -> None:
+    """Raise MissingExtraError or SparkError unless Spark can be started here; its own error has many lines.
+
+    Without ``java`` PySpark alone is needed, for what a process does itself by Spark's classes.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtraError("Spark is not installed: pip install 'bookwarden[spark]'")
+    if not java:
+        return
+    try:
+        find_java()
+    except ServerError as error:
+        raise SparkError(f"Spark cannot start: {error}") from error
+
+
+def unless_away(check: Callable[[], object], *, waits: bool) -> None:
+    """Make a check before Spark starts, which takes seconds; the stream itself makes it again.
+
+    A broker that does not answer is no error where the stream ``waits`` for it.
+    """
+    try:
+        check()
+    except PulsarUnavailableError as error:
+        if not waits:
+            raise
+        logger.warning("starting all the same, to wait for it: %s", error)

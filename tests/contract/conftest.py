@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore

@@ -15,7 +15,7 @@ import pytest
 from bookwarden.errors import FormatError, LostRaceError, NotFoundError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore, Write
 from bookwarden.metastore.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.errors import StoreError, StoreMigratingError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
@@ -120,7 +120,7 @@ def test_deletes_through_a_migration_all_count_and_none_reaches_what_was_copied(
     assert source.list_children(root) == left_behind
     assert target.list_children(root) == []
     assert sorted(gone) == paths
-    assert store.state is State.SERVING_TARGET
+    assert store.state is ParticipantState.SERVING_TARGET
 
 
 def test_a_process_with_the_former_url_follows_to_the_target(
@@ -146,12 +146,12 @@ def test_a_migration_whose_target_is_down_waits_for_us_and_fails_without_harm(
     store = follow(MigrationTimes(write_wait_s=1))
     store.create(root, b"1")
     coordinator.set_phase("PREPARATION")
-    eventually(lambda: store.state is State.CONNECTING_TARGET)
+    eventually(lambda: store.state is ParticipantState.CONNECTING_TARGET)
     with pytest.raises(StoreMigratingError, match="PREPARATION"):
         store.put(root, b"2", 0)
     assert len(coordinator.participants()) == 1
     coordinator.set_phase("FAILED")
-    eventually(lambda: store.state is State.SERVING_SOURCE)
+    eventually(lambda: store.state is ParticipantState.SERVING_SOURCE)
     assert store.put(root, b"2", 0) == 1
     assert len(coordinator.participants()) == 1
 

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.listing import ListingDigest, ObjectListing
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.config import OffloadStoreSettings
 from bookwarden.errors import StoreError, StoreUnavailableError

@@ -20,10 +20,8 @@ from google.cloud import storage
 from bookwarden.clusters.offload.azure import AzureAccess, AzureStore
 from bookwarden.clusters.offload.filesystem import FileSystemStore
 from bookwarden.clusters.offload.gcs import GcsAccess, GcsStore
-from bookwarden.clusters.offload.limits import RequestLimits
-from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES
-from bookwarden.clusters.offload.names import map_file_name, object_names
-from bookwarden.clusters.offload.silence import StoreSilentError
+from bookwarden.clusters.offload.names import EVERYTHING, RANGES, map_file_name, object_names
+from bookwarden.clusters.offload.requests import RequestLimits, StoreSilentError
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,

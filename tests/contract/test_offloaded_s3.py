@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.names import object_names
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.config import OffloadStoreSettings
 from bookwarden.ledgers.offloaded_copies import (

@@ -9,9 +9,8 @@ from contextlib import closing
 import pytest
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.roots.proof import SampleLookup, roots_on, shared_ledger
 from bookwarden.clusters.pulsar.roots.sample import RootSample, sample_root
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, shared_ledger
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.metastore.interface import MetadataStore
@@ -84,7 +83,7 @@ def test_an_ensemble_that_does_not_answer_has_no_answer() -> None:
         roots_on(store)
 
 
-def compare(theirs: MetadataStore, ours: MetadataStore) -> tuple[LookedUp, Holder | None]:
+def compare(theirs: MetadataStore, ours: MetadataStore) -> tuple[SampleLookup, Holder | None]:
     looked_up, evidence = shared_ledger(sample_root(theirs).ledgers, BookKeeperCatalog(ours), {"ours": ours})
     return looked_up, None if evidence is None else evidence.holder
 
@@ -123,13 +122,13 @@ def test_a_ledger_of_the_same_id_is_another_one_by_its_holder_or_its_size(
     theirs, ours = make_root(), make_root()
     Population(ours).ledger(7, OTHER)
     Population(theirs).names(ORDERS, [7])
-    assert compare(theirs, ours) == (LookedUp(1, ()), None)
+    assert compare(theirs, ours) == (SampleLookup(1, ()), None)
     Population(ours).ledger(8, ORDERS)
     info = managed_ledger_pb2.ManagedLedgerInfo()
     info.ledgerInfo.add(ledgerId=8, entries=10, size=1001, timestamp=1)
     theirs.create(f"/managed-ledgers/{OTHER.name}-2", b"", make_parents=True)
     theirs.put(f"/managed-ledgers/{ORDERS.name}", info.SerializeToString(), 0)
-    assert compare(theirs, ours) == (LookedUp(1, ()), None)
+    assert compare(theirs, ours) == (SampleLookup(1, ()), None)
     info.ledgerInfo[0].size = 1000
     theirs.put(f"/managed-ledgers/{ORDERS.name}", info.SerializeToString(), 1)
     assert compare(theirs, ours)[1] == ORDERS

@@ -12,7 +12,7 @@ import pytest
 from bookwarden.errors import RefusedError
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore

@@ -21,7 +21,7 @@ from bookwarden.errors import RefusedError, StoreMovedError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
@@ -245,7 +245,12 @@ def test_no_second_sweep_gets_the_lock_while_or_after_the_metadata_is_moved(
         migration.coordinator.set_phase(end)
         require_held()
         place, other_place = (migration.target, migration.source)[:: 1 if end == "COMPLETED" else -1]
-        eventually(lambda: first.state in (State.SERVING_TARGET, State.SERVING_SOURCE, State.READING))
+        eventually(
+            lambda: (
+                first.state
+                in (ParticipantState.SERVING_TARGET, ParticipantState.SERVING_SOURCE, ParticipantState.READING)
+            )
+        )
         eventually(lambda: other_place.list_children(LOCK) == [])
         assert len(place.list_children(LOCK)) == 1
         require_held()

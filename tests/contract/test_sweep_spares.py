@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.live_references import UnknownReferences
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.wire.pb import managed_ledger_pb2
 from contract.conftest import Connect, StoreMaker
 from servers.population import OLD_MS

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from bookwarden.bookie_clusters.brokers import BROKERS_PATH, read_brokers, read_followers
-from bookwarden.bookie_clusters.operation import Switch
+from bookwarden.bookie_clusters.operation import ORDER_PATH, Switch
 from bookwarden.bookie_clusters.order import Phase
-from bookwarden.bookie_clusters.record import ORDER_PATH
 from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, serialize_registry
 from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.zookeeper.session import ZooKeeperConnection
 from bookwarden.metastore.zookeeper.store import ZooKeeperStore

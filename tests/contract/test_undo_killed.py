@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import JournalDamage, JournalFolder, JournalReader
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
@@ -33,9 +32,9 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal.writing import FileJournal
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.deletion.undo.operation import Undo
-from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie, Presence
 from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
@@ -30,7 +30,6 @@ from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import BookieAccessError, BookieError, BookieUnavailableError, EntryAbsentError
 from bookwarden.java import find_java
-from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

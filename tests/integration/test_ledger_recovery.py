@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, master_key_of, pack_entry
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie, Presence
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.protocol import OK, AddEntry
 from bookwarden.clusters.bookkeeper.bookies.reader import open_ledger
@@ -22,11 +22,10 @@ from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import BookieUnavailableError
 from bookwarden.java import find_java
-from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

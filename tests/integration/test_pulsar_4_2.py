@@ -34,7 +34,7 @@ from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.cluster_migration import ClusterMigration
 from bookwarden.wiring.deletion import PhaseOne
 from bookwarden_dev.devcluster import DevCluster
-from bookwarden_dev.devcluster.releases.jars import ensure_jars
+from bookwarden_dev.devcluster.releases.distribution import ensure_jars
 from servers.broker_claims import (
     assert_every_claimed_ledger_is_found,
     assert_references_are_the_brokers,

@@ -13,8 +13,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden_dev.devcluster import DevCluster
-from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
-from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
+from bookwarden_dev.devcluster.servers.oxia import OxiaClient, ensure_oxia
 from servers.pulsar_topics import unload
 
 # The first start on a machine builds Oxia.

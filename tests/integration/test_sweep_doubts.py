@@ -18,7 +18,7 @@ from bookwarden.errors import SharedDoubtError
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.pipelines.sweep import doubts, driver
+from bookwarden.pipelines.sweep import driver
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
@@ -104,7 +104,7 @@ class Doubtful:
 def _looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the driver look at a batch every second, and soon: every 15 s, and after 20 s."""
     monkeypatch.setattr(driver, "_WATCH_SECONDS", 1.0)
-    monkeypatch.setattr(doubts, "_ASKED_AFTER_S", 2.0)
+    monkeypatch.setattr(driver, "_BATCH_ASKED_AFTER_S", 2.0)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_batch_waits_with_all_else_carried_out_and_goes_on_within_a_minute(
 
     with caplog.at_level(logging.INFO):
         sweep_while(spark, doubtful.site, operate)
-    warnings = [record.getMessage() for record in caplog.records if record.name.endswith("sweep.doubts")]
+    warnings = [record.getMessage() for record in caplog.records if record.name.endswith("sweep.driver")]
     assert doubtful.path in warnings[0]
     assert len([text for text in warnings if "the batch waits" in text]) == 1
     assert doubtful.site.counts() == {"deleted": MARKS + 2, "waiting": LIMIT}

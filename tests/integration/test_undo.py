@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin

@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 
 from bookwarden_dev.devcluster.processes.process import ServerProcess
 from bookwarden_dev.devcluster.releases.cache import ensure_entry
-from bookwarden_dev.devcluster.servers.starting import PatientStart
+from bookwarden_dev.devcluster.servers.readiness import PatientStart
 
 _FORMAT: Final = 2
 _NODES: Final = "nodes.json"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
 
-from bookwarden.metadata_migration.rehearsal.scratch import MARKER
+from bookwarden.metadata_migration.rehearsal import MARKER
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.urls import open_store

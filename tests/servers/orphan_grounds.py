@@ -10,7 +10,7 @@ from typing import Any
 
 import pulsar
 
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers, VersionedCursor
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.ledgers.custom_metadata import identify_holder

@@ -11,8 +11,7 @@ import google_crc32c
 import pulsar
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.lookup import lookup
-from bookwarden.clusters.pulsar.protocol import Session
+from bookwarden.clusters.pulsar.protocol import Session, lookup
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
     TopicPositions,

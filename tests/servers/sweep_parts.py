@@ -18,16 +18,15 @@ from bookwarden.deletion.journal.entries import Journal
 from bookwarden.deletion.node_check import NodeCheck
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import Guard, NodeGuard, ReusedIdGuard, UndoneGuard
+from bookwarden.deletion.phase_two.guards import Guard, LeftBehindGuard, NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.held_marks import HeldMarks
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
-from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
 from bookwarden.deletion.phase_two.sent_on import Sendings, SentRecords
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits
 from bookwarden.deletion.phase_two.verifying import Verifier
 from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 
 def verifier_with(

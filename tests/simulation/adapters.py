@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
 from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieUnavailableError, NotFoundError, PulsarUnavailableError
-from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.names import TopicName

@@ -21,7 +21,7 @@ from bookwarden.deletion.undo.operation import Undo
 from bookwarden.deletion.undo.rows import UndoOutcome
 from bookwarden.errors import BookwardenError, NotFoundError
 from bookwarden.ledgers.managed_ledger import Position
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.orphans.apply import Apply
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits

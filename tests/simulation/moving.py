@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.flag import COORDINATOR_PATH
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.readings import COORDINATOR_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from servers.migration import scripted
@@ -18,10 +18,10 @@ from .model import World
 from .violation import Violation
 
 _AT_REST = {
-    "PREPARATION": State.WAITING,
-    "COPYING": State.WAITING,
-    "FAILED": State.READING,
-    "COMPLETED": State.SERVING_TARGET,
+    "PREPARATION": ParticipantState.WAITING,
+    "COPYING": ParticipantState.WAITING,
+    "FAILED": ParticipantState.READING,
+    "COMPLETED": ParticipantState.SERVING_TARGET,
 }
 # A write fails at once while a migration keeps it back, so that no real time passes.
 _TIMES = MigrationTimes(write_wait_s=0.0)

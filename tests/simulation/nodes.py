@@ -14,7 +14,7 @@ from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2, schema_locator_pb2
-from bookwarden.wire.varint import encode_varint
+from bookwarden.wire.protobuf import encode_varint
 
 LEDGERS_ROOT = "/ledgers"
 COUNTER = f"{LEDGERS_ROOT}/idgen"

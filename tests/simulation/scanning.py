@@ -13,11 +13,10 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.pulsar.metadata.namespaces import known_namespaces, known_tenants
 from bookwarden.clusters.pulsar.references.pieces import PieceOfNodes, ReferencePieces
-from bookwarden.clusters.pulsar.roots.other_roots import roots_on
-from bookwarden.clusters.pulsar.roots.proof import judged
+from bookwarden.clusters.pulsar.roots.proof import judged, roots_on
 from bookwarden.clusters.pulsar.roots.sample import sample_root
-from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, LedgerComponent, PlaceKind
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING, ListStatus, list_status_of
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.interface import MetadataStore
@@ -231,7 +230,7 @@ def _knowledge(
 
 
 def _lies_inside(row: ListedLedger, first: dict[str, int]) -> bool:
-    return standing_of(row.ledger_id, first.get(row.holder or ""), True) is not Standing.LET_GO
+    return list_status_of(row.ledger_id, first.get(row.holder or ""), True) is not ListStatus.LET_GO
 
 
 def _first_listed(references: Sequence[ListedReference]) -> dict[str, int]:

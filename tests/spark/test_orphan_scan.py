@@ -34,14 +34,14 @@ from bookwarden.pipelines.columns.tables import (
     stored_doubt,
 )
 from bookwarden.pipelines.folders import Folder
-from bookwarden.pipelines.plans.candidate_tables import ORPHANS
+from bookwarden.pipelines.plan_files import ORPHANS
 from bookwarden.pipelines.scan import lock as scan_lock
 from bookwarden.pipelines.scan.classes import Classification, ClassifyPiece
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.ids import compare_ids
 from bookwarden.pipelines.scan.join import LedgerJoin
 from bookwarden.pipelines.scan.lock import alone
-from bookwarden.pipelines.scan.missing_ledgers import absent_references, pieces_with_references
+from bookwarden.pipelines.scan.planning import absent_references, pieces_with_references
 from bookwarden.pipelines.scan.reading import HOLDER_TABLES, OF_LOGS, SAID_GONE, holders_in
 from bookwarden.pipelines.scan.rows import read_table
 from bookwarden.pipelines.scan.stage import Stages

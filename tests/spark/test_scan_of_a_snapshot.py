@@ -18,9 +18,8 @@ from bookwarden.config import load_settings
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.pipelines.scan.folder import plans_of
-from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE
 from bookwarden.pipelines.scan.operation import OrphanScan, read_first_pass
-from bookwarden.pipelines.scan.reading import LEDGERS_STAGE, REFERENCES_STAGE
+from bookwarden.pipelines.scan.reading import LEDGERS_STAGE, OBJECTS_STAGE, REFERENCES_STAGE
 
 BEGUN = 0x10
 TOPIC = "t/n/persistent/orders"

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bookwarden.config import load_settings
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.sweep.query import divided_among_tasks
+from bookwarden.pipelines.workers import end_with_daemon
 from bookwarden.processes import ProcessIdentity, identify
 from bookwarden.wiring.stores import has_one_writer
 from servers.waiting import eventually

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.config import OffloadStoreSettings, load_settings, values_with_origins
-from bookwarden.config_check import Target, _look_at_folder, _offload_targets, _own_node, ask_all, check_settings
+from bookwarden.config_check import CheckTarget, _look_at_folder, _offload_targets, _own_node, ask_all, check_settings
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.findings import Found, Verdict, ok
 from bookwarden.metastore.following.flag import MIGRATION_PATH
@@ -39,7 +39,11 @@ def test_targets_are_asked_at_the_same_time_and_one_that_does_not_answer_is_left
         never.wait()
         yield ok("too late")
 
-    targets = [Target("a", meets, ""), Target("silent", hangs, "look at its log"), Target("b", meets, "")]
+    targets = [
+        CheckTarget("a", meets, ""),
+        CheckTarget("silent", hangs, "look at its log"),
+        CheckTarget("b", meets, ""),
+    ]
     began = time.monotonic()
     found = ask_all(targets, 0.5)
     assert time.monotonic() - began < 10
@@ -57,7 +61,7 @@ def test_an_error_is_a_finding_behind_what_was_found_before_it_and_a_fault_of_ou
         yield ok("answers")
         raise StoreUnavailableError("then it went away")
 
-    found = ask_all([Target("store", breaks, "start it")], 20)
+    found = ask_all([CheckTarget("store", breaks, "start it")], 20)
     assert [(one.verdict, one.seen) for one in found] == [
         (Verdict.OK, "answers"),
         (Verdict.FAILS, "then it went away"),
@@ -67,7 +71,7 @@ def test_an_error_is_a_finding_behind_what_was_found_before_it_and_a_fault_of_ou
         raise KeyError("ours")
 
     with pytest.raises(KeyError, match="ours"):
-        ask_all([Target("wrong", is_wrong, "")], 20)
+        ask_all([CheckTarget("wrong", is_wrong, "")], 20)
 
 
 def test_a_node_of_our_own_is_removed_with_what_had_to_be_made_for_it() -> None:

@@ -17,7 +17,7 @@ from bookwarden.cli.main import cli
 from bookwarden.cli.metadata_migration.verify import difference_file
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cluster_migration.preparing.operation import PreparationJournal
-from bookwarden.cluster_migration.preparing.plan import Action, PreparationStep, Side
+from bookwarden.cluster_migration.preparing.plan import PreparationAction, PreparationStep, Side
 from bookwarden.cluster_migration.record import MigrationRecord
 from bookwarden.config import load_settings
 from bookwarden.deletion.journal.entries import JournalEntry
@@ -79,7 +79,7 @@ def saved(folder: Path) -> None:
 
 def prepared(folder: Path) -> None:
     with PreparationJournal(folder).writing() as note:
-        note("begun", PreparationStep(Side.GREEN, Action.TENANT, "t"))
+        note("begun", PreparationStep(Side.GREEN, PreparationAction.TENANT, "t"))
 
 
 WRITERS: dict[str, tuple[Callable[[Path], object], type[BookwardenError]]] = {

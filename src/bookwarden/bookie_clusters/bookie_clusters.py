@@ -122,7 +122,7 @@ class BookieClusters:
         self._known: ClusterSet | None = None
         self._catalogs: dict[tuple[str | None, str, str], BookKeeperCatalog] = {}
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Have the registry read again at the next question."""
         with self._lock:
             self._has_looked = False
@@ -144,7 +144,7 @@ class BookieClusters:
             raise StoreUnavailableError(f"the store has epoch {now} of the registry, and this batch is of {epoch}")
         registered = self.registered()
         if _epoch_of(registered) != epoch:
-            self.look_again()
+            self.invalidate()
             registered = self.registered()
         if _epoch_of(registered) != epoch:
             raise RegistryChangedError(f"the registry of bookie clusters changed, and this batch is of epoch {epoch}")
@@ -252,7 +252,7 @@ class BookieClusters:
 
     def identity(self) -> str:
         """Return the names and instances of the clusters, where several are registered now; else an empty text."""
-        self.look_again()
+        self.invalidate()
         registered = self.registered()
         if registered is None or len(registered.clusters) < 2:
             return ""
@@ -277,7 +277,7 @@ class BookieClusters:
 
     def require_one(self) -> None:
         """Raise RefusedError where several bookie clusters are registered now."""
-        self.look_again()
+        self.invalidate()
         names = self.names()
         if len(names) > 1:
             raise RefusedError(

@@ -25,7 +25,7 @@ STORE_URL: Final = "storeUrl"
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class RegistryFollower:
     """The state of a process that follows the registry, as its jar reports it."""
 
     __pydantic_config__ = RECORD
@@ -49,7 +49,7 @@ class FollowerNode:
 
     path: str
     keeper: int | str | None  #: `Versioned.keeper`: the node of a broker that is the same process has the same one.
-    follower: Follower | None
+    follower: RegistryFollower | None
     error: str = ""
 
     @property
@@ -74,9 +74,9 @@ def follower_node(path: str, node: Versioned) -> FollowerNode:
         return FollowerNode(path, node.keeper, None, str(error))
 
 
-def _parsed(node: Versioned) -> Follower:
+def _parsed(node: Versioned) -> RegistryFollower:
     try:
-        found = decode_record(Follower, node.value)
+        found = decode_record(RegistryFollower, node.value)
     except FormatError as error:
         raise FormatError(f"a node below {FOLLOWERS_PATH} is no follower's: {error}") from error
     return replace(found, reported_ms=node.modified_ms)
@@ -91,7 +91,7 @@ class Broker:
     """A live broker. ``follower`` is None where it does not follow; ``error`` says so of a node that is no good."""
 
     name: str
-    follower: Follower | None = None
+    follower: RegistryFollower | None = None
     error: str = ""
 
     def follows(self, epoch: int) -> bool:

@@ -12,10 +12,10 @@ from bookwarden.bookie_clusters.moving.cleanup import CleanupResult, Targets
 from bookwarden.bookie_clusters.moving.draining import Remaining
 from bookwarden.bookie_clusters.moving.promotion import PromotionPlan, PromotionResult
 from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
-from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult, Tally
+from bookwarden.bookie_clusters.offline.move import CopyTally, MovePlan, MoveResult
 from bookwarden.bookie_clusters.offline.record import MoveNode, MoveRecord
 from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences
-from bookwarden.bookie_clusters.operation import State, Switch, SwitchOutcome, SwitchResult
+from bookwarden.bookie_clusters.operation import Switch, SwitchOutcome, SwitchResult, SwitchState
 from bookwarden.bookie_clusters.promoted import Promotion, promotion_that_counts, read_promotion
 from bookwarden.bookie_clusters.registering import RegistrationResult
 from bookwarden.bookie_clusters.registry import cluster_data, registry_data
@@ -26,7 +26,7 @@ from bookwarden.bookie_clusters.unregistering import LostPlan, UnregistrationPla
 class Overview(NamedTuple):
     """The state of the newest switch, and of each move of ledgers."""
 
-    state: State
+    state: SwitchState
     promotion: Promotion | None  #: The newest, if it counts.
     build: FoundBuild | None  #: None if there was none yet.
     move: MoveRecord | None  #: The newest without the jar.
@@ -334,6 +334,6 @@ def restoration_data(found: NodeDifferences, written: int | None) -> dict[str, A
     }
 
 
-def _tally_data(tally: Tally) -> dict[str, Any]:
-    counts = {standing.value: tally.counts[standing] for standing in CopyStatus}
+def _tally_data(tally: CopyTally) -> dict[str, Any]:
+    counts = {status.value: tally.counts[status] for status in CopyStatus}
     return {"named": tally.total, **counts, "missing such as": list(tally.missing)}

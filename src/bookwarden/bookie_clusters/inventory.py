@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, is_ours, is_trial
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
 from bookwarden.ledgers.kinds import Holder, LedgerComponent
@@ -33,7 +33,7 @@ UNFINISHED = "unfinished copy"
 _OF_LOADED_TOPICS = (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
 
 
-class Count(NamedTuple):
+class LedgerCount(NamedTuple):
     """The ledgers of one kind in one cluster; those in recovery count as open. Only closed ones have a size."""
 
     cluster: str
@@ -71,10 +71,10 @@ class OpenLedger(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class LedgerInventory:
     """All ledgers of this Pulsar cluster, counted, and those that are open outside the active bookie cluster."""
 
-    counts: tuple[Count, ...]
+    counts: tuple[LedgerCount, ...]
     left: tuple[OpenLedger, ...]
     held: tuple[OwnerUsage, ...] = ()  #: All ledgers outside the active cluster by holder, if that was asked for.
 
@@ -91,7 +91,7 @@ def take_inventory(
     read: Callable[[MetadataStore, str], Iterable[tuple[int, LedgerMetadata | None]]] = read_every_ledger,
     by_holder: bool = False,
     only: str | None = None,
-) -> Inventory:
+) -> LedgerInventory:
     """Count the ledgers of all clusters, or of this one ``only``; StoreError where a cluster cannot be listed whole.
 
     ``read`` yields the ledgers at a ledgers root, with None for metadata that cannot be understood. ``by_holder``
@@ -131,9 +131,9 @@ def take_inventory(
             open_[key] += 1
             if cluster.name != registry.active:
                 left.append(OpenLedger(cluster.name, ledger_id, holder))
-    counts = (Count(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
+    counts = (LedgerCount(*key, open_[key], closed[key], sizes[key]) for key in sorted({*open_, *closed}))
     by_name = sorted(held, key=lambda key: (key[0], key[1], key[2] or ""))
-    return Inventory(tuple(counts), tuple(left), tuple(OwnerUsage(*key, held[key]) for key in by_name))
+    return LedgerInventory(tuple(counts), tuple(left), tuple(OwnerUsage(*key, held[key]) for key in by_name))
 
 
 class UnloadResult(NamedTuple):

@@ -1,10 +1,13 @@
 """The switch to another bookie cluster, step by step; killed at any of them, the same command carries it on.
 
-1. The order is kept (`record`), with the registry's epoch that it was given on.
+1. The order is kept (`OrderLease`), with the registry's epoch that it was given on.
 2. The newest promotion is taken away, and the registry is changed, by one compare-and-set: from here on the switch is
    made, whatever becomes of this process.
 3. An event is sent, which spares others a wait, and whose loss costs nothing.
 4. All live brokers are waited for.
+
+The registry is changed by compare-and-set, and so is a copy of a ledger, so no safety depends on the lease: it keeps
+two commands from working at the same thing.
 """
 
 from __future__ import annotations
@@ -21,23 +24,83 @@ from bookwarden.bookie_clusters.order import (
     NextStep,
     Order,
     Phase,
-    Plan,
+    SwitchPlan,
     phase_of,
     plan_resumption,
     plan_rollback,
     plan_switch,
 )
 from bookwarden.bookie_clusters.promoted import void_promotion
-from bookwarden.bookie_clusters.record import FoundOrder, OrderLease, find_order
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.bookie_clusters.registry_node import RegistryNode, StoredRegistry
 from bookwarden.clusters.pulsar.messages.switch_events import SwitchEvents
-from bookwarden.errors import BookwardenError, LostRaceError, RefusedError
+from bookwarden.errors import BookwardenError, FormatError, LostRaceError, RefusedError
 from bookwarden.findings import Finding, failing
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.switch_event import SwitchEvent
+from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record, not_a_record
+from bookwarden.records import record_fields, record_of
 
+ORDER_PATH: Final = "/bookwarden/bookie-clusters-switch"
+
+_OF_ORDERS: Final = LeaseMessages(
+    "A switch",
+    "carries out this order",
+    "carry on with `bookie-clusters switch --resume`",
+    "look at `bookie-clusters status`",
+)
 _LOOK_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOrder:
+    """The record of an order as it was read. ``is_free`` is as for FoundRecord."""
+
+    order: Order
+    version: int
+    holder: str
+    is_free: bool
+
+
+def find_order(store: MetadataStore) -> FoundOrder | None:
+    """Read the record; None if no order was given yet, FormatError if it is none."""
+    found = find_record(store, ORDER_PATH, "an order")
+    if found is None:
+        return None
+    try:
+        order = record_of(Order, found.fields)
+    except FormatError as error:
+        raise not_a_record(ORDER_PATH, "an order", error) from error
+    return FoundOrder(order, found.version, found.holder, found.is_free)
+
+
+class OrderLease(RecordLease):
+    """Holds the record of the newest order in a with statement, in which `take` comes first; thread-safe."""
+
+    def __init__(self, store: MetadataStore, times: LeaseTimes | None = None) -> None:
+        super().__init__(store, ORDER_PATH, _OF_ORDERS, times)
+
+    def take(self, order: Order, found: FoundOrder | None, say: Callable[[str], object] = lambda _: None) -> None:
+        """Write this order over the found one; RefusedError if another process works, or came first.
+
+        A record that is held is watched first, until its holder has certainly given up.
+        """
+        if found is not None and not found.is_free:
+            refusal = (
+                f"a switch to {found.order.target} is under way, carried out by {found.holder}: wait for its end, "
+                "see `bookie-clusters status --watch`"
+            )
+            found = self.wait_until_given_up(found, lambda: find_order(self._store), refusal, say)
+        self.hold(record_fields(order), None if found is None else found.version)
+
+    def advance(self, order: Order) -> None:
+        """Keep the order as it is now, before it is acted on; raises as `require`."""
+        self.write(record_fields(order))
+
+    def __enter__(self) -> OrderLease:
+        super().__enter__()
+        return self
 
 
 class SwitchedBroker(NamedTuple):
@@ -48,10 +111,10 @@ class SwitchedBroker(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedSwitch:
     """A plan, and what it rests on."""
 
-    plan: Plan
+    plan: SwitchPlan
     found: StoredRegistry
     last: FoundOrder | None
 
@@ -95,7 +158,7 @@ class SwitchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SwitchState:
     """The state of the newest switch, and of everything that follows it."""
 
     phase: Phase
@@ -124,32 +187,32 @@ class Switch:
         self._clock = clock
         self._sleep = sleep
 
-    def state(self) -> State:
+    def state(self) -> SwitchState:
         """Read where everything stands; changes nothing."""
         brokers = read_brokers(self.registry.store)
         found, last = self.registry.read(), find_order(self.registry.store)
         registry = None if found is None else found.registry
-        return State(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
+        return SwitchState(phase_of(registry, last.order if last else None, brokers), registry, last, tuple(brokers))
 
-    def plan(self, target: str) -> Planned:
+    def plan(self, target: str) -> PlannedSwitch:
         """Plan a switch to the cluster of this name; RefusedError where that cannot be."""
         return self._planned(lambda registry, last: plan_switch(registry, last, target, self._origin, self._now_ms()))
 
-    def plan_back(self) -> Planned:
+    def plan_back(self) -> PlannedSwitch:
         """Plan the return to the cluster that was active before; NotFoundError if nothing was switched."""
         return self._planned(lambda registry, last: plan_rollback(registry, last, self._origin, self._now_ms()))
 
-    def plan_rest(self) -> Planned:
+    def plan_rest(self) -> PlannedSwitch:
         """Plan to carry on what another process left; NotFoundError if nothing is left."""
         return self._planned(plan_resumption)
 
-    def is_made(self, planned: Planned) -> bool:
+    def is_made(self, planned: PlannedSwitch) -> bool:
         """Return whether the registry was changed already, so that only what follows is left."""
         return planned.plan.step is NextStep.VERIFY or planned.plan.order.is_in(planned.found.registry)
 
     def run(
         self,
-        planned: Planned,
+        planned: PlannedSwitch,
         options: SwitchOptions,
         observer: Observer,
         *,
@@ -179,7 +242,7 @@ class Switch:
 
     def carry_out(
         self,
-        planned: Planned,
+        planned: PlannedSwitch,
         *,
         wait_s: float,
         is_checked: bool = True,
@@ -211,10 +274,10 @@ class Switch:
             lease.advance(order)
         return SwitchOutcome(order, order.epoch, tuple(followed), tuple(behind))
 
-    def _planned(self, plan: Callable[[Registry, Order | None], Plan]) -> Planned:
+    def _planned(self, plan: Callable[[Registry, Order | None], SwitchPlan]) -> PlannedSwitch:
         found = self.registry.require()
         last = find_order(self.registry.store)
-        return Planned(plan(found.registry, last.order if last else None), found, last)
+        return PlannedSwitch(plan(found.registry, last.order if last else None), found, last)
 
     def _change(self, order: Order, found: StoredRegistry, lease: OrderLease, *, is_checked: bool) -> None:
         """Make the target active; RefusedError if anything changed since the plan was made."""
@@ -253,7 +316,7 @@ class Switch:
             return [f"the event was not sent: {error}"]
         return []
 
-    def _follow(self, planned: Planned, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
+    def _follow(self, planned: PlannedSwitch, wait_s: float, tell: Callable[[SwitchedBroker], object]) -> SwitchOutcome:
         found = planned.found
         directive = found.registry.directive
         epoch = 0 if directive is None else directive.epoch

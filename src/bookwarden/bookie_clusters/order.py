@@ -122,20 +122,20 @@ class NextStep(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SwitchPlan:
     """The next step, and the order that it is about."""
 
     step: NextStep
     order: Order
 
 
-def plan_switch(registry: Registry, last: Order | None, target: str, origin: str, time_ms: int) -> Plan:
+def plan_switch(registry: Registry, last: Order | None, target: str, origin: str, time_ms: int) -> SwitchPlan:
     """Plan a switch to the cluster of this name; RefusedError where it cannot be switched to now."""
     registry.cluster(target)
     return _plan(registry, last, target, origin, time_ms, is_rollback=False)
 
 
-def plan_rollback(registry: Registry, last: Order | None, origin: str, time_ms: int) -> Plan:
+def plan_rollback(registry: Registry, last: Order | None, origin: str, time_ms: int) -> SwitchPlan:
     """Plan the return to the cluster that was active before the newest switch.
 
     Given again it carries on, or finds it done: never does it return to where the last rollback came from.
@@ -147,26 +147,28 @@ def plan_rollback(registry: Registry, last: Order | None, origin: str, time_ms: 
     return _plan(registry, last, registry.directive.source, origin, time_ms, is_rollback=True)
 
 
-def plan_resumption(registry: Registry, last: Order | None) -> Plan:
+def plan_resumption(registry: Registry, last: Order | None) -> SwitchPlan:
     """Plan to carry on what another process left; NotFoundError if nothing is left to do."""
     if last is None or not (_can_come(registry, last) or (last.is_in(registry) and last.phase is not Phase.DONE)):
         raise NotFoundError("no switch is under way: there is nothing to carry on")
-    return Plan(NextStep.RESUME, last)
+    return SwitchPlan(NextStep.RESUME, last)
 
 
-def _plan(registry: Registry, last: Order | None, target: str, origin: str, time_ms: int, *, is_rollback: bool) -> Plan:
+def _plan(
+    registry: Registry, last: Order | None, target: str, origin: str, time_ms: int, *, is_rollback: bool
+) -> SwitchPlan:
     if last is not None and last.target == target and (_can_come(registry, last) or last.is_in(registry)):
         is_left = last.is_under_way or last.phase is Phase.DONE_WITH_FAILURES
-        return Plan(NextStep.RESUME if is_left else NextStep.VERIFY, last)
+        return SwitchPlan(NextStep.RESUME if is_left else NextStep.VERIFY, last)
     first = Phase.ROLLBACK if is_rollback else Phase.SWITCH_TRIGGERED
     order = Order(registry.active, target, registry.epoch, origin, time_ms, first, is_rollback)
     if target == registry.active:
-        return Plan(NextStep.VERIFY, order)
+        return SwitchPlan(NextStep.VERIFY, order)
     if last is not None and last.is_in(registry):
         require_transition(_phase_after(last), first)
     # Refuses a deprecated cluster.
     registry.switched(target, origin, time_ms)
-    return Plan(NextStep.START, order)
+    return SwitchPlan(NextStep.START, order)
 
 
 def _phase_after(carried_out: Order) -> Phase:

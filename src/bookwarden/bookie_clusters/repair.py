@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from bookwarden.bookie_clusters.brokers import STORE_URL, await_reached, read_brokers, read_followers
+from bookwarden.bookie_clusters.operation import find_order
 from bookwarden.bookie_clusters.promoted import void_promotion
-from bookwarden.bookie_clusters.record import find_order
 from bookwarden.bookie_clusters.registering import (
     ClusterSpec,
     Confirm,

@@ -19,7 +19,7 @@ from math import ceil
 from typing import Final
 
 from bookwarden.bookie_clusters.brokers import Broker, await_brokers, read_brokers
-from bookwarden.bookie_clusters.record import find_order
+from bookwarden.bookie_clusters.operation import find_order
 from bookwarden.bookie_clusters.registering import looked
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, is_ours, is_trial
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry, StoredRegistry

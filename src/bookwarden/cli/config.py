@@ -8,14 +8,13 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.preflight import require_spark
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, findings_table, table_of
 from bookwarden.config import CONFIG_VARIABLE, SettingValue, values_with_origins
 from bookwarden.config_check import LIMIT_S, check_settings
 from bookwarden.errors import MissingExtraError, SparkError
 from bookwarden.findings import Finding, Verdict, failing, warns
+from bookwarden.preflight import require_spark
 
 WOULD_FAIL: Final = 23
 

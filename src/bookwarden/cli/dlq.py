@@ -71,7 +71,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The dead letters that a command takes: by ids, by reason, at most so many; None does not limit."""
+    """The dead letters that a command takes: by ids, by reason, at most a number; None does not limit."""
 
     ids: tuple[str, ...] | None = None
     reason: str | None = None

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookwarden.cli.preflight import STARTING_SPARK, require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError
-from bookwarden.preflight import require_folder, require_marking, require_stores
+from bookwarden.preflight import (
+    STARTING_SPARK,
+    require_folder,
+    require_marking,
+    require_spark,
+    require_stores,
+    unless_away,
+)
 from bookwarden.wiring.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Mark nothing, and keep nothing.")
 @pass_invocation
 def follow(invocation: Invocation, once: bool, dry_run: bool) -> None:
-    """Mark what brokers drop by themselves and leave behind.
+    """Mark what brokers dereference and leave behind.
 
     Starts Spark in this process, but with --once, which reads the nodes by itself; streaming/reference_changes.py is
     the same job for spark-submit. SIGTERM finishes the running batch and ends it.

@@ -22,8 +22,8 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("init", "bookwarden.cli.init:init", "Create and check the deletion topics."),
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
-    LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nobody refers to, and reclaim them."),
-    LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers drop by themselves and leave behind."),
+    LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nothing refers to, and reclaim them."),
+    LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers dereference and leave behind."),
     LateCommand(
         "broker-marks",
         "bookwarden.cli.broker_marks:broker_marks",

@@ -20,7 +20,7 @@ from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, cou
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_one.named_ledgers import absent_ledgers, marks_of_ids, refuse_holes, waive_the_list
-from bookwarden.deletion.phase_one.operation import OperationResult, Plan, require_shown
+from bookwarden.deletion.phase_one.operation import MarkPlan, OperationResult, require_shown
 from bookwarden.errors import BookwardenError, MarkingInterrupted, NotFoundError, RefusedError
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.pending_deletion import LedgerType, MarkedLedger, MarkReport, PendingDeletion
@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("holder", whole=False),
     Column("reason", whole=False),
 )
-MakePlans = Callable[[PhaseOne], list[Plan]]
+MakePlans = Callable[[PhaseOne], list[MarkPlan]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def trim(invocation: Invocation, topic: str, mode: str, force: bool, dry_run: bo
     if force and mode == "broker":
         raise click.UsageError("--force goes with --store; a broker removes only what is consumed")
 
-    def make(phase_one: PhaseOne) -> list[Plan]:
+    def make(phase_one: PhaseOne) -> list[MarkPlan]:
         if mode == "store":
             return [phase_one.store_trim.plan(topic, force=force)]
         return phase_one.removal.plan_trim(topic)
@@ -123,7 +123,7 @@ def delete_topic(invocation: Invocation, topic: str, force: bool, dry_run: bool,
     That is its partitions, their messages and subscriptions, and the schema.
     """
 
-    def make(phase_one: PhaseOne) -> list[Plan]:
+    def make(phase_one: PhaseOne) -> list[MarkPlan]:
         return [phase_one.removal.plan_topic(topic, force=force)]
 
     _run(invocation, make, f"Delete {topic} and all its messages?", dry_run=dry_run, yes=yes)
@@ -142,7 +142,7 @@ def delete_subscription(
 ) -> None:
     """Delete SUBSCRIPTION of TOPIC, with its cursor's ledgers."""
 
-    def make(phase_one: PhaseOne) -> list[Plan]:
+    def make(phase_one: PhaseOne) -> list[MarkPlan]:
         return [phase_one.removal.plan_subscription(topic, subscription, force=force)]
 
     _run(invocation, make, f"Delete subscription {subscription} of {topic}?", dry_run=dry_run, yes=yes)
@@ -157,7 +157,7 @@ def delete_subscription(
 def delete_schema(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete all versions of TOPIC's schema."""
 
-    def make(phase_one: PhaseOne) -> list[Plan]:
+    def make(phase_one: PhaseOne) -> list[MarkPlan]:
         return [phase_one.removal.plan_schema(topic)]
 
     _run(invocation, make, f"Delete the schema of {topic}?", dry_run=dry_run, yes=yes)
@@ -292,7 +292,7 @@ def _ledgers_document(rows: Sequence[MarkRow], note: str) -> Document:
     return Document({"ledgers": tuple(rows)}, (Table(_COLUMNS, _cells(rows)), Note(note)))
 
 
-def _view(plan: Plan, result: OperationResult | None = None) -> MarkReportView:
+def _view(plan: MarkPlan, result: OperationResult | None = None) -> MarkReportView:
     return MarkReportView(
         operation=plan.operation.value,
         mode=plan.mode.value,

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
-from bookwarden.cli.preflight import STARTING_SPARK, require_spark
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation
 from bookwarden.cli.shell.output import Document, Note
 from bookwarden.cli.shell.steps import SaidProgress
@@ -23,12 +22,12 @@ from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
 from bookwarden.orphans.report import render_page
-from bookwarden.preflight import require_folder, require_marking, require_stores
+from bookwarden.preflight import STARTING_SPARK, require_folder, require_marking, require_spark, require_stores
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.scan import OrphanApply
 
 if TYPE_CHECKING:
-    from bookwarden.pipelines.plans.files import PlanFiles
+    from bookwarden.pipelines.plan_files import PlanFiles
 
 _EPILOG = """\b
 Examples:
@@ -63,7 +62,7 @@ def _parse_id(text: str) -> str:
 
 @click.group(epilog=_EPILOG)
 def orphans() -> None:
-    """Find ledgers that nobody refers to, and reclaim them."""
+    """Find ledgers that nothing refers to, and reclaim them."""
 
 
 @orphans.command()

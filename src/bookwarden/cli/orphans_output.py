@@ -12,7 +12,7 @@ from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.plan import Candidate, PlanManifest
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import BYTES_LABEL, Count, InsideList, Summary
+from bookwarden.orphans.summary import BYTES_LABEL, ClassCount, InsideList, Summary
 
 _SHOWN_NAMESPACES = 20
 _SHOWN_MISSING = 20
@@ -183,18 +183,18 @@ def _classes(summary: Summary) -> Table:
     return Table(_CLASS_COLUMNS, tuple(rows), empty="BookKeeper has no ledgers.")
 
 
-def _orphans(counts: Sequence[Count]) -> list[Count]:
+def _orphans(counts: Sequence[ClassCount]) -> list[ClassCount]:
     return [count for count in counts if count.ledger_class == LedgerClass.ORPHAN.value]
 
 
-def _counts(title: str, heading: str, counts: Sequence[Count]) -> Table:
+def _counts(title: str, heading: str, counts: Sequence[ClassCount]) -> Table:
     columns = (Column(heading, whole=False), *_CLASS_COLUMNS[1:])
     rows = tuple((count.key, f"{count.ledgers:,}", size_text(count.logical_bytes)) for count in counts)
     return Table(columns, rows, title=title)
 
 
 def _objects(summary: Summary) -> Table:
-    cells: Cells[Count] = {
+    cells: Cells[ClassCount] = {
         Column("store", whole=False): lambda one: one.key,
         Column("class"): lambda one: one.ledger_class,
         Column("objects and uploads", right=True): lambda one: f"{one.ledgers:,}",

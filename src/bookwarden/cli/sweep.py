@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from bookwarden.cli.preflight import STARTING_SPARK, require_spark, unless_away
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Note, Stream, counted, moment
 from bookwarden.cli.shell.steps import SaidProgress
@@ -21,7 +20,7 @@ from bookwarden.errors import BookwardenError, PulsarError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark, decoded
-from bookwarden.preflight import require_folder, require_sweeping
+from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_sweeping, unless_away
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import cluster_to_sweep, sweep_of
 from bookwarden.wiring.deletion_topics import TwoPhaseTopics

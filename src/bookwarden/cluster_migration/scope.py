@@ -28,8 +28,7 @@ def checked_namespace(text: str) -> str:
 
 def namespace_of(topic: str) -> str:
     """Return the namespace of a topic, ``tenant/namespace``."""
-    name = TopicName.parse(topic)
-    return f"{name.tenant}/{name.namespace}"
+    return TopicName.parse(topic).namespace_name
 
 
 def refuse_deletion_topics(topics: Iterable[str], namespaces: Collection[str]) -> None:

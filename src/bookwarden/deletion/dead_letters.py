@@ -104,10 +104,10 @@ class DeadLetters:
     ) -> Iterator[DeadLetter]:
         """Send these, or all, to the deletion topic with their counts reset; yield each that is done.
 
-        ``reason`` chooses those that have it, ``limit`` at most so many where no ids are given, ``bounds`` those that
-        it has. A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves two rather
-        than none. What came from the topic of switch directives stays; RefusedError where it is named. NotFoundError,
-        after all others are done, for an id that is not there.
+        ``reason`` chooses those that have it, ``limit`` bounds their number where no ids are given, ``bounds`` chooses
+        those that it has. A message leaves the DLQ only after its copy is confirmed, so a failure in between leaves two
+        rather than none. What came from the topic of switch directives stays; RefusedError where it is named.
+        NotFoundError, after all others are done, for an id that is not there.
         """
         absent, pending = set(message_ids or ()), list[ReceivedMark]()
         with self._box.open() as reading:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bookwarden.clusters.pulsar.rest.backlog import SubscriptionBacklog
-from bookwarden.ledgers.backlog import PartitionBacklog
+from bookwarden.clusters.pulsar.rest.backlog import PartitionBacklog, SubscriptionBacklog
 from bookwarden.ledgers.pending_deletion import Request
 from bookwarden.ledgers.received import Decode, ReceivedMark, decoded
 

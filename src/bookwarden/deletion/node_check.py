@@ -52,7 +52,7 @@ from bookwarden.ledgers.pending_deletion import Waiver
 from bookwarden.ledgers.references import Doubt
 
 _T = TypeVar("_T")
-# Each silent bookie costs a connection's timeout; after so many ledgers the others wait for a retry.
+# Each silent bookie costs a connection's timeout; after this number of ledgers the others wait for a retry.
 _MOST_SILENT: Final = 3
 _NO_BOOKIES: Final = "there are no bookies to ask"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
@@ -16,7 +17,6 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
 )
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.ledgers.undone import UndoneLedger
 
 
 class LedgerCatalog(Protocol):
@@ -53,7 +53,7 @@ class LedgerCatalog(Protocol):
 class BookieClusters(Protocol):
     """The registered bookie clusters."""
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Have the registry read again at the next question; what was read before counts until then."""
 
     def require_epoch(self, epoch: int) -> None:
@@ -91,7 +91,7 @@ class BookieClusters(Protocol):
 class NoBookieClusters:
     """None is registered, and none ever will be."""
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Do nothing."""
 
     def require_epoch(self, epoch: int) -> None:

@@ -23,7 +23,7 @@ _REFRESH_S: Final = 30.0
 _MOST_IN_FLIGHT: Final = 10_000
 
 
-class InFlight(Protocol):
+class MarksInFlight(Protocol):
     """The deletion topics; each call may raise PulsarError, NotFoundError and FormatError."""
 
     @property
@@ -44,7 +44,7 @@ class BrokersThatMark:
     def __init__(
         self,
         stores: Mapping[str, MetadataStore],
-        in_flight: Callable[[], InFlight],
+        in_flight: Callable[[], MarksInFlight],
         clock: Callable[[], float] = time.monotonic,
         *,
         delete_delay_s: float = 0.0,

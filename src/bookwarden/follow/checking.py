@@ -21,8 +21,8 @@ from bookwarden.errors import FormatError, NotFoundError
 from bookwarden.follow.drops import Drop, Key
 from bookwarden.follow.table import FollowedNodes
 from bookwarden.ledgers.custom_metadata import identify_holder
-from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import ListStatus, has_entries, list_status_of
 from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, UnreadableCopy
@@ -35,7 +35,7 @@ _WITH_MARK: Final = frozenset((DropOutcome.MARKED, DropOutcome.HANDED_OVER))
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckedDrop:
     """A drop, looked at."""
 
     drop: Drop  #: As its timer had it.
@@ -45,7 +45,7 @@ class Looked:
     ledger: StoredLedger | None = None  #: None where it is not there, and for a copy.
     is_double: bool = False  #: It is marked, and a broker had marked it already.
 
-    def ending_as(self, outcome: DropOutcome, reason: str = "") -> Looked:
+    def ending_as(self, outcome: DropOutcome, reason: str = "") -> CheckedDrop:
         """Return it with another outcome, and reason where there is another one."""
         return replace(self, outcome=outcome, reason=reason or self.reason)
 
@@ -75,7 +75,7 @@ class DropCheck:
     #: Returns the ledgers that brokers keep in the trash.
     in_trash: Callable[[], Collection[int]] = frozenset
 
-    def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[Looked]:
+    def look(self, drops: Sequence[Drop], given_up: Collection[Key] = ()) -> list[CheckedDrop]:
         """Look at each and mark what is to be marked; the order is kept.
 
         Of those ``given_up`` a doubt is waited for no longer; a mark that is not confirmed is, however long.
@@ -105,7 +105,7 @@ class DropCheck:
             for one in _sent(looked, self.marks)
         ]
 
-    def hand_over(self, drops: Sequence[Drop], delay_s: float) -> list[Looked]:
+    def hand_over(self, drops: Sequence[Drop], delay_s: float) -> list[CheckedDrop]:
         """Mark each for the sweep to verify after the delay, without more than a look at BookKeeper's metadata.
 
         The order is kept. Raises as `look`.
@@ -119,7 +119,7 @@ class DropCheck:
             raise NotFoundError(why)
         return _sent(looked, self.later.after(delay_s))
 
-    def _without_trash(self, looked: Iterable[Looked]) -> list[Looked]:
+    def _without_trash(self, looked: Iterable[CheckedDrop]) -> list[CheckedDrop]:
         """Mark none of what brokers keep in the trash."""
         found = list(looked)
         if not any(one.outcome in _WITH_MARK and one.drop.copy is None for one in found):
@@ -144,7 +144,7 @@ class DropCheck:
         return {drop.key: reading for drop, reading in zip(asked, readings, strict=True)}
 
 
-def _sent(looked: Sequence[Looked], marks: Marker | None) -> list[Looked]:
+def _sent(looked: Sequence[CheckedDrop], marks: Marker | None) -> list[CheckedDrop]:
     """Send the marks of those that are to be marked; None is for a dry run, and where there are none."""
     if marks is None:
         return [one.ending_as(DropOutcome.WOULD_MARK) if one.outcome in _WITH_MARK else one for one in looked]
@@ -179,65 +179,65 @@ class _Batch:
         reading = self.ledgers[drop.key]
         return identify_holder(reading.metadata.custom) if isinstance(reading, StoredLedger) else None
 
-    def judge(self, drop: Drop) -> Looked:
+    def judge(self, drop: Drop) -> CheckedDrop:
         if not self.is_there(drop):
-            return Looked(drop, DropOutcome.GONE)
+            return CheckedDrop(drop, DropOutcome.GONE)
         if drop.key in self.named:
-            return Looked(drop, DropOutcome.NAMED, f"{self.named[drop.key]} names it")
+            return CheckedDrop(drop, DropOutcome.NAMED, f"{self.named[drop.key]} names it")
         return self._judge_copy(drop, drop.key) if drop.copy is not None else self._judge_ledger(drop)
 
-    def judge_early(self, drop: Drop) -> Looked:
+    def judge_early(self, drop: Drop) -> CheckedDrop:
         """Judge by BookKeeper's metadata alone."""
         if drop.copy is not None:
-            return Looked(drop, DropOutcome.HANDED_OVER, _reason(drop), self.holders[drop.key])
+            return CheckedDrop(drop, DropOutcome.HANDED_OVER, _reason(drop), self.holders[drop.key])
         if not self.is_there(drop):
-            return Looked(drop, DropOutcome.GONE)
+            return CheckedDrop(drop, DropOutcome.GONE)
         found = self._markable(drop)
-        if isinstance(found, Looked):
+        if isinstance(found, CheckedDrop):
             return found
         reading, holder = found
-        return Looked(drop, DropOutcome.HANDED_OVER, _reason(drop), holder, reading)
+        return CheckedDrop(drop, DropOutcome.HANDED_OVER, _reason(drop), holder, reading)
 
-    def _judge_copy(self, drop: Drop, key: Key) -> Looked:
+    def _judge_copy(self, drop: Drop, key: Key) -> CheckedDrop:
         holder, reading = self.holders[key], self.copies[key]
         references = self.references.get(holder) if holder is not None else None
         if not isinstance(references, LiveReferences):
-            return Looked(drop, DropOutcome.WAITING, _why_unknown(references), holder)
+            return CheckedDrop(drop, DropOutcome.WAITING, _why_unknown(references), holder)
         if key in references.offloaded:
-            return Looked(drop, DropOutcome.NAMED, f"{holder} names it", holder)
+            return CheckedDrop(drop, DropOutcome.NAMED, f"{holder} names it", holder)
         if isinstance(reading, UnreadableCopy):
             # Without a store another look finds no more than this one.
             outcome = DropOutcome.WAITING if reading.has_store else DropOutcome.LEFT
-            return Looked(drop, outcome, f"{reading.reason}; {_described(drop)}", holder)
-        return Looked(drop, DropOutcome.MARKED, _reason(drop), holder)
+            return CheckedDrop(drop, outcome, f"{reading.reason}; {_described(drop)}", holder)
+        return CheckedDrop(drop, DropOutcome.MARKED, _reason(drop), holder)
 
-    def _markable(self, drop: Drop) -> tuple[StoredLedger, Holder] | Looked:
+    def _markable(self, drop: Drop) -> tuple[StoredLedger, Holder] | CheckedDrop:
         """Return a ledger and its holder, or how it ends because it has none that can be marked."""
         reading, holder = self.ledgers[drop.key], self.holders[drop.key]
         if isinstance(reading, UnreadableLedger) or not isinstance(reading, StoredLedger):
-            return Looked(drop, DropOutcome.LEFT, reading.reason if isinstance(reading, UnreadableLedger) else "")
+            return CheckedDrop(drop, DropOutcome.LEFT, reading.reason if isinstance(reading, UnreadableLedger) else "")
         if holder is None or not holder.is_markable():
-            return Looked(drop, DropOutcome.LEFT, "its custom metadata names no markable holder", None, reading)
+            return CheckedDrop(drop, DropOutcome.LEFT, "its custom metadata names no markable holder", None, reading)
         return reading, holder
 
-    def _judge_ledger(self, drop: Drop) -> Looked:
+    def _judge_ledger(self, drop: Drop) -> CheckedDrop:
         found = self._markable(drop)
-        if isinstance(found, Looked):
+        if isinstance(found, CheckedDrop):
             return found
         reading, holder = found
         references = self.references.get(holder)
         if not isinstance(references, LiveReferences):
-            return Looked(drop, DropOutcome.WAITING, _why_unknown(references), holder, reading)
+            return CheckedDrop(drop, DropOutcome.WAITING, _why_unknown(references), holder, reading)
         if drop.ledger_id in references.left_behind:
-            return Looked(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
+            return CheckedDrop(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
         if references.names(drop.ledger_id):
-            return Looked(drop, DropOutcome.NAMED, f"{holder} names it", holder, reading)
+            return CheckedDrop(drop, DropOutcome.NAMED, f"{holder} names it", holder, reading)
         if isinstance(holder, ManagedLedgerHolder):
-            standing = standing_of(drop.ledger_id, references.first_listed, has_entries(reading.metadata))
-            if standing is not Standing.LET_GO:
-                text = f"{holder} does not list it, which no trim can do: {standing.value}"
-                return Looked(drop, DropOutcome.INSIDE_LIST, text, holder, reading)
-        return Looked(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
+            status = list_status_of(drop.ledger_id, references.first_listed, has_entries(reading.metadata))
+            if status is not ListStatus.LET_GO:
+                text = f"{holder} does not list it, which no trim can do: {status.value}"
+                return CheckedDrop(drop, DropOutcome.INSIDE_LIST, text, holder, reading)
+        return CheckedDrop(drop, DropOutcome.MARKED, _reason(drop), holder, reading)
 
 
 def mark_of_copy(drop: Drop) -> PendingDeletion:
@@ -252,7 +252,7 @@ def mark_of_copy(drop: Drop) -> PendingDeletion:
     )
 
 
-def _mark_of(looked: Looked) -> PendingDeletion:
+def _mark_of(looked: CheckedDrop) -> PendingDeletion:
     if looked.drop.copy is not None:
         return mark_of_copy(looked.drop)
     if looked.holder is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import Naming
+from bookwarden.ledgers.naming import Naming
 from bookwarden.ledgers.pending_deletion import OffloadContext
 
 # The id of a ledger, or of an offloaded copy.

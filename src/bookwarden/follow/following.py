@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookwarden.follow.brokers import BrokersThatMark
-from bookwarden.follow.checking import DropCheck, Looked
+from bookwarden.follow.checking import CheckedDrop, DropCheck
 from bookwarden.follow.drops import DropCause, Key
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.follow.timers import Timer
@@ -18,17 +18,17 @@ from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 
 logger = logging.getLogger(__name__)
-# So many looks go through all nodes once, if anything is still there.
+# The number of looks that go through all nodes once, if anything is still there.
 _STEP: Final = 10_000
 _READ_AT_ONCE: Final = 5_000
 _DAY_MS: Final = 24 * 3600 * 1000
 _LONGEST_PAUSE_MS: Final = 3600 * 1000
-# Changed nodes and timers, half a kilobyte each: with so many the state is kept before a batch ends.
+# Changed nodes and timers, half a kilobyte each: with this number the state is kept before a batch ends.
 _MANY_CHANGES: Final = 50_000
 _ALL_TIMES: Final = 2**62
 
 # Keeps results, and then what changed in the nodes and timers.
-Keep = Callable[[Sequence[Looked]], None]
+Keep = Callable[[Sequence[CheckedDrop]], None]
 
 
 class SteadyClock:
@@ -42,7 +42,7 @@ class SteadyClock:
 
 
 @dataclass
-class Tally:
+class FollowTally:
     """Numbers of one batch."""
 
     nodes: int = 0  #: Read, changed or not.
@@ -107,7 +107,7 @@ class DroppedLedgers:
                 *(pulled, longest_ms // 1000),
             )
 
-    def take(self, rows: Iterable[NodeNow], tally: Tally, ended: int | None = None) -> None:
+    def take(self, rows: Iterable[NodeNow], tally: FollowTally, ended: int | None = None) -> None:
         """Take what nodes name now; ``ended`` is the number of a comparison that has ended with these rows."""
         now_ms = self._now_ms()
         if self._brokers is not None:
@@ -120,7 +120,7 @@ class DroppedLedgers:
         if ended is not None:
             self._end_listing(ended, tally)
 
-    def settle(self, tally: Tally) -> None:
+    def settle(self, tally: FollowTally) -> None:
         """Look at what is due, and keep everything. Raises StoreError, PulsarError, and NotFoundError."""
         self._hand_over(tally)
         timers = self.nodes.due(self._now_ms(), self._most_due) if self.nodes.listed else []
@@ -139,7 +139,7 @@ class DroppedLedgers:
         """Whether there may be something to be looked at now."""
         return bool(self.nodes.listed) and self.nodes.timers.has_due(self._now_ms())
 
-    def _hand_over(self, tally: Tally) -> None:
+    def _hand_over(self, tally: FollowTally) -> None:
         """Have the sweep look at what is due first, where too many are pending."""
         excess = len(self.nodes.timers) - self._most_pending
         if excess <= 0:
@@ -159,14 +159,14 @@ class DroppedLedgers:
                 raise
             self._keep(self._account(timers, looked, tally))
 
-    def _end_listing(self, listing: int, tally: Tally) -> None:
+    def _end_listing(self, listing: int, tally: FollowTally) -> None:
         for root, paths in self.nodes.unlisted(listing).items():
             for at in range(0, len(paths), _READ_AT_ONCE):
                 self.take(self._read(root, paths[at : at + _READ_AT_ONCE]), tally)
         if self.nodes.end_listing(listing):
             logger.info("following %d nodes", len(self.nodes))
 
-    def _account(self, timers: Sequence[Timer], looked: Sequence[Looked], tally: Tally) -> list[Looked]:
+    def _account(self, timers: Sequence[Timer], looked: Sequence[CheckedDrop], tally: FollowTally) -> list[CheckedDrop]:
         """Settle or postpone what was looked at; return what is to be reported."""
         for one in looked:
             kind = (one.drop.place, one.drop.cause)
@@ -198,7 +198,7 @@ class DroppedLedgers:
 class _Noted:
     """Counts rows on their way."""
 
-    tally: Tally
+    tally: FollowTally
     now_ms: int
 
     def noted(self, rows: Iterable[NodeNow]) -> Iterable[NodeNow]:
@@ -216,13 +216,13 @@ def _waited_for_a_day(timers: Iterable[Timer], now_ms: int) -> set[Key]:
     return {timer.drop.key for timer in timers if timer.looks and now_ms - timer.first_look_ms > _DAY_MS}
 
 
-def _is_news(timer: Timer, one: Looked) -> bool:
+def _is_news(timer: Timer, one: CheckedDrop) -> bool:
     if one.outcome is DropOutcome.WAITING:
         return timer.looks == 0 or one.reason != timer.reason
     return one.outcome is not DropOutcome.GONE
 
 
-def _tell(one: Looked) -> None:
+def _tell(one: CheckedDrop) -> None:
     drop = one.drop
     what = f"ledger {drop.ledger_id}" if drop.copy is None else f"the copy {drop.copy.uuid} of ledger {drop.ledger_id}"
     level = logging.INFO if one.outcome in (DropOutcome.MARKED, DropOutcome.WOULD_MARK) else logging.WARNING

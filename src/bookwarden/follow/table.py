@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bookwarden.follow.drops import Drop, Key, drops_between, keys_in
 from bookwarden.follow.timers import PackedTimers, Timer
-from bookwarden.ledgers.nodes.naming import has_copies, ids_in, unpack
+from bookwarden.ledgers.naming import has_copies, ids_in, unpack
 
 
 class NodeNow(NamedTuple):
@@ -19,9 +19,7 @@ class NodeNow(NamedTuple):
 
     root: str  #: URL of the metadata root.
     path: str  #: Of the node.
-    naming: (
-        bytes | None
-    )  #: As `ledgers.nodes.naming.pack` makes it; None where there is no such node, or for a problem.
+    naming: bytes | None  #: As `ledgers.naming.pack` makes it; None where there is no such node, or for a problem.
     at_ms: int  #: Of its last write by the store, or of the look that did not find it; in ms since the epoch.
     #: Number of the comparison in which it was read, None for a change; each later one has a larger number.
     listing: int | None = None

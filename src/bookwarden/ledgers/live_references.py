@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.left_behind import why_not_offloaded
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING
 from bookwarden.ledgers.managed_ledger import LedgerInfo, NodeInfo
 from bookwarden.ledgers.metadata import Conditions, LedgerMetadata
 from bookwarden.ledgers.shared_doubts import SharedDoubt
@@ -76,7 +76,7 @@ class LiveReferences:
 
     @property
     def first_listed(self) -> int | None:
-        """The smallest id that the holder names, as `ledgers.holes.standing_of` takes it."""
+        """The smallest id that the holder names, as `list_status_of` takes it."""
         if not self.exists:
             return None
         return NAMES_NOTHING if self.names_nothing else _smallest(self.ledger_ids)

@@ -120,6 +120,11 @@ class TopicName:
         return f"{self.tenant}/{self.cluster}/{self.namespace}/{self.domain}/{encoded}"
 
     @property
+    def namespace_name(self) -> str:
+        """The namespace with its tenant, without the cluster of the first version."""
+        return f"{self.tenant}/{self.namespace}"
+
+    @property
     def partition(self) -> int | None:
         """The index behind ``-partition-``, or None for a topic that is no partition."""
         match = _PARTITION.match(self.local_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from bookwarden.errors import FormatError, MalformedMarkError
@@ -12,7 +13,14 @@ from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent
 from bookwarden.ledgers.managed_ledger import OffloadInfo, OffloadSegment, as_uuid
 from bookwarden.ledgers.offloaded_copies import LEGACY_SEGMENT
 
+# The end of the year 9999: tables, and most of their readers, know no later time.
+LAST_MS: Final = 253_402_300_799_999
 MAX_LEDGER_ID = 2**63 - 1
+
+
+def is_time(milliseconds: int) -> bool:
+    """Return whether a number can be the time of a clock."""
+    return 0 <= milliseconds <= LAST_MS
 
 
 class LedgerType(enum.Enum):

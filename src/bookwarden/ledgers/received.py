@@ -118,7 +118,7 @@ class ReceivedMark:
         """
         first, delay = self._number(FIRST_READ), self._number(DELAY_TIME)
         if first is None and self.attempts and delay is not None:
-            # A Java client keeps no first time; each of its retries but the last waited so long until the next.
+            # A Java client keeps no first time; each of its retries but the last waited this time until the next.
             first = self.published_at - (self.attempts - 1) * delay
         return 0.0 if first is None else max(0, now_ms - first) / 1000
 
@@ -151,7 +151,7 @@ def travelling(received: ReceivedMark, ours: Mapping[str, str], reason: str) -> 
     """
     key = received.key
     if key is not None and size_of(key) > _LONGEST_NAME:
-        # No holder of a cluster has so long a name. Equal keys have equal digests, and stay in one partition.
+        # No holder of a cluster has a name of this length. Equal keys have equal digests, and stay in one partition.
         key = f"sha256:{hashlib.sha256(key.encode(errors='replace')).hexdigest()}"
     kept = {**_waives_of(received), **ours}
     room = MOST_TRAVELLING - size_of(key or "") - size_of(REASON) - sum(map(_size_of_pair, kept.items()))
@@ -175,7 +175,7 @@ def _waives_of(received: ReceivedMark) -> dict[str, str]:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text to so many bytes of UTF-8, and say how long it was."""
+    """Cut a text to a number of bytes of UTF-8, and append its length."""
     size = size_of(text)
     if size <= most:
         return text

@@ -6,10 +6,12 @@ Such a doubt about a place that could name a ledger makes the answer "unknown", 
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from bookwarden.ledgers.kinds import (
     KINDS,
@@ -27,16 +29,69 @@ from bookwarden.ledgers.managed_ledger import (
     NodeInfo,
     SchemaLocator,
 )
-from bookwarden.ledgers.namers import LedgerNamers
 
-# An index packs what so many nodes say at a time.
+_T = TypeVar("_T")
+
+# The number sorted at a time, since Python's sort needs some 140 bytes for each; every such part costs a lookup.
+_PART = 1 << 19
+# The number of nodes whose references an index packs at a time.
 _UNFILED = 1000
 # Looked up once, since this is asked of every cursor.
 _IN_CURSORS = tuple((kind.places[0], kind.ledgers_in, kind.of_cursor) for kind in KINDS_OF_CURSORS)
 _OF_TOPICS = tuple(kind for kind in KINDS if kind is not SchemaHolder)
 
 
-class Place(NamedTuple):
+class LedgerNamers(Generic[_T]):
+    """Namers of ledgers, by ledger id.
+
+    Adding and the first lookup after it change the index: before threads share it, call `sort`.
+    """
+
+    def __init__(self, part: int = _PART) -> None:
+        self._part = part
+        self._ids = array("q")
+        self._namers_of = array("i")
+        self._namers: list[_T] = []
+        self._sorted = 0
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, namer: _T, ledger_ids: Collection[int]) -> None:
+        """Note that the namer names these ledgers."""
+        if not ledger_ids:
+            return
+        self._ids.extend(ledger_ids)
+        self._namers_of.extend([len(self._namers)] * len(ledger_ids))
+        self._namers.append(namer)
+
+    def of(self, ledger_id: int) -> list[_T]:
+        """Return the namers of the ledger."""
+        self.sort()
+        found = []
+        for begin in range(0, self._sorted, self._part):
+            end = min(begin + self._part, self._sorted)
+            index = bisect_left(self._ids, ledger_id, begin, end)
+            while index < end and self._ids[index] == ledger_id:
+                found.append(self._namers[self._namers_of[index]])
+                index += 1
+        return found
+
+    def sort(self) -> None:
+        """Sort what was added since the last time, part by part in place."""
+        count = len(self._ids)
+        if self._sorted == count:
+            return
+        # The last part may have been sorted before it was full.
+        for begin in range(self._sorted - self._sorted % self._part, count, self._part):
+            ids, namers = self._ids[begin : begin + self._part], self._namers_of[begin : begin + self._part]
+            order = sorted(range(len(ids)), key=ids.__getitem__)
+            self._ids[begin : begin + self._part] = array("q", map(ids.__getitem__, order))
+            self._namers_of[begin : begin + self._part] = array("i", map(namers.__getitem__, order))
+        self._sorted = count
+
+
+class ReferencePlace(NamedTuple):
     """A place that names ledgers: its kind, its holder, its node, and the URL of its metadata root."""
 
     kind: PlaceKind
@@ -46,14 +101,14 @@ class Place(NamedTuple):
 
 
 # A place, and the ledgers that it names.
-Named = tuple[Place, frozenset[int]]
+Named = tuple[ReferencePlace, frozenset[int]]
 
 
 class Reference(NamedTuple):
     """A ledger, and a place that names it."""
 
     ledger_id: int
-    place: Place
+    place: ReferencePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +177,7 @@ class ReferenceIndex:
 
     def __init__(self, wanted: Collection[int] | None = None, *, keep_nodes: bool = False) -> None:
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._places: LedgerNamers[Place] = LedgerNamers()
+        self._places: LedgerNamers[ReferencePlace] = LedgerNamers()
         self._doubts: list[Doubt] = []
         self._keeps_nodes = keep_nodes
         self._nodes: defaultdict[str, dict[str, NodeReferences | None]] = defaultdict(dict)
@@ -132,7 +187,7 @@ class ReferenceIndex:
         self._file()
         return len(self._places)
 
-    def add(self, place: Place, ledger_ids: Iterable[int]) -> None:
+    def add(self, place: ReferencePlace, ledger_ids: Iterable[int]) -> None:
         """Note that the place names these ledgers."""
         self._places.add(
             place, [ledger_id for ledger_id in ledger_ids if self._wanted is None or ledger_id in self._wanted]
@@ -191,7 +246,7 @@ class ReferenceIndex:
 def named_by_managed_ledger(name: str, info: ManagedLedgerInfo, path: str, root: str) -> tuple[Named, ...]:
     """List what the node of a managed ledger names; a shadow topic's are its source's ledgers."""
     kind = PlaceKind.SHADOW_TOPIC if SHADOW_SOURCE_PROPERTY in info.properties else PlaceKind.MANAGED_LEDGER
-    return ((Place(kind, name, path, root), info.ledger_ids),)
+    return ((ReferencePlace(kind, name, path, root), info.ledger_ids),)
 
 
 def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: str, root: str) -> tuple[Named, ...]:
@@ -200,13 +255,13 @@ def named_by_cursor(managed_ledger: str, cursor: str, info: CursorInfo, path: st
     for kind, ledgers_in, holder_of in _IN_CURSORS:
         ledger_ids = ledgers_in(info)
         if ledger_ids:
-            named.append((Place(kind, str(holder_of(managed_ledger, cursor)), path, root), ledger_ids))
+            named.append((ReferencePlace(kind, str(holder_of(managed_ledger, cursor)), path, root), ledger_ids))
     return tuple(named)
 
 
 def named_by_schema(schema_id: str, locator: SchemaLocator, path: str, root: str) -> tuple[Named, ...]:
     """List what the node of a schema names: the ledgers of all its versions."""
-    return ((Place(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
+    return ((ReferencePlace(PlaceKind.SCHEMA, str(SchemaHolder(schema_id)), path, root), locator.ledger_ids),)
 
 
 def doubt_about_managed_ledger(path: str, root: str, reason: str) -> Doubt:

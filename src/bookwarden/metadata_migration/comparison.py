@@ -34,7 +34,7 @@ class DifferenceClass(Enum):
         return self is not DifferenceClass.CHANGED
 
 
-class Side(NamedTuple):
+class NodeSummary(NamedTuple):
     """A node without its value; ``size`` in bytes, times in milliseconds by the store's clock."""
 
     version: int
@@ -52,8 +52,8 @@ class Difference(NamedTuple):
 
     kind: DifferenceClass
     path: str
-    source: Side | None
-    target: Side | None
+    source: NodeSummary | None
+    target: NodeSummary | None
     first_byte: int | None = None
 
 
@@ -101,10 +101,10 @@ def modifications_of(node: Versioned) -> int:
     return node.version if node.modifications is None else node.modifications
 
 
-def _side(node: Versioned | None) -> Side | None:
+def _side(node: Versioned | None) -> NodeSummary | None:
     if node is None:
         return None
-    return Side(node.version, modifications_of(node), len(node.value), node.created_ms, node.modified_ms)
+    return NodeSummary(node.version, modifications_of(node), len(node.value), node.created_ms, node.modified_ms)
 
 
 def _first_differing(one: bytes, other: bytes) -> int:
@@ -116,14 +116,14 @@ _STORES: Final = ("source", "target")
 
 TEXT_COLUMNS: Final = ("class", "path")
 # None for a side without a node, and where no byte differs.
-NUMBER_COLUMNS: Final = ("first_byte", *(f"{store}_{field}" for store in _STORES for field in Side._fields))
+NUMBER_COLUMNS: Final = ("first_byte", *(f"{store}_{field}" for store in _STORES for field in NodeSummary._fields))
 
 
 def row_of(difference: Difference) -> dict[str, Any]:
     """Convert a difference to a flat row."""
     row: dict[str, Any] = {"class": difference.kind.value, "path": difference.path, "first_byte": difference.first_byte}
     for name, side in zip(_STORES, (difference.source, difference.target), strict=True):
-        row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in Side._fields}
+        row |= {f"{name}_{field}": None if side is None else getattr(side, field) for field in NodeSummary._fields}
     return row
 
 
@@ -163,7 +163,7 @@ class Report:
         return sum(count for kind, count in self.counts.items() if kind.is_fault)
 
 
-class Findings:
+class DifferenceCounts:
     """Counts differences, keeps the first of each class, and hands all to the sink; safe for threads.
 
     At most a thousand are held back, until it is known whether versions are to be compared.
@@ -263,7 +263,7 @@ class Comparison:
     ) -> None:
         self._walk = TreeWalk((source, target), self._compare, passed_over=passed_over)
         self._switched_ms = switched_ms
-        self._findings = Findings(keep=keep, versions=versions, sink=sink)
+        self._findings = DifferenceCounts(keep=keep, versions=versions, sink=sink)
         self._progress = progress
 
     def run(self) -> Report:

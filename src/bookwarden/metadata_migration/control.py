@@ -17,9 +17,8 @@ from bookwarden.clusters.pulsar.rest.migration import MigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker, read_registered_brokers
 from bookwarden.errors import BookwardenError, ConfigError, FormatError, RefusedError, StoreError
 from bookwarden.metadata_migration.walking import TreeWalk
-from bookwarden.metadata_migration.watching import CopyProgress, PhaseSnapshot
-from bookwarden.metastore.following.flag import MIGRATION_PATH, parse_flag
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metadata_migration.watching import NodeCopyProgress, PhaseSnapshot
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH, parse_flag
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget, TargetSeen, Versioned
 
 # Enough to estimate a share to 3 % (two standard deviations), and few enough to be read at once.
@@ -141,7 +140,7 @@ class RegisteredClusters:
 
 
 @dataclass(frozen=True, slots=True)
-class Observations(ConfiguredStores):
+class SourceObservations(ConfiguredStores):
     """The state of source, target and processes before a migration."""
 
     target_url: str  #: As the operator gives it.
@@ -211,7 +210,7 @@ class MigrationControl:
         state = parse_flag(node)
         return PhaseSnapshot(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
 
-    def copy_progress(self, found: Survey, target_url: str | None) -> CopyProgress | None:
+    def copy_progress(self, found: Survey, target_url: str | None) -> NodeCopyProgress | None:
         """Return how much of the source the target has, by the survey's sample; None without an answer."""
         if not found.sample or target_url is None or time.monotonic() < self._target_avoided_until:
             return None
@@ -222,7 +221,7 @@ class MigrationControl:
             self._target_avoided_until = time.monotonic() + _TARGET_AVOIDED_S
             return None
         there = sum(node is not None for node in nodes)
-        return CopyProgress(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
+        return NodeCopyProgress(round(found.nodes * there / len(nodes)), found.nodes, not found.is_sampled_whole)
 
     def require_libraries(self, target_url: str) -> None:
         """Raise MissingExtraError where a library for the target is not installed; nothing is connected."""
@@ -234,7 +233,7 @@ class MigrationControl:
         """Read all of the source."""
         return survey(self._surveyed, progress=progress)
 
-    def observe(self, target_url: str, found: Survey, *, may_write: bool) -> Observations:
+    def observe(self, target_url: str, found: Survey, *, may_write: bool) -> SourceObservations:
         """Observe everything that a migration depends on, after the survey of the source.
 
         ``may_write`` lets the target be probed with a key that is deleted again. Raises StoreError where the source
@@ -248,7 +247,7 @@ class MigrationControl:
         registered_clusters = RegisteredClusters(*self._read_registered())
         numbered = registered_clusters.id_root or (root if self._keeps_ledgers else "")
         bookies, known = self._bookies(root) if self._keeps_ledgers else ((), ())
-        return Observations(
+        return SourceObservations(
             **{field.name: getattr(self._configured, field.name) for field in dataclasses.fields(ConfiguredStores)},
             target_url=target_url,
             phase=snapshot.phase,

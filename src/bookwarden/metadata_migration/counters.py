@@ -10,9 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_of_ledger_ids, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_ids import (
+    NUMBERS_OF_HALF,
+    LedgerNumbers,
+    largest_of_ledger_ids,
+    read_ledger_numbers,
+)
 from bookwarden.errors import NotFoundError, RefusedError
-from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Found, fails, ok, some, warns
-from bookwarden.metadata_migration.control import Observations
+from bookwarden.metadata_migration.control import SourceObservations
 from bookwarden.metadata_migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 from bookwarden.metastore.interface import TargetSeen
 
@@ -32,7 +32,7 @@ _LARGEST_VALUE: Final = 4 * 1024 * 1024 - 16 * 1024
 NEVER_SKIPPED: Final = frozenset({"flag", "cluster", "bookie clusters"})
 
 
-def evaluate(seen: Observations) -> list[Finding]:
+def evaluate(seen: SourceObservations) -> list[Finding]:
     """List all lines, in the best order to deal with them."""
     return [Finding(check, *found) for check, line in _LINES.items() for found in line(seen)]
 
@@ -42,7 +42,7 @@ def estimate_seconds(nodes: int, size: int) -> float:
     return max(size / _PROPOSED_BYTES_PER_SECOND, nodes / _NODES_PER_SECOND) + _LAST_LOOK_SECONDS
 
 
-def _flag(seen: Observations) -> Iterator[Found]:
+def _flag(seen: SourceObservations) -> Iterator[Found]:
     if seen.phase is None:
         yield ok("no migration was begun before")
         return
@@ -55,7 +55,7 @@ def _flag(seen: Observations) -> Iterator[Found]:
     yield fails(f"there is a flag already: {seen.phase}, to {seen.flag_target or '-'}", advice)
 
 
-def _brokers(seen: Observations) -> Iterator[Found]:
+def _brokers(seen: SourceObservations) -> Iterator[Found]:
     if not seen.brokers:
         yield fails(
             "no broker is registered in the source",
@@ -77,7 +77,7 @@ def _brokers(seen: Observations) -> Iterator[Found]:
         yield ok(f"{len(seen.brokers)} registered, of version {versions}")
 
 
-def _cluster(seen: Observations) -> Iterator[Found]:
+def _cluster(seen: SourceObservations) -> Iterator[Found]:
     if not seen.brokers or not seen.admin_brokers:
         return
     if {broker.name for broker in seen.brokers}.isdisjoint(seen.admin_brokers):
@@ -90,7 +90,7 @@ def _cluster(seen: Observations) -> Iterator[Found]:
         yield ok("the broker of pulsar.admin_url is of the cluster that uses the source")
 
 
-def _bookie_clusters(seen: Observations) -> Iterator[Found]:
+def _bookie_clusters(seen: SourceObservations) -> Iterator[Found]:
     registered = seen.registered
     if registered.problem:
         yield fails(registered.problem, "put the registry back first: `bookie-clusters registry import`")
@@ -106,7 +106,7 @@ def _bookie_clusters(seen: Observations) -> Iterator[Found]:
         yield ok(f"{registered.names[0]} alone is registered, and ids are counted below {registered.id_root}")
 
 
-def _broker_settings(seen: Observations) -> Iterator[Found]:
+def _broker_settings(seen: SourceObservations) -> Iterator[Found]:
     faults = [fault for broker in seen.brokers for fault in _faults_of(broker, seen)]
     silent = [f"{broker.name}: {broker.error}" for broker in seen.brokers if broker.settings is None]
     yield from faults
@@ -119,7 +119,7 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
         yield ok("all brokers follow with BookKeeper's metadata too, and stay up without the source's session")
 
 
-def _faults_of(broker: RegisteredBroker, seen: Observations) -> Iterator[Found]:
+def _faults_of(broker: RegisteredBroker, seen: SourceObservations) -> Iterator[Found]:
     settings = broker.settings or {}
     if settings.get("zookeeperSessionExpiredPolicy") == "shutdown":
         yield fails(
@@ -131,7 +131,7 @@ def _faults_of(broker: RegisteredBroker, seen: Observations) -> Iterator[Found]:
         yield fails(f"{broker.name} reaches BookKeeper's metadata by {uri}, which does not follow", _way_to(seen))
 
 
-def _way_to(seen: Observations) -> str:
+def _way_to(seen: SourceObservations) -> str:
     """Return how to have brokers reach BookKeeper's metadata in a way that follows; never where ledgers get lost."""
     registered = seen.registered
     if registered.problem or len(registered.names) > 1:
@@ -145,7 +145,7 @@ def _way_to(seen: Observations) -> str:
     return "set bookkeeperMetadataServiceUri to metadata-store: and the source's URL, or leave it empty; restart"
 
 
-def _participants(seen: Observations) -> Iterator[Found]:
+def _participants(seen: SourceObservations) -> Iterator[Found]:
     others = {
         session: paths
         for session, paths in seen.not_taking_part.items()
@@ -178,7 +178,7 @@ def _participants(seen: Observations) -> Iterator[Found]:
         yield ok(f"{said}; every process with a session that keeps nodes is among them")
 
 
-def _bookies(seen: Observations) -> Iterator[Found]:
+def _bookies(seen: SourceObservations) -> Iterator[Found]:
     native = sorted({bookie for paths in seen.not_taking_part.values() for bookie in _bookies_in(paths, seen)})
     if native:
         yield fails(
@@ -200,7 +200,7 @@ def _bookies(seen: Observations) -> Iterator[Found]:
         yield ok(f"{len(seen.bookies)} registered, all of them as participants")
 
 
-def _ledger_ids(seen: Observations) -> Iterator[Found]:
+def _ledger_ids(seen: SourceObservations) -> Iterator[Found]:
     if not seen.has_numbered_ledgers:
         yield ok("no ledger of the source was numbered yet, or BookKeeper is elsewhere")
         return
@@ -212,7 +212,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
     )
 
 
-def _chroot(seen: Observations) -> Iterator[Found]:
+def _chroot(seen: SourceObservations) -> Iterator[Found]:
     if not seen.chroot:
         yield ok("the source has none")
         return
@@ -223,7 +223,7 @@ def _chroot(seen: Observations) -> Iterator[Found]:
     )
 
 
-def _target(seen: Observations) -> Iterator[Found]:
+def _target(seen: SourceObservations) -> Iterator[Found]:
     if isinstance(seen.target, str):
         yield fails(seen.target, "start it, check --target and the section metadata_store")
     elif seen.target.names:
@@ -235,7 +235,7 @@ def _target(seen: Observations) -> Iterator[Found]:
         yield ok("answers, and is empty")
 
 
-def _key_order(seen: Observations) -> Iterator[Found]:
+def _key_order(seen: SourceObservations) -> Iterator[Found]:
     if not isinstance(seen.target, TargetSeen):
         return
     if seen.target.hierarchical is None:
@@ -252,7 +252,7 @@ def _key_order(seen: Observations) -> Iterator[Found]:
         )
 
 
-def _oxia_version(seen: Observations) -> Iterator[Found]:
+def _oxia_version(seen: SourceObservations) -> Iterator[Found]:
     if not isinstance(seen.target, TargetSeen):
         return
     if seen.target.is_0_15:
@@ -265,7 +265,7 @@ def _oxia_version(seen: Observations) -> Iterator[Found]:
     )
 
 
-def _size(seen: Observations) -> Iterator[Found]:
+def _size(seen: SourceObservations) -> Iterator[Found]:
     survey = seen.survey
     seconds = estimate_seconds(survey.nodes, survey.size)
     text = (
@@ -282,7 +282,7 @@ def _size(seen: Observations) -> Iterator[Found]:
     )
 
 
-def _node_size(seen: Observations) -> Iterator[Found]:
+def _node_size(seen: SourceObservations) -> Iterator[Found]:
     largest = seen.survey.largest
     if largest is None:
         return
@@ -296,7 +296,7 @@ def _node_size(seen: Observations) -> Iterator[Found]:
         yield ok(text)
 
 
-def _configuration_store(seen: Observations) -> Iterator[Found]:
+def _configuration_store(seen: SourceObservations) -> Iterator[Found]:
     others = sorted({broker.other_configuration for broker in seen.brokers if broker.other_configuration})
     if others:
         yield warns(
@@ -307,7 +307,7 @@ def _configuration_store(seen: Observations) -> Iterator[Found]:
         yield ok("the same as the source, and moved with it")
 
 
-def _other_stores(seen: Observations) -> Iterator[Found]:
+def _other_stores(seen: SourceObservations) -> Iterator[Found]:
     if seen.other_stores:
         yield warns(
             f"the settings name {some(list(seen.other_stores))} as well, which is not moved",
@@ -315,7 +315,7 @@ def _other_stores(seen: Observations) -> Iterator[Found]:
         )
 
 
-def _timeouts(seen: Observations) -> Iterator[Found]:
+def _timeouts(seen: SourceObservations) -> Iterator[Found]:
     limit_ms = PARTICIPANTS_LIMIT_SECONDS * 1000
     timeouts = [
         (broker, (broker.settings or {}).get("metadataStoreSessionTimeoutMillis", "")) for broker in seen.brokers
@@ -330,7 +330,7 @@ def _timeouts(seen: Observations) -> Iterator[Found]:
         yield ok(f"below the {_WAITED} that are waited for all")
 
 
-def _bookwarden(seen: Observations) -> Iterator[Found]:
+def _bookwarden(seen: SourceObservations) -> Iterator[Found]:
     yield ok(
         f"a sweep leaves within {seen.drain_limit_s:g} s, or when its session of {seen.session_timeout_s:g} s ends"
     )
@@ -342,19 +342,19 @@ def is_new_enough(version: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= _OLDEST
 
 
-def _is_bookwardens(paths: tuple[str, ...], seen: Observations) -> bool:
+def _is_bookwardens(paths: tuple[str, ...], seen: SourceObservations) -> bool:
     """Return whether these are all nodes that bookwarden's own commands keep."""
     return bool(paths) and all(path.startswith(tuple(f"{lock}/" for lock in seen.own_locks)) for path in paths)
 
 
-def _bookies_in(paths: tuple[str, ...], seen: Observations) -> list[str]:
+def _bookies_in(paths: tuple[str, ...], seen: SourceObservations) -> list[str]:
     """List the bookies whose registrations are among these paths."""
     available = f"{seen.ledgers_root}/available/"
     names = [path.removeprefix(available).removeprefix("readonly/") for path in paths if path.startswith(available)]
     return [f"bookie {name}" for name in names]
 
 
-_LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
+_LINES: Final[Mapping[str, Callable[[SourceObservations], Iterator[Found]]]] = {
     "flag": _flag,
     "brokers": _brokers,
     "cluster": _cluster,

@@ -35,7 +35,7 @@ def ending_of(phase: str | None) -> MigrationOutcome | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyProgress:
+class NodeCopyProgress:
     """The number of the source's nodes that are in the target: counted, or estimated from a sample."""
 
     nodes: int
@@ -54,8 +54,8 @@ class PhaseSnapshot:
     changed_ms: int = 0  #: When the phase began, by the clock of the source's server; 0 without one.
     #: By registered node, the process behind it; "" if unknown.
     participants: Mapping[str, str] = field(default_factory=dict)
-    copied: CopyProgress | None = None  #: None if unknown.
-    trouble: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
+    copied: NodeCopyProgress | None = None  #: None if unknown.
+    error: str | None = None  #: Why the source could not be read; all else is then of the last snapshot.
 
     @property
     def blocked_seconds(self) -> float:
@@ -83,7 +83,7 @@ class PhaseStep:
     def differs_from(self) -> tuple[object, ...]:
         """The values whose change makes a step worth reporting: all but times."""
         snapshot = self.snapshot
-        return snapshot.phase, tuple(snapshot.participants), snapshot.copied, snapshot.trouble, self.warnings
+        return snapshot.phase, tuple(snapshot.participants), snapshot.copied, snapshot.error, self.warnings
 
 
 def follow(
@@ -114,10 +114,10 @@ class _Watch:
 
     def step(self, snapshot: PhaseSnapshot) -> PhaseStep:
         before = self._last
-        if before is None or (snapshot.phase, snapshot.copied, snapshot.trouble) != (
+        if before is None or (snapshot.phase, snapshot.copied, snapshot.error) != (
             before.phase,
             before.copied,
-            before.trouble,
+            before.error,
         ):
             self._moved_at = self._clock()
         warnings = tuple(text for text in self._warnings(snapshot, before) if text not in self._warned)
@@ -126,7 +126,7 @@ class _Watch:
         return PhaseStep(snapshot, warnings, _ending(snapshot, before))
 
     def _warnings(self, snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> Iterator[str]:
-        if snapshot.trouble is not None:
+        if snapshot.error is not None:
             return
         left = _named(snapshot.participants)
         if left and before is not None and (before.phase, snapshot.phase) == ("PREPARATION", "COPYING"):
@@ -139,17 +139,17 @@ class _Watch:
             yield (
                 # It looks for the last time before its 60 s are over, and then pauses for as long again.
                 "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
-                "'A migration that stands still' in docs/metadata-migration.md"
+                "'A migration that stalls' in docs/howto/move-metadata.md"
             )
         if snapshot.phase == "COPYING" and snapshot.copied is not None and idle > _STALL_SECONDS:
             yield (
                 f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "
-                "'A migration that stands still' in docs/metadata-migration.md"
+                "'A migration that stalls' in docs/howto/move-metadata.md"
             )
 
 
 def _ending(snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> MigrationOutcome | None:
-    if snapshot.trouble is not None:
+    if snapshot.error is not None:
         return None
     if snapshot.phase is None:
         return None if before is None or before.phase is None else MigrationOutcome.REMOVED

@@ -16,7 +16,7 @@ from bookwarden.metastore.interface import Versioned
 _LOG = logging.getLogger(__name__)
 
 
-class Target(NamedTuple):
+class DoomedNode(NamedTuple):
     """A node to delete, by absolute path; a tuple, since a sweep makes one for each ledger.
 
     ``conditions`` are other nodes, by absolute path, that have to be as they were read; ``in_doubt`` is set once a
@@ -54,7 +54,7 @@ class BatchDelete(ABC):
     results: dict[str, DeleteResult] = field(default_factory=dict, init=False)
     _sent: bool = field(default=False, init=False)
 
-    def run(self, targets: Sequence[Target]) -> dict[str, DeleteResult]:
+    def run(self, targets: Sequence[DoomedNode]) -> dict[str, DeleteResult]:
         """Delete the nodes, whose paths differ; raise only if none of them can have been deleted."""
         try:
             self._send_and_settle(targets)
@@ -66,18 +66,18 @@ class BatchDelete(ABC):
         return dict.fromkeys([target.path for target in targets], DeleteResult.UNKNOWN) | self.results
 
     @abstractmethod
-    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+    def _send_and_settle(self, targets: Sequence[DoomedNode]) -> None:
         """Send the deletes until all are settled, or no more can be; ``_sent`` from the first that may be done."""
 
     @abstractmethod
-    def _end(self, targets: Sequence[Target]) -> None:
+    def _end(self, targets: Sequence[DoomedNode]) -> None:
         """Raise the error that kept the deletes from being done, unless one of them was."""
 
     @abstractmethod
     def _read(self, paths: Sequence[str], deadline: Deadline) -> Sequence[Versioned | None]:
         """Read the nodes, never older than this call."""
 
-    def _still_to_delete(self, targets: Sequence[Target], deadline: Deadline) -> list[Target]:
+    def _still_to_delete(self, targets: Sequence[DoomedNode], deadline: Deadline) -> list[DoomedNode]:
         """Read the nodes again, settle those that are gone or changed, return the others."""
         again = []
         rows = self._read([target.path for target in targets], deadline)
@@ -89,14 +89,14 @@ class BatchDelete(ABC):
                 self._record([target], result)
         return again
 
-    def _record(self, targets: Iterable[Target], result: DeleteResult) -> None:
+    def _record(self, targets: Iterable[DoomedNode], result: DeleteResult) -> None:
         self.results.update(dict.fromkeys([target.path for target in targets], result))
 
 
-def runs(targets: Sequence[Target]) -> Iterator[dict[str, Target]]:
+def runs(targets: Sequence[DoomedNode]) -> Iterator[dict[str, DoomedNode]]:
     """Put a pair that occurs twice into one run, and another version of the same path into a later one."""
     while targets:
-        run: dict[str, Target] = {}
+        run: dict[str, DoomedNode] = {}
         for target in targets:
             run.setdefault(target.path, target)
         yield run

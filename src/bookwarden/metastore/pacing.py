@@ -14,7 +14,7 @@ from bookwarden.signs_of_life import SIGNS_OF_LIFE
 
 _LOG = logging.getLogger(__name__)
 
-# A second's nodes are cut into so many batches, lest a low rate be one burst after the other.
+# The number of batches that a second's nodes are cut into, lest a low rate be one burst after the other.
 _BATCHES_PER_SECOND: Final = 10
 
 # What one answer weighs in the average latency; about the last eight count.
@@ -41,7 +41,7 @@ class Rate:
         self._next = now()
 
     def reserve(self, nodes: int) -> float:
-        """Take the next place for so many nodes; return the seconds until then."""
+        """Take the next place for a number of nodes; return the seconds until then."""
         with self._lock:
             now = self._now()
             begin = max(now, self._next)

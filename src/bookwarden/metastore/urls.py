@@ -158,7 +158,7 @@ def _open_snapshot(rest: str, options: Mapping[str, Any]) -> MetadataStore:
 
 def _open_oxia(rest: str, options: Mapping[str, Any]) -> MetadataStore:
     try:
-        from bookwarden.metastore.oxia.connection import OxiaConnection
+        from bookwarden.metastore.oxia.channels import OxiaConnection
         from bookwarden.metastore.oxia.store import OxiaStore
     except ImportError as error:
         raise MissingExtraError(

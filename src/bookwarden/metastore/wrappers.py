@@ -73,7 +73,7 @@ class ForwardingStore(MetadataStore):
 
 
 def throttled(store: MetadataStore, max_reads_per_second: float | None) -> MetadataStore:
-    """Limit the store to so many nodes a second; None reads as fast as it can.
+    """Limit the store to a number of nodes a second; None reads as fast as it can.
 
     The limit is that of this process: with several, it has to be divided among them.
     """

@@ -26,7 +26,7 @@ from bookwarden.orphans.progress import ApplyProgress
 
 SHOWN = 1_000
 _IN_FLIGHT = "a mark of it is in flight (bookwarden inflight)"
-# After so many batches in a row without one confirmed mark, the rest is left for the next run.
+# After this number of batches in a row without one confirmed mark, the rest is left for the next run.
 _FRUITLESS_BATCHES = 3
 
 
@@ -118,7 +118,7 @@ class PlanStore(Protocol):
         """Save how far they are applied; as `record`."""
 
 
-class Planned(Protocol):
+class PlannedDeletion(Protocol):
     """A deletion that a plan asks for: of a ledger or of an offloaded copy."""
 
     @property
@@ -138,7 +138,7 @@ def _no_doubts(suspects: Sequence[Suspect]) -> Sequence[NodeDoubt | None]:
     return [None] * len(suspects)
 
 
-PlannedT = TypeVar("PlannedT", bound=Planned)
+PlannedT = TypeVar("PlannedT", bound=PlannedDeletion)
 
 
 class PlanRun(Generic[PlannedT]):
@@ -391,6 +391,6 @@ class Application(ABC, Generic[PlannedT]):
     def _record(self, plan: PlanManifest, progress: ApplyProgress) -> None: ...
 
 
-def _name(named: list[NamedCandidate], candidate: Planned, reason: str) -> None:
+def _name(named: list[NamedCandidate], candidate: PlannedDeletion, reason: str) -> None:
     if len(named) < SHOWN:
         named.append(NamedCandidate(candidate.ledger_id, reason))

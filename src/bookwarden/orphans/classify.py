@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from bookwarden.ledgers.custom_metadata import APPLICATION, TRIAL_KEY
-from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.kinds import Holder, LedgerComponent, ManagedLedgerHolder, PlaceKind
+from bookwarden.ledgers.list_gaps import ListStatus, list_status_of
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.references import Doubt
@@ -57,7 +57,7 @@ class Knowledge:
     doubts: tuple[Doubt, ...] = ()  #: The places that could not be read.
     #: Topics and namespaces by `sign_of_life`: no root has them, yet a cluster may be writing to them.
     alive: Container[str] = frozenset()
-    #: By topic, the smallest id that it lists in any root, for `ledgers.holes.standing_of`.
+    #: By topic, the smallest id that it lists in any root, for `list_status_of`.
     first_listed: Mapping[str, int] = field(default_factory=dict)
     #: Topics with ledgers inside their lists: badly written, or of another cluster with topics of these names.
     holey: Container[str] = frozenset()
@@ -112,9 +112,9 @@ def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
     kept = _kept(row, owner, knowledge)
     if kept is not None:
         return kept
-    hole = _why_hole(row, owner, knowledge)
-    if hole is not None:
-        return Classified(LedgerClass.INSIDE_LIST, detail=hole)
+    gap = _why_gap(row, owner, knowledge)
+    if gap is not None:
+        return Classified(LedgerClass.INSIDE_LIST, detail=gap)
     if owner.topic in knowledge.holey:
         return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
     return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
@@ -150,16 +150,16 @@ def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified |
     return None
 
 
-def _why_hole(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
+def _why_gap(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> str | None:
     """Return why no trim can have removed the ledger from its list; None if one can, or if it may have no entry."""
     if not isinstance(owner.holder, ManagedLedgerHolder):
         return None
     first = knowledge.first_listed.get(owner.holder.name)
     # An entry always has a length. An open ledger's is not known yet, and the sweep asks the bookies.
-    standing = standing_of(row.ledger_id, first, row.length > 0 if row.state == _CLOSED else None)
-    if standing is Standing.INSIDE:
+    status = list_status_of(row.ledger_id, first, row.length > 0 if row.state == _CLOSED else None)
+    if status is ListStatus.INSIDE:
         return f"its topic lists older ledgers, from {first} on"
-    return "its topic lists no ledger at all" if standing is Standing.OF_NO_LIST else None
+    return "its topic lists no ledger at all" if status is ListStatus.OF_NO_LIST else None
 
 
 def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import ListStatus, list_status_of
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, PresentCopy, UnreadableCopy
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classify import Knowledge, is_alive, is_holey, why_foreign
@@ -158,7 +158,7 @@ def _of_hole(copy: FoundCopy, owner: Owner, knowledge: Knowledge) -> ClassifiedC
     """Keep the copy of a ledger that its topic's list lost, maybe its last data, and the topic's other copies."""
     if copy.ledger_named or copy.ledger_id is None or owner.topic is None:
         return None
-    if standing_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is not Standing.LET_GO:
+    if list_status_of(copy.ledger_id, knowledge.first_listed.get(owner.topic), True) is not ListStatus.LET_GO:
         detail = f"no trim can have taken ledger {copy.ledger_id} off the list of {owner.topic}"
         return ClassifiedCopy(CopyClass.INSIDE_LIST, detail=detail)
     if owner.topic in knowledge.holey:

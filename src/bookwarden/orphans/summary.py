@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class ClassCount:
     """Ledgers and logical bytes of one class under one heading, such as a namespace; ``key`` may be REST."""
 
     ledger_class: str
@@ -123,12 +123,12 @@ class Summary:
     cluster: str  #: BookKeeper's INSTANCEID.
     ledgers: int  #: All in BookKeeper.
     logical_bytes: int  #: Of all ledgers.
-    by_class: tuple[Count, ...]  #: The key is "".
-    by_kind: tuple[Count, ...]  #: Of all classes.
+    by_class: tuple[ClassCount, ...]  #: The key is "".
+    by_kind: tuple[ClassCount, ...]  #: Of all classes.
     #: Of all classes; beyond SHOWN_NAMESPACES, those with the fewest bytes of orphans are under REST.
-    by_namespace: tuple[Count, ...]
-    by_cause: tuple[Count, ...]  #: Of candidates only.
-    by_age: tuple[Count, ...]  #: Of all classes.
+    by_namespace: tuple[ClassCount, ...]
+    by_cause: tuple[ClassCount, ...]  #: Of candidates only.
+    by_age: tuple[ClassCount, ...]  #: Of all classes.
     missing: tuple[MissingLedger, ...] = ()  #: The first SHOWN_MISSING, by id.
     missing_total: int = 0  #: Number of all missing ledgers.
     inside_lists: tuple[InsideList, ...] = ()  #: The first SHOWN_MISSING, by id.
@@ -137,7 +137,7 @@ class Summary:
     doubts: tuple[NotedDoubt, ...] = ()  #: The first SHOWN_DOUBTS.
     doubts_total: int = 0  #: Number of all doubts.
     #: Objects and partial uploads in stores of offloaded copies: class, store, number and bytes.
-    objects: tuple[Count, ...] = ()
+    objects: tuple[ClassCount, ...] = ()
     growth: tuple[GrowthPoint, ...] = ()  #: By time; the last point is this plan.
     fuzzy: str | None = None  #: Why the snapshot that was read may not be the state of one moment; None if it is.
     #: Gone ledgers that only shadow topics name, whose sources have let go of them: the first SHOWN_MISSING, by id.
@@ -167,13 +167,13 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ScanFindings:
     """The results of a scan besides the counts of ledgers, complete; the summary keeps the first of each."""
 
     missing: Collection[MissingLedger] = ()  #: Named, and not in BookKeeper.
     foreign: Collection[ForeignOwner] = ()  #: Ledgers of other clusters or applications, by owner.
     doubts: Collection[Doubt] = ()  #: Places that could not be read.
-    objects: Collection[Count] = ()  #: As in Summary.
+    objects: Collection[ClassCount] = ()  #: As in Summary.
     fuzzy: str | None = None  #: As in Summary.
     inside_lists: Collection[InsideList] = ()  #: Ledgers with entries that their topics' lists lost.
     outdated: Collection[MissingLedger] = ()  #: Gone, and named by shadow topics alone, whose sources let go of them.
@@ -186,7 +186,7 @@ def age_bucket(age_ms: int) -> str:
 
 def summarize(
     cells: Iterable[Cell],
-    findings: Findings,
+    findings: ScanFindings,
     *,
     plan_id: str,
     scan_id: str,
@@ -280,10 +280,10 @@ def _largest(namespaces: _Tallies) -> _Tallies:
     return together
 
 
-def _counts(tallies: Mapping[tuple[str, str], list[int]], order: Collection[str] = ()) -> tuple[Count, ...]:
+def _counts(tallies: Mapping[tuple[str, str], list[int]], order: Collection[str] = ()) -> tuple[ClassCount, ...]:
     """List the tallies by class, and then in the order given or by descending bytes."""
     places = {key: place for place, key in enumerate(order)}
-    found = [Count(name, key, ledgers, size) for (name, key), (ledgers, size) in tallies.items()]
+    found = [ClassCount(name, key, ledgers, size) for (name, key), (ledgers, size) in tallies.items()]
     return tuple(
         sorted(
             found, key=lambda one: (one.ledger_class, places.get(one.key, 0), -one.logical_bytes, -one.ledgers, one.key)

@@ -25,8 +25,8 @@ from bookwarden.errors import ConfigError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, MarkReport
 from bookwarden.ledgers.shared_doubts import DoubtCause
-from bookwarden.metastore.following.phases import State
-from bookwarden.metastore.following.progress import Standing
+from bookwarden.metastore.following.phases import ParticipantState
+from bookwarden.metastore.following.progress import MigrationStatus
 from bookwarden.trash.keeper import TrashState
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ _FAILED = (Outcome.RETRY.value, Outcome.GAVE_UP.value, Outcome.POISONOUS.value)
 
 
 class _MigrationCollector(Collector):
-    """Standings with the metadata stores in migrations, by URL."""
+    """Status of each metadata store in a migration, by URL."""
 
-    def __init__(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
-        self._standings = standings
+    def __init__(self, statuses: Callable[[], Mapping[str, MigrationStatus]]) -> None:
+        self._statuses = statuses
 
     def collect(self) -> Iterator[Metric]:
         state = GaugeMetricFamily(
@@ -64,10 +64,10 @@ class _MigrationCollector(Collector):
             "For how long migrations of a metadata store kept the sweep from writing.",
             labels=["store"],
         )
-        for url, standing in self._standings().items():
-            for each in State:
-                state.add_metric([url, each.value], float(each is standing.state))
-            blocked.add_metric([url], standing.blocked_s)
+        for url, status in self._statuses().items():
+            for each in ParticipantState:
+                state.add_metric([url, each.value], float(each is status.state))
+            blocked.add_metric([url], status.blocked_s)
         yield from (state, blocked)
 
 
@@ -126,14 +126,14 @@ class QueryMetrics:
         self._last_batch.set_to_current_time()
 
     def count_failures(self, in_a_row: int) -> None:
-        """Note a restart after so many failures in a row, or with 0 that the query makes progress again."""
+        """Note a restart after a number of failures in a row, or with 0 that the query makes progress again."""
         self._failures.set(in_a_row)
         if in_a_row:
             self._restarts.inc()
 
-    def show_migrations(self, standings: Callable[[], Mapping[str, Standing]]) -> None:
-        """Publish the standing with each metadata store that Pulsar may move, read at each request."""
-        self.registry.register(_MigrationCollector(standings))
+    def show_migrations(self, statuses: Callable[[], Mapping[str, MigrationStatus]]) -> None:
+        """Publish the status with each metadata store that Pulsar may move, read at each request."""
+        self.registry.register(_MigrationCollector(statuses))
 
     @contextmanager
     def serving(self, host: str, port: int) -> Iterator[None]:

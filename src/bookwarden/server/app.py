@@ -19,10 +19,9 @@ from bookwarden import errors
 from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
-from bookwarden.server.cluster_migration import migration_metrics
-from bookwarden.server.metrics import metrics_text
+from bookwarden.server.metrics import metrics_text, migration_metrics
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 _LOG = logging.getLogger(__name__)
 

@@ -33,17 +33,21 @@ from bookwarden.bookie_clusters.documents import (
     upgrade_data,
     uri_data,
 )
-from bookwarden.bookie_clusters.operation import Planned, SwitchOptions
+from bookwarden.bookie_clusters.operation import PlannedSwitch, SwitchOptions
 from bookwarden.bookie_clusters.registering import ClusterSpec, RegistrationPlan
 from bookwarden.bookie_clusters.registry import cluster_data, registry_data, serialize_registry
 from bookwarden.bookie_clusters.repair import IdRaiser, RegistryImport, Upgrade, UriChange
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.config import Settings
 from bookwarden.errors import RefusedError
+from bookwarden.wiring.bookie_clusters import (
+    SwitchOperations,
+    lost_clusters_of,
+    registration_of,
+    unregistration_of,
+)
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.moving import MoveOperations
-from bookwarden.wiring.registration import lost_clusters_of, registration_of, unregistration_of
-from bookwarden.wiring.switch import SwitchOperations
 
 _PREFIX: Final = "/admin/v2/bookie-clusters"
 _LONGEST_WAIT_S: Final = 600.0
@@ -340,7 +344,7 @@ class _Endpoints(NamedTuple):
             return state_data(cluster.url, read_overview(SwitchOperations(cluster).switch))
 
 
-def _carry_out(operations: SwitchOperations, planned: Planned, asked: OrderRequest) -> JSONResponse:
+def _carry_out(operations: SwitchOperations, planned: PlannedSwitch, asked: OrderRequest) -> JSONResponse:
     options = SwitchOptions(asked.dry_run, asked.skip_precheck, asked.trial, asked.timeout_s)
     result = operations.switch.run(planned, options, operations.observer)
     data = switch_data(result, operations.switch)

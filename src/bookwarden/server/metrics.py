@@ -1,4 +1,4 @@
-"""Prometheus metrics of switches and moves between bookie clusters, read from their records at each request.
+"""Prometheus metrics of switches, moves between bookie clusters, and moves from blue to green, read at each request.
 
 A build or a drain is a process of its own that ends, and may run on any machine; what it does is in its record, so that
 one place shows all of them.
@@ -6,6 +6,7 @@ one place shows all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -18,10 +19,58 @@ from bookwarden.bookie_clusters.documents import Overview
 from bookwarden.bookie_clusters.moving.build import Build, FoundBuild
 from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.bookie_clusters.offline.record import MovePhase
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.scope import namespace_of
+from bookwarden.config import Settings
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _NO_BUILD: Final = Build("", "", Scope(), "", 0)
+
+
+def migration_metrics(settings: Settings) -> bytes:
+    """Return the metrics as Prometheus reads them; none where the settings name no green."""
+    if settings.cluster_migration.green.pulsar is None:
+        return b""
+    with ClusterMigration(settings) as migration:
+        names = sorted({*migration.observer.flagged_namespaces(), *migration.record.begun()})
+        snapshot = migration.observer.snapshot(names, migration.record.expected(names))
+    registry = CollectorRegistry()
+    registry.register(_LookCollector(snapshot))
+    return generate_latest(registry)
+
+
+class _LookCollector(Collector):
+    """The metrics of one look."""
+
+    def __init__(self, snapshot: MigrationSnapshot) -> None:
+        self._look = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric."""
+        topics = GaugeMetricFamily(
+            "bookwarden_cluster_migration_topics", "Topics and partitions by state.", labels=["namespace", "state"]
+        )
+        counts = Counter((namespace_of(seen.topic), seen.state.value) for seen in self._look.topics)
+        for (namespace, state), count in sorted(counts.items()):
+            topics.add_metric([namespace, state], count)
+        yield topics
+        unread = GaugeMetricFamily(
+            "bookwarden_cluster_migration_unread_entries", "Entries left to read on blue.", labels=["namespace"]
+        )
+        flagged = GaugeMetricFamily(
+            "bookwarden_cluster_migration_flagged", "1 while blue sends clients to green.", labels=["namespace"]
+        )
+        for namespace, is_on in sorted(self._look.flagged.items()):
+            own = [seen for seen in self._look.topics if namespace_of(seen.topic) == namespace]
+            unread.add_metric([namespace], sum(seen.unread for seen in own))
+            flagged.add_metric([namespace], is_on)
+        yield unread
+        yield flagged
+        errors = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
+        errors.add_metric([], len(self._look.errors))
+        yield errors
 
 
 def metrics_text(overview: Overview) -> bytes:
@@ -49,7 +98,7 @@ class OverviewCollector(Collector):
         yield _family("move_phase", "1 for the phase of the newest move --offline.", ["phase"], phases)
 
 
-def _of_switch(state: State) -> Iterator[Metric]:
+def _of_switch(state: SwitchState) -> Iterator[Metric]:
     phases = [(phase.value, float(phase is state.phase)) for phase in Phase]
     yield _family("switch_phase", "1 for the phase of the newest switch.", ["phase"], phases)
     epoch = 0 if state.registry is None else state.registry.epoch

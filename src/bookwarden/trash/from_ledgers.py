@@ -15,7 +15,7 @@ from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, identify_holder, is_unfinished

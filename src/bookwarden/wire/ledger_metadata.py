@@ -15,8 +15,7 @@ from google.protobuf import text_format
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
-from bookwarden.wire.protobuf import parse
-from bookwarden.wire.varint import encode_varint
+from bookwarden.wire.protobuf import encode_varint, parse
 
 _WHAT = "ledger metadata"
 _HEADER = b"BookieMetadataFormatVersion\t"

@@ -6,18 +6,17 @@ from functools import cached_property, partial
 
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, ConfiguredCluster, MultiClusterCatalog
 from bookwarden.bookie_clusters.promoted import Promotions
-from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores, RunningBookies
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_all_disk_space, read_writable_disk_space
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.config import BookKeeperSettings, Settings
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.resources import Resources
 from bookwarden.wiring.stores import bookkeeper_place_of

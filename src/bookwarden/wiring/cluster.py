@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.config import Settings
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.wrappers import throttled
 from bookwarden.resources import Resources

@@ -24,10 +24,9 @@ from bookwarden.deletion.phase_one.removal import Removal
 from bookwarden.deletion.phase_one.trimming import StoreTrim
 from bookwarden.deletion.phase_two.copy_deletion import CopyDeleter, CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import Guard, NodeGuard, ReusedIdGuard, UndoneGuard
+from bookwarden.deletion.phase_two.guards import Guard, LeftBehindGuard, NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.held_marks import HeldMarks, RetryTopicRoom
 from bookwarden.deletion.phase_two.ledger_deletion import LedgerDeleter
-from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
 from bookwarden.deletion.phase_two.sent_on import Sendings
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Acts, Sweep, SweepLimits

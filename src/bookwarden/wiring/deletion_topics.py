@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from bookwarden.clusters.pulsar.broker_marks import publish_deletion_topic
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.deletion_topic_node import publish_deletion_topic
 from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.messages.mark_decoder import MarkDecoder
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender

@@ -15,9 +15,9 @@ from bookwarden.bookie_clusters.offline.move import OfflineMove
 from bookwarden.bookie_clusters.offline.saved_nodes import NodeRestorer
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.metastore.store_clock import StoreClock
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
-from bookwarden.wiring.switch import SwitchOperations
 
 
 class MoveOperations(SwitchOperations):

@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import SecretStr
 
 from bookwarden.clusters.offload.filesystem import FileSystemStore
-from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import AllowedStore, CopyStore, OffloadStores
 from bookwarden.config import OffloadSettings, OffloadStoreSettings
 from bookwarden.errors import MissingExtraError

@@ -28,5 +28,5 @@ def connection_of(pulsar: PulsarSettings) -> PulsarConnection:
 
 
 def admin_of(connection: PulsarConnection, timeout_s: float) -> PulsarAdmin:
-    """Make an admin client of its own, whose requests take so long at most; the caller closes it."""
+    """Make an admin client of its own, whose requests take ``timeout_s`` at most; the caller closes it."""
     return PulsarAdmin(connection, timeout_s)

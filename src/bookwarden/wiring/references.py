@@ -8,8 +8,7 @@ from functools import cached_property, partial
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.metadata.ownership import owner_in
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.clusters.pulsar.references.named_holders import NamedHolders
-from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
+from bookwarden.clusters.pulsar.references.pieces import NamedHolders, ReferencePieces
 from bookwarden.clusters.pulsar.references.shadows import ShadowTopics, SharedDoubtSearch
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.brokers import Brokers

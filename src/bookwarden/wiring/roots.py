@@ -26,7 +26,7 @@ def roots_proof_of(cluster: Cluster, *, of_snapshot: bool = False) -> RootsProof
         allow_unseen=settings.allow_unseen_roots,
         # A snapshot is of one store.
         further_urls=tuple if of_snapshot else clusters.own_store_urls,
-        require_first=clusters.require_one if of_snapshot else clusters.look_again,
+        require_first=clusters.require_one if of_snapshot else clusters.invalidate,
         require_bookies=(lambda: None) if of_snapshot else bookkeeper.running_bookies.require_soon,
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from bookwarden.clusters.bookkeeper.listing import LedgerListing
-from bookwarden.clusters.bookkeeper.placed_listing import PlacedListing
+from bookwarden.clusters.bookkeeper.listing import LedgerListing, PlacedListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in

@@ -19,8 +19,7 @@ from bookwarden.config import CONFIG_VARIABLE, Settings, load_settings
 from bookwarden.errors import RefusedError
 from bookwarden_dev.devcluster.cluster import DevCluster
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
-from bookwarden_dev.devcluster.state import read_state
-from bookwarden_dev.devcluster.status import ServerStatus
+from bookwarden_dev.devcluster.state import ServerStatus, read_state
 
 if TYPE_CHECKING:
     from bookwarden_dev.leaks import Leak
@@ -60,7 +59,7 @@ def dev() -> None:
     """Run a small real Pulsar on this machine.
 
     One ZooKeeper, one bookie and one broker, each a process of its own on a free port of 127.0.0.1. They need Java
-    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, beside them or in the place of
+    17 or newer; the servers themselves are fetched once through Maven. An Oxia server, next to them or in the place of
     ZooKeeper, is built once by Go 1.24.2 or newer.
     """
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT, BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of
 from bookwarden.ledgers.custom_metadata import identify_holder

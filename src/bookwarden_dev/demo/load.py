@@ -66,7 +66,7 @@ class Load:
     """
 
     def __init__(self, connection: PulsarConnection, topics: Sequence[str], per_second: float) -> None:
-        """Make a load of so many messages a second on each topic; nothing is connected yet."""
+        """Make a load of a number of messages a second on each topic; nothing is connected yet."""
         # A client each: what one waits for must not hold up the other.
         self._sending, self._receiving = connection.client(), connection.client()
         self._topics = [_Topic(name, per_second) for name in topics]

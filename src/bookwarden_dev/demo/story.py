@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings
 from bookwarden.deletion.journal.reading import SelectedDeletions, Selection
-from bookwarden.deletion.phase_one.operation import Plan
+from bookwarden.deletion.phase_one.operation import MarkPlan
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.names import TopicName
@@ -40,10 +40,10 @@ from bookwarden_dev.demo.fates import (
     TRIMMED,
     UNDONE,
     Fate,
+    Finale,
     Records,
     endings,
 )
-from bookwarden_dev.demo.finale import Finale
 from bookwarden_dev.demo.stage import BUCKET, Stage
 from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
@@ -236,7 +236,7 @@ class Story:
         if report.failed:
             raise ServerError(f"a mark was not confirmed: {report.failed[0].failure}")
 
-    def _carry_out(self, plan: Plan) -> list[int]:
+    def _carry_out(self, plan: MarkPlan) -> list[int]:
         result = plan.carry_out()
         if not result.done:
             raise ServerError(f"{plan.operation.value} {plan.target}: {result.problem}")

@@ -20,10 +20,9 @@ from bookwarden.config import Settings
 from bookwarden.errors import ServerError
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
+from bookwarden.wiring.bookie_clusters import SwitchOperations, registration_of
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import PhaseOne
-from bookwarden.wiring.registration import registration_of
-from bookwarden.wiring.switch import SwitchOperations
 from bookwarden_dev.demo.ledger_places import ClusterLedgers, LedgerPlaces, find_places, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
 from bookwarden_dev.demo.story import command_process, wait_for

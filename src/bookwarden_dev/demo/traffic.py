@@ -93,7 +93,7 @@ class Traffic:
         return set(self._flows[topic].acknowledged)
 
     def wait_for(self, more: int, seconds: float, topics: Collection[str] | None = None) -> None:
-        """Wait until all flows, or these, have so many more confirmed messages; PulsarError if that takes too long."""
+        """Wait until all flows, or these, have ``more`` confirmed messages; PulsarError if that takes too long."""
         wanted = {topic: self.sent(topic) + more for topic in (self._flows if topics is None else topics)}
         deadline = time.monotonic() + seconds
         while behind := [topic for topic, count in wanted.items() if self.sent(topic) < count]:

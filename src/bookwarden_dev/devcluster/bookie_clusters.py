@@ -19,6 +19,7 @@ from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.processes.process import ServerProcess
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.servers import readiness, settings
+from bookwarden_dev.devcluster.servers.readiness import PatientStart
 from bookwarden_dev.devcluster.servers.settings import (
     METADATA_STORES,
     PULSAR_VERSIONS,
@@ -27,7 +28,6 @@ from bookwarden_dev.devcluster.servers.settings import (
     ClusterPorts,
 )
 from bookwarden_dev.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
-from bookwarden_dev.devcluster.servers.starting import PatientStart
 
 _SETUP_SECONDS: Final = 180.0
 _ENTRIES_PER_LEDGER: Final = 100

@@ -16,11 +16,19 @@ from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpe
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia, oxia_url
+from bookwarden_dev.devcluster.servers.readiness import PatientStart
 from bookwarden_dev.devcluster.servers.settings import ClusterOptions
 from bookwarden_dev.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
-from bookwarden_dev.devcluster.servers.starting import PatientStart
-from bookwarden_dev.devcluster.state import ClusterState, StartedServer, choose_ports, read_state, write_state
-from bookwarden_dev.devcluster.status import ServerStatus, addresses, status_of
+from bookwarden_dev.devcluster.state import (
+    ClusterState,
+    ServerStatus,
+    StartedServer,
+    addresses,
+    choose_ports,
+    read_state,
+    status_of,
+    write_state,
+)
 
 _SETUP_SECONDS = 180.0
 _PROTECTED_TREES = ("/ledgers", "/managed-ledgers", "/schemas")

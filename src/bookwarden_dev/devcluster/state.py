@@ -1,4 +1,4 @@
-"""State that a development cluster leaves in its home for a later process: cluster.json."""
+"""State that a development cluster leaves in its home for a later process, cluster.json; its servers' status."""
 
 from __future__ import annotations
 
@@ -12,11 +12,41 @@ from typing import Any
 
 from bookwarden.errors import ServerError
 from bookwarden.processes import ProcessIdentity
-from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster import access
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.processes.process import ServerProcess
+from bookwarden_dev.devcluster.servers.oxia import oxia_url
 from bookwarden_dev.devcluster.servers.settings import ClusterOptions, ClusterPorts
 
 FILE_NAME = "cluster.json"
 _VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The status of one server; ``pid`` is None if it does not run."""
+
+    name: str
+    pid: int | None
+    ready: bool
+    address: str
+    log_file: Path
+
+
+def status_of(server: ServerProcess, address: str) -> ServerStatus:
+    """Return whether a server runs and serves."""
+    pid = server.pid if server.is_running() else None
+    return ServerStatus(server.name, pid, server.is_ready(), address, server.spec.log_file)
+
+
+def addresses(ports: ClusterPorts, auth: str) -> dict[str, str]:
+    """Return the addresses of all servers that a cluster may have, by name."""
+    return {
+        "zookeeper": f"zk:{LOOPBACK}:{ports.zookeeper}",
+        "oxia": oxia_url(ports.oxia),
+        "bookie": f"{LOOPBACK}:{ports.bookie}",
+        "broker": f"{access.service_url(ports, auth)} {access.admin_url(ports, auth)}",
+    }
 
 
 @dataclass(frozen=True, slots=True)

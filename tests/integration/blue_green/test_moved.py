@@ -27,7 +27,7 @@ from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.pipelines.sweep.driver import run_sweep
 from bookwarden.redirects import ClusterFlag, RedirectUrls
-from bookwarden.server.cluster_migration import migration_metrics
+from bookwarden.server.metrics import migration_metrics
 from bookwarden.wiring.cluster_migration import ClusterMigration, redirect_urls
 from bookwarden_dev.demo.traffic import Flow
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT

@@ -10,7 +10,7 @@ import pytest
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
-from bookwarden_dev.devcluster.servers.starting import PatientStart
+from bookwarden_dev.devcluster.servers.readiness import PatientStart
 
 Make = Callable[[str], ServerProcess]
 

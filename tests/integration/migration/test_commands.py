@@ -23,8 +23,7 @@ from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, MIGRATION
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
-from bookwarden.metastore.following.flag import MIGRATION_PATH
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

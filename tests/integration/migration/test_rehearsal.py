@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from bookwarden.cli.main import cli
 from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.errors import RefusedError
-from bookwarden.metadata_migration.rehearsal.scratch import MARKER
+from bookwarden.metadata_migration.rehearsal import MARKER
 from bookwarden.metadata_migration.walking import TreeWalk
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore, Versioned

@@ -18,7 +18,7 @@ from bookwarden.java import find_java
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.demo.load import Load
-from bookwarden_dev.devcluster.releases.jars import ensure_jars
+from bookwarden_dev.devcluster.releases.distribution import ensure_jars
 from bookwarden_dev.devcluster.servers.java import java_command
 from servers.pool import ServerPool
 from servers.pulsar_topics import unload

@@ -16,7 +16,7 @@ from bookwarden.bookie_clusters.moving.promotion import ATTRIBUTION_KEY
 from bookwarden.bookie_clusters.promoted import NOT_PROMOTED
 from bookwarden.cli.main import cli
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata import ownership

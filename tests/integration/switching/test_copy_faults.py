@@ -16,14 +16,13 @@ import pytest
 import urllib3
 
 from bookwarden.bookie_clusters.moving.scope import Route
-from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.probe import Presence, ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import load_settings
 from bookwarden.ledgers.custom_metadata import COPY_KEY, is_unfinished
-from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, StoredLedger
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
 from bookwarden.pipelines.copying.stages import copier_of

@@ -20,7 +20,7 @@ import pytest
 
 from bookwarden.bookie_clusters.registry import is_marked
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.findings import Verdict

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import kazoo.exceptions
 import pytest
 
-from bookwarden.bookie_clusters.record import ORDER_PATH
+from bookwarden.bookie_clusters.operation import ORDER_PATH
 from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
 from bookwarden_dev.devcluster.servers.readiness import zookeeper_client

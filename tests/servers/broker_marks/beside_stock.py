@@ -12,7 +12,7 @@ from typing import Final
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import NotFoundError, PulsarError
-from bookwarden.ledgers.nodes.naming import unpack
+from bookwarden.ledgers.naming import unpack
 from bookwarden_dev.devcluster import ClusterOptions
 from bookwarden_dev.devcluster.ports import LOOPBACK
 from servers.blue_green.further_broker import SHARING, further_broker

@@ -12,8 +12,12 @@ from typing import Final
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.cache import ensure_entry
-from bookwarden_dev.devcluster.releases.distribution import Release, fetch_with_maven
-from bookwarden_dev.devcluster.releases.jars import ResolvedRelease, fetch_jars_with_maven
+from bookwarden_dev.devcluster.releases.distribution import (
+    Release,
+    ResolvedRelease,
+    fetch_jars_with_maven,
+    fetch_with_maven,
+)
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from bookwarden.background import in_background
-from bookwarden.clusters.pulsar.references.said import FOLLOWED
+from bookwarden.clusters.pulsar.references.node_snapshots import FOLLOWED
 from bookwarden.metastore.urls import open_store
 
 # A node that changes twice within this time counts once.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from bookwarden.clusters.pulsar.references.said import FOLLOWED
+from bookwarden.clusters.pulsar.references.node_snapshots import FOLLOWED
 from bookwarden.errors import StoreError
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.metastore.urls import open_store

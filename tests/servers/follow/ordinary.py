@@ -10,7 +10,7 @@ from pathlib import Path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.ledgers.kinds import PlaceKind
 from bookwarden.ledgers.metadata import AbsentLedger
-from bookwarden.ledgers.nodes.naming import unpack
+from bookwarden.ledgers.naming import unpack
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.follow.changes import counting_changes

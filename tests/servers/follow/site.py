@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.references.node_snapshots import snapshot_of
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePieces
-from bookwarden.clusters.pulsar.references.said import said_by
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.follow.table import FollowedNodes
 from bookwarden.pipelines.follow import driver
@@ -146,7 +146,7 @@ class FollowingSite:
                     continue
                 for nodes, _ in pieces.values(piece):
                     for node, value in nodes:
-                        said = now_of(said_by(node, value, url), url)
+                        said = now_of(snapshot_of(node, value, url), url)
                         if not said.problem and known.get(said.path) != said.naming:
                             return False
         return True

@@ -6,8 +6,7 @@ import json
 from contextlib import suppress
 
 from bookwarden.errors import LostRaceError
-from bookwarden.metastore.following.flag import MIGRATION_PATH
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.interface import MetadataStore
 
 

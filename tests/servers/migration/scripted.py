@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from bookwarden.errors import NotFoundError, StoreAccessError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
-from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from bookwarden.background import in_background
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
-from bookwarden.metastore.following.readings import COORDINATOR_PATH, PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import COORDINATOR_PATH, MIGRATION_PATH, PARTICIPANTS_PATH, read_flag
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.snapshot.transaction_log import (
     Change,

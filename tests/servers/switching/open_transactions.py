@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bookwarden.java import find_java
-from bookwarden_dev.devcluster.releases.jars import ensure_jars
+from bookwarden_dev.devcluster.releases.distribution import ensure_jars
 from bookwarden_dev.devcluster.servers.java import java_command
 from servers.waiting import eventually
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bookwarden.bookie_clusters.record import FoundOrder, find_order
+from bookwarden.bookie_clusters.operation import FoundOrder, find_order
 from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 from servers.switching.site import SwitchingSite
 from servers.switching.suspended_broker import suspend_over_a_registration

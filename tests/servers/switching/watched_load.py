@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.bookie_clusters.brokers import read_brokers
+from bookwarden.bookie_clusters.operation import find_order
 from bookwarden.bookie_clusters.order import Phase, phase_of
-from bookwarden.bookie_clusters.record import find_order
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from bookwarden_dev.demo.load import Load
 from servers.switching.site import SwitchingSite

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters
-from bookwarden.deletion.phase_two import decide, left_behind
+from bookwarden.deletion.phase_two import decide, guards
 from bookwarden.deletion.phase_two.guards import Guard, ReusedIdGuard, UndoneGuard
 from bookwarden.ledgers import received
 from bookwarden.ledgers.offloaded_copies import CopyIndex, CopyReading, OffloadedCopy, PresentCopy
@@ -29,7 +29,7 @@ def _custom_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inside_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_kept", lambda mark, standing, references, attempts: None)
+    patch.setattr(decide, "_kept", lambda mark, status, references, attempts: None)
 
 
 def _without(guard: type[Guard]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -40,18 +40,18 @@ def _without(guard: type[Guard]) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _copy_unproven(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(left_behind, "why_not_whole", lambda copy, reading, *rest: None)
+    patch.setattr(guards, "why_not_whole", lambda copy, reading, *rest: None)
 
 
 def _copy_without_index(patch: pytest.MonkeyPatch) -> None:
-    why_not_whole = left_behind.why_not_whole
+    why_not_whole = guards.why_not_whole
 
     def indexed(copy: OffloadedCopy, reading: CopyReading, *rest: int) -> str | None:
         if isinstance(reading, PresentCopy):
             reading = replace(reading, index=CopyIndex(reading.data_bytes))
         return why_not_whole(copy, reading, *rest)
 
-    patch.setattr(left_behind, "why_not_whole", indexed)
+    patch.setattr(guards, "why_not_whole", indexed)
 
 
 def _verified_anywhere(patch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def _policy(**changes: float) -> Callable[[pytest.MonkeyPatch], None]:
     def put_back(patch: pytest.MonkeyPatch) -> None:
         judge = decide._judge
 
-        def hasty(mark: Any, reading: Any, references: Any, circumstances: Any, policy: Any) -> decide.Decision:
-            return judge(mark, reading, references, circumstances, replace(policy, **changes))
+        def hasty(mark: Any, reading: Any, references: Any, context: Any, policy: Any) -> decide.Decision:
+            return judge(mark, reading, references, context, replace(policy, **changes))
 
         patch.setattr(decide, "_judge", hasty)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.references.pieces import ReferencePieces
-from bookwarden.clusters.pulsar.roots import shared_bookkeeper
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
+from bookwarden.clusters.pulsar.roots import proof
+from bookwarden.clusters.pulsar.roots.proof import SampleLookup
 from bookwarden.orphans import classify
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Classified, Knowledge
@@ -18,7 +18,7 @@ from .hole import Hole
 
 
 def _other_roots(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shared_bookkeeper, "look_up", lambda sample, catalog: LookedUp(len(sample), ()))
+    patch.setattr(proof, "look_up", lambda sample, catalog: SampleLookup(len(sample), ()))
 
 
 def _doubts(patch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def _doubts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _inside_list(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(classify, "_why_hole", lambda row, owner, knowledge: None)
+    patch.setattr(classify, "_why_gap", lambda row, owner, knowledge: None)
     patch.setattr(scanning, "_lies_inside", lambda row, first: False)
 
 

@@ -20,7 +20,7 @@ from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.metastore.following.phases import MOVED
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.pipelines.streams import outcome_table
-from bookwarden.wire import pending_deletion_fields
+from bookwarden.wire import avro
 
 from .. import journal
 from .hole import Hole
@@ -98,7 +98,7 @@ def _sent_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_time(patch: pytest.MonkeyPatch) -> None:
-    for module in (pending_deletion_fields, outcome_table):
+    for module in (avro, outcome_table):
         patch.setattr(module, "is_time", lambda milliseconds: True)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bookwarden.cluster_migration.preparing.operation import BEGUN, DONE, TAKEN_BACK, Preparation, PreparationJournal
-from bookwarden.cluster_migration.preparing.plan import Action, PreparationPlan, PreparationStep, Side
+from bookwarden.cluster_migration.preparing.plan import PreparationAction, PreparationPlan, PreparationStep, Side
 from bookwarden.cluster_migration.sides.values import ClusterInfo
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError, RefusedError
 from bookwarden.records import record_fields, record_of
 from unit.blue_green.seen import NAME, SINGLE, policies, ready, side
 
 KEY = "inactiveTopicPolicies"
-STEP = PreparationStep(Side.BLUE, Action.POLICY, NAME, KEY, {"a": 1}, {"b": 2}, NAME)
+STEP = PreparationStep(Side.BLUE, PreparationAction.POLICY, NAME, KEY, {"a": 1}, {"b": 2}, NAME)
 
 
 def test_a_value_from_before_is_known_until_it_is_taken_back(tmp_path: Path) -> None:
@@ -97,13 +97,25 @@ def observing(green: Any, blue: Any) -> Any:
 def test_what_needs_a_step_that_failed_is_left_and_the_rest_is_done(tmp_path: Path) -> None:
     green = Recorded(policies("green"), refuses="create_topic")
     steps = (
-        PreparationStep(Side.GREEN, Action.TOPIC, SINGLE, namespace=NAME),
-        PreparationStep(Side.GREEN, Action.TOPIC, "persistent://a/b/c", namespace="a/b"),
+        PreparationStep(Side.GREEN, PreparationAction.TOPIC, SINGLE, namespace=NAME),
+        PreparationStep(Side.GREEN, PreparationAction.TOPIC, "persistent://a/b/c", namespace="a/b"),
         PreparationStep(
-            Side.GREEN, Action.SUBSCRIPTION, SINGLE, "app", {"properties": {}, "replicated": False}, None, NAME
+            Side.GREEN,
+            PreparationAction.SUBSCRIPTION,
+            SINGLE,
+            "app",
+            {"properties": {}, "replicated": False},
+            None,
+            NAME,
         ),
         PreparationStep(
-            Side.GREEN, Action.SUBSCRIPTION, f"{SINGLE}2", "app", {"properties": {}, "replicated": False}, None, NAME
+            Side.GREEN,
+            PreparationAction.SUBSCRIPTION,
+            f"{SINGLE}2",
+            "app",
+            {"properties": {}, "replicated": False},
+            None,
+            NAME,
         ),
     )
     done = preparation(tmp_path, green, Recorded({})).execute(PreparationPlan(steps))
@@ -116,7 +128,8 @@ def test_versions_of_a_schema_stop_at_the_first_that_is_refused(tmp_path: Path) 
     green = Recorded({}, refuses="add_schema")
     value = {"type": "AVRO", "schema": "{}", "properties": {}}
     steps = tuple(
-        PreparationStep(Side.GREEN, Action.SCHEMA, SINGLE, str(number), value, None, NAME) for number in range(3)
+        PreparationStep(Side.GREEN, PreparationAction.SCHEMA, SINGLE, str(number), value, None, NAME)
+        for number in range(3)
     )
     done = preparation(tmp_path, green, Recorded({})).execute(PreparationPlan(steps))
     assert [one.key for one, _ in done.failed] == ["0"]
@@ -125,7 +138,7 @@ def test_versions_of_a_schema_stop_at_the_first_that_is_refused(tmp_path: Path) 
 def test_a_policy_that_somebody_changed_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     blue = Recorded(policies("blue"))
     before = policies("blue")["inactive_topic_policies"]
-    step = PreparationStep(Side.BLUE, Action.POLICY, NAME, KEY, {"deleteWhileInactive": False}, before, NAME)
+    step = PreparationStep(Side.BLUE, PreparationAction.POLICY, NAME, KEY, {"deleteWhileInactive": False}, before, NAME)
     operation = preparation(tmp_path, Recorded({}), blue)
     assert operation.execute(PreparationPlan((step,))).done == (step,)
     blue.current = policies("blue", inactive_topic_policies={"deleteWhileInactive": True, "x": "changed"})
@@ -155,7 +168,7 @@ def test_what_another_broker_does_not_know_yet_is_waited_for(tmp_path: Path) -> 
     sides = observing(written("green", late, green), written("blue", late, green))
     operation = Preparation(sides, [], PreparationJournal(tmp_path), slept.append)
     step = PreparationStep(
-        Side.GREEN, Action.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME
+        Side.GREEN, PreparationAction.POLICY, NAME, KEY, {"a": 1}, policies("green")["inactive_topic_policies"], NAME
     )
     assert operation.execute(PreparationPlan((step,))).done == (step,)
     assert len(slept) == 2
@@ -167,7 +180,7 @@ def test_all_of_the_journal_is_taken_back_where_nothing_is_named(tmp_path: Path)
     operation = preparation(tmp_path, Recorded({}), Recorded({}))
     with PreparationJournal(tmp_path).writing() as note:
         note(BEGUN, STEP)
-        note(BEGUN, PreparationStep(Side.GREEN, Action.POLICY, NAME, "messageTTL", 5, None, NAME))
+        note(BEGUN, PreparationStep(Side.GREEN, PreparationAction.POLICY, NAME, "messageTTL", 5, None, NAME))
     assert operation.held() == [STEP]
     assert operation.held([NAME]) == [STEP]
     assert operation.held(["a/b"]) == []
@@ -185,7 +198,7 @@ def test_the_journal_names_a_step_before_it_is_taken(tmp_path: Path) -> None:
 
     looking = Looking({})
     operation = Preparation(observing(written("green", green, looking), written("blue", green)), [], journal)
-    operation.execute(PreparationPlan((PreparationStep(Side.GREEN, Action.TENANT, "t", value={}),)))
+    operation.execute(PreparationPlan((PreparationStep(Side.GREEN, PreparationAction.TENANT, "t", value={}),)))
     assert noted == [1]
 
 

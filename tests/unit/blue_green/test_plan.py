@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bookwarden.cluster_migration.preparing.plan import Action, Side, plan
+from bookwarden.cluster_migration.preparing.plan import PreparationAction, Side, plan
 from bookwarden.cluster_migration.sides.values import BrokerInfo, Observations, SchemaInfo, SubscriptionStats
 from unit.blue_green import seen as clusters
 from unit.blue_green.seen import (
@@ -65,7 +65,7 @@ def test_flags_and_places_of_offloaded_copies_are_not_copied() -> None:
     seen = ready(
         blue=side("blue", namespaces={NAME: namespace("blue", policies=own)}), green=side("green", namespaces={})
     )
-    made = next(one for one in plan(seen, {}).steps if one.action is Action.NAMESPACE)
+    made = next(one for one in plan(seen, {}).steps if one.action is PreparationAction.NAMESPACE)
     assert not {"migrated", "deleted", "offload_policies", "offload_threshold"} & set(made.value)
 
 
@@ -173,13 +173,13 @@ def test_a_third_cluster_goes_along() -> None:
     green = side("green", clusters=frozenset({"green", "west"}), namespaces={})
     seen = ready(blue=side("blue", namespaces={NAME: namespace("blue", policies=west)}), green=green)
     made = {one.action: one for one in plan(seen, {}).steps}
-    assert made[Action.NAMESPACE].value["replication_clusters"] == ["green", "west"]
+    assert made[PreparationAction.NAMESPACE].value["replication_clusters"] == ["green", "west"]
 
 
 def test_a_tenant_gets_clusters_added_and_keeps_the_rest() -> None:
     green = side("green", tenants={"shop": {"adminRoles": ["other"], "allowedClusters": ["west"]}})
     found = plan(ready(green=green), {}).steps
-    assert [one.action for one in found] == [Action.TENANT_CLUSTERS]
+    assert [one.action for one in found] == [PreparationAction.TENANT_CLUSTERS]
     assert found[0].value == {"adminRoles": ["other"], "allowedClusters": ["green", "west"]}
 
 

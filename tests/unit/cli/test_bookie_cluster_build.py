@@ -18,8 +18,8 @@ from bookwarden.bookie_clusters.moving.build import (
     BuildLease,
     BuildReport,
     CopyCounts,
-    NotCopied,
-    Pace,
+    CopyPace,
+    UncopiedLedger,
     find_build,
 )
 from bookwarden.bookie_clusters.moving.scope import Scope
@@ -135,7 +135,7 @@ def test_the_status_tells_how_far_a_build_is() -> None:
             lease.take(one)
             lease.end(replace(one, ended_ms=1_700_000_000_000, counts=counts(CopyOutcome.COPIED, CopyOutcome.FAILED)))
         with BuildLease(site.store) as lease:
-            lease.take(replace(one, size_looked_at=1 << 20, folder="/builds/two", pace=Pace(2.0, 1 << 20)))
+            lease.take(replace(one, size_looked_at=1 << 20, folder="/builds/two", pace=CopyPace(2.0, 1 << 20)))
         return site.run("status", *options).stdout
 
     text = " ".join(told().split())
@@ -161,7 +161,7 @@ def test_a_build_that_has_only_begun_is_told_too() -> None:
         assert "ledgers are listed, by " in pair[1]
     with BuildLease(store) as lease:
         lease.take(
-            Build("a", "b", Scope(), "/builds/two", 1, is_listed=True, ledgers=9, looked_at=3, pace=Pace(2.0, 0.0))
+            Build("a", "b", Scope(), "/builds/two", 1, is_listed=True, ledgers=9, looked_at=3, pace=CopyPace(2.0, 0.0))
         )
         (pair,) = build_facts(find_build(store))
     assert "3 of 9 ledgers, 0 B of 0 B, 2 ledgers/s, 0 B/s, 0:00:03 left, by " in pair[1]
@@ -175,7 +175,7 @@ def shown(report: BuildReport) -> str:
 
 def test_a_report_says_what_stays_and_what_to_do() -> None:
     one = Build("a", "b", Scope(), "/builds/one", 1, counts=counts(*CopyOutcome))
-    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
+    stays = (UncopiedLedger(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged"),)
     text = shown(BuildReport(one, stays, 1.0))
     for part in (
         "7 failed schema:t/n/x entry 3 is damaged",
@@ -196,7 +196,7 @@ def test_a_report_says_what_stays_and_what_to_do() -> None:
 
 def test_a_verification_says_what_is_not_proven() -> None:
     found = counts(CopyOutcome.COMPLETE, CopyOutcome.FAILED)
-    stays = (NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
+    stays = (UncopiedLedger(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "not proven: bookie 1 does not answer"),)
     report = BuildReport(Build("a", "b", Scope(), "/f", 1, counts=found), stays, 1.0, is_verification=True)
     text = shown(report)
     for part in (

@@ -28,9 +28,10 @@ from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import moment
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.clusters.pulsar.rest.admin import _without_page_or_trace
+from bookwarden.clusters.pulsar.rest.backlog import PartitionBacklog
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.config import DeletionSettings, load_settings
 from bookwarden.deletion.inflight import InFlight
@@ -38,11 +39,9 @@ from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.errors import ConfigError, FileError, NotFoundError, PulsarError, StoreError
-from bookwarden.ledgers.backlog import PartitionBacklog
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
 from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
 from servers.population import ROOT, Population
 

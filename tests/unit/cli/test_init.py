@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics
-from bookwarden.clusters.pulsar.rest.retention_hazards import namespace_hazards, topic_hazards
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, namespace_hazards, topic_hazards
 from bookwarden.errors import ConfigError
 
 EVICTION = "consumer_backlog_eviction"

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from bookwarden.cli.main import cli
 from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
 from bookwarden.errors import ConfigError, FormatError, NotFoundError
-from bookwarden.metastore.following.flag import MIGRATION_PATH
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden_dev.devcluster.ports import free_ports
 

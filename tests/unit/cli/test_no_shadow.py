@@ -12,9 +12,9 @@ import bookwarden.cli.inflight as inflight
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.references.shadows import read_shadows
+from bookwarden.clusters.pulsar.rest.backlog import PartitionBacklog
 from bookwarden.deletion.inflight import InFlight
 from bookwarden.errors import StoreAccessError
-from bookwarden.ledgers.backlog import PartitionBacklog
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.wire.broker_marks import OUTBOX_ROOT

@@ -21,9 +21,8 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import Cell, Findings, ForeignOwner, InsideList, MissingLedger, summarize
-from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
-from bookwarden.pipelines.plans.files import SUMMARY
+from bookwarden.orphans.summary import Cell, ForeignOwner, InsideList, MissingLedger, ScanFindings, summarize
+from bookwarden.pipelines.plan_files import CANDIDATES, SUMMARY
 from bookwarden.pipelines.scan import driver as scan_driver
 from bookwarden.pipelines.scan.driver import ScanPaused
 from bookwarden.pipelines.scan.folder import plan_folder, plans_of, scan_folder
@@ -71,7 +70,13 @@ def made(
 ) -> ScanResult:
     """Write a plan as a scan does."""
     summary = summarize(
-        cells, Findings(**findings), plan_id=plan_id, scan_id=f"s-{plan_id}", created_ms=9, cutoff_ms=5, cluster="0f1e"
+        cells,
+        ScanFindings(**findings),
+        plan_id=plan_id,
+        scan_id=f"s-{plan_id}",
+        created_ms=9,
+        cutoff_ms=5,
+        cluster="0f1e",
     )
     counts = PlanCounts(91, 2_948, references=90, candidates=0, candidate_bytes=0, missing=summary.missing_total)
     cluster = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])

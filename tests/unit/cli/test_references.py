@@ -8,8 +8,8 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli.ledger import place_tables, reference_data, reference_pairs
 from bookwarden.cli.main import cli
-from bookwarden.cli.references import place_tables, reference_data, reference_pairs
 from bookwarden.cli.shell.output import Table
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences

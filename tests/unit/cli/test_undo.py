@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.clusters.bookkeeper.members import RunningBookies
+from bookwarden.clusters.bookkeeper.bookie_cluster import RunningBookies
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.undo.operation import Undo
 from bookwarden.deletion.undo.rows import UndoRow
 from bookwarden.errors import StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 from bookwarden.metastore.memory import shared_memory_store
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_members
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.digests import Entry, digest_of, pack_entry, verify_entry
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, CopyPlacement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata, is_unfinished
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
@@ -36,8 +36,8 @@ def payload_of(entry_id: int) -> bytes:
     return b"%d" % entry_id * (entry_id % 50)
 
 
-def placement_in(store: MetadataStore) -> Placement:
-    return Placement(lambda: BookieTopology(read_members(store, B).writable, {}, {}), lambda _: Affinity())
+def placement_in(store: MetadataStore) -> CopyPlacement:
+    return CopyPlacement(lambda: BookieTopology(read_members(store, B).writable, {}, {}), lambda _: Affinity())
 
 
 def offloaded_info(ledger_id: int) -> LedgerInfo:

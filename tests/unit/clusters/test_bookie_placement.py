@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.members import Members, RunningBookies, read_instance, read_members
+from bookwarden.clusters.bookkeeper.bookie_cluster import Members, RunningBookies, read_instance, read_members
 from bookwarden.clusters.pulsar.metadata.bookie_placement import (
     Map,
     Placement,

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.clusters.offload.name_ranges import RANGES
-from bookwarden.clusters.offload.names import map_file_name, object_names, parse_map_file_name, parse_object_name
+from bookwarden.clusters.offload.names import (
+    RANGES,
+    map_file_name,
+    object_names,
+    parse_map_file_name,
+    parse_object_name,
+)
 from bookwarden.ledgers.offloaded_copies import OffloadedCopy, StoreLocation, recorded_metadata, store_location
 
 LEDGERS = st.integers(0, 2**63 - 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bookwarden.clusters.bookkeeper.copying.placement import (
     Affinity,
     BookieTopology,
-    Placement,
+    CopyPlacement,
     candidates,
     ensemble_from,
     ring_of,
@@ -39,8 +39,8 @@ def bookies(count: int, name: str = "b") -> frozenset[str]:
     return frozenset(f"{name}{number}" for number in range(count))
 
 
-def fixed(ground: BookieTopology, affinity: Affinity = NOBODY) -> Placement:
-    return Placement(lambda: ground, lambda _: affinity)
+def fixed(ground: BookieTopology, affinity: Affinity = NOBODY) -> CopyPlacement:
+    return CopyPlacement(lambda: ground, lambda _: affinity)
 
 
 @st.composite
@@ -163,7 +163,7 @@ def test_the_namespace_of_the_holder_is_asked_once(holder: Holder | None, asked:
         found.append(namespace)
         return NOBODY
 
-    placement = Placement(lambda: EVERY, affinity_of)
+    placement = CopyPlacement(lambda: EVERY, affinity_of)
     placement.choose(ledger(1), holder)
     placement.choose(ledger(2), holder)
     assert found == asked
@@ -177,7 +177,7 @@ def test_what_it_goes_by_is_never_older_than_five_seconds() -> None:
         return grounds_now[-1]
 
     groups = [NOBODY]
-    placement = Placement(read, lambda _: groups[-1], now=clock.now)
+    placement = CopyPlacement(read, lambda _: groups[-1], now=clock.now)
     holder = ManagedLedgerHolder("t/n/persistent/x")
     assert set(placement.choose(ledger(1), holder)) == bookies(2)
     grounds_now.append(BookieTopology(bookies(2, "c"), {"g": frozenset({"c0"})}, {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bookwarden.clusters.pulsar.deletion_topic_node import provide_deletion_topic_node
+from bookwarden.clusters.pulsar.broker_marks import provide_deletion_topic_node
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.avro import registry_schema
 from bookwarden.wire.broker_marks import DELETION_TOPIC_NODE, encode_deletion_topic

@@ -17,8 +17,8 @@ import pytest
 from pydantic import SecretStr
 
 from bookwarden.clusters.offload.inventory import InventoryFolder, read_manifest
-from bookwarden.clusters.offload.limits import RequestLimits
 from bookwarden.clusters.offload.listing import ObjectListing
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.config import OffloadStoreSettings
 from bookwarden.errors import ConfigError, FormatError

@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_ids import (
+    NUMBERS_OF_HALF,
+    LedgerNumbers,
+    largest_ledger_id,
+    read_ledger_numbers,
+)
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
 from bookwarden.errors import NotFoundError
-from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
 from bookwarden.metadata_migration.counters import ledger_ids, producer_names
 
 ROOT = "/pulsar/ledgers"

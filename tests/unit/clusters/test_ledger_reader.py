@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
-from bookwarden.clusters.bookkeeper.bookies.bookie import Bookie
 from bookwarden.clusters.bookkeeper.bookies.connection import BookieConnection
 from bookwarden.clusters.bookkeeper.bookies.digests import Digest, Entry, digest_of
+from bookwarden.clusters.bookkeeper.bookies.probe import Bookie, Presence
 from bookwarden.clusters.bookkeeper.bookies.protocol import ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
@@ -27,7 +27,6 @@ from bookwarden.errors import (
     DigestMismatchError,
     EntryAbsentError,
 )
-from bookwarden.ledgers.holdings import Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookwarden.clusters.bookkeeper.listed import listed_ledger
-from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers, listed_ledger
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, expected_custom_metadata, identify_holder
 from bookwarden.ledgers.kinds import (
@@ -31,7 +30,7 @@ from bookwarden.pipelines.columns import ledgers as scan_ledgers
 from bookwarden.pipelines.columns.ledgers import ledger_table
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
-from bookwarden.wire.varint import encode_varint
+from bookwarden.wire.protobuf import encode_varint
 
 SAMPLES = json.loads((Path(__file__).parents[2] / "data/pulsar_4_0_8_nodes.json").read_text())["samples"]
 RECORDED = [

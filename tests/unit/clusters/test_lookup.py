@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.lookup import LookedUp, lookup
+from bookwarden.clusters.pulsar.protocol import BrokerLookup, lookup
 from bookwarden.errors import (
     BookwardenError,
     ConfigError,
@@ -101,7 +101,7 @@ def broker(*answers: Answer) -> Iterator[tuple[str, list[BaseCommand]]]:
 
 def test_the_owner_is_found_with_our_credentials() -> None:
     with broker(hello, found_at("pulsar://owner:1")) as (url, heard):
-        assert lookup(CONNECTION, url, TOPIC) == LookedUp("pulsar://owner:1", "Pulsar 9", False)
+        assert lookup(CONNECTION, url, TOPIC) == BrokerLookup("pulsar://owner:1", "Pulsar 9", False)
     assert (heard[0].type, heard[1].type) == (CONNECT, LOOKUP)
     assert (heard[0].connect.auth_method_name, heard[0].connect.auth_data) == ("token", SECRET.encode())
     assert heard[1].lookupTopic.topic == TOPIC

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from bookwarden.clusters.pulsar.references.named_holders import NamedHolders
-from bookwarden.clusters.pulsar.references.pieces import PieceOfReferences, ReferencePieces
+from bookwarden.clusters.pulsar.references.pieces import NamedHolders, PieceOfReferences, ReferencePieces
 from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.references import Doubt

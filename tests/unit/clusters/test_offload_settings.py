@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from bookwarden.clusters.offload.limits import RequestLimits
+from bookwarden.clusters.offload.requests import RequestLimits
 from bookwarden.clusters.offload.stores import OffloadStores, normal_endpoint
 from bookwarden.config import _OF_DRIVER, _OF_EVERY_DRIVER, OffloadStoreSettings, load_settings
 from bookwarden.errors import ConfigError, MissingExtraError

@@ -20,7 +20,7 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.columns.topics import TopicRows
 from bookwarden.wire.envelope import Compression, wrap
 from bookwarden.wire.pb import managed_ledger_pb2
-from bookwarden.wire.varint import encode_varint
+from bookwarden.wire.protobuf import encode_varint
 
 SAMPLES = json.loads((Path(__file__).parents[2] / "data/pulsar_4_0_8_nodes.json").read_text())["samples"]
 RECORDED = [

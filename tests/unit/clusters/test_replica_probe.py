@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence, ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_ENTRY, NO_LEDGER, OK, ReadEntry, Response
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer
-from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 
 STRIPED = LedgerMetadata(

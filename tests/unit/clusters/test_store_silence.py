@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from bookwarden.clusters.offload.silence import StoreSilentError, look_at_each
+from bookwarden.clusters.offload.requests import StoreSilentError, look_at_each
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyReading, OffloadedCopy, StoreLocation
 
 COPIES = [OffloadedCopy(ledger, "t/n/persistent/x", uuid4(), StoreLocation("S3", "b", "", "")) for ledger in range(500)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bookwarden.clusters.pulsar.entries import Entry
+from bookwarden.clusters.pulsar.entries import TopicEntry
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
@@ -45,8 +45,8 @@ class Entries:
         self._left = [one for one in self.positions if one >= begin]
         yield self
 
-    def next(self, _timeout_s: float) -> Entry | None:
-        return Entry(self._left.pop(0), MessageMetadata(), b"mark") if self._left else None
+    def next(self, _timeout_s: float) -> TopicEntry | None:
+        return TopicEntry(self._left.pop(0), MessageMetadata(), b"mark") if self._left else None
 
 
 def read(admin: Admin, entries: Entries) -> Sequence[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.deletion.phase_two.decide import Action, Circumstances, Decision, DeletionPolicy, decide
+from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, MarkContext, decide
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.live_references import LiveReferences, References, ShadowList, UnknownReferences, UnnamedUse
@@ -49,7 +49,7 @@ def decided(
     attempts: int = 0,
     age: float = 3600,
 ) -> Decision:
-    return decide(mark, reading, references, Circumstances(attempts, age, NOW), POLICY)
+    return decide(mark, reading, references, MarkContext(attempts, age, NOW), POLICY)
 
 
 @pytest.mark.parametrize("mark", [DATA, CURSOR, SCHEMA])
@@ -66,12 +66,12 @@ def test_a_holder_that_is_gone_names_nothing() -> None:
 @pytest.mark.parametrize("reading", [stored(), AbsentLedger(7)], ids=["there", "gone"])
 def test_a_mark_of_another_bookie_cluster_is_kept_and_told(ours: str, reading: LedgerReading) -> None:
     mark, policy = replace(DATA, bookie_cluster="bk-a"), replace(POLICY, bookie_cluster=ours)
-    decision = decide(mark, reading, GONE, Circumstances(0, 3600, NOW), policy)
+    decision = decide(mark, reading, GONE, MarkContext(0, 3600, NOW), policy)
     assert decision.action is Action.RETRY
     assert "'bk-a'" in decision.reason
-    assert decide(mark, reading, GONE, Circumstances(10, 3600, NOW), policy).action is Action.GIVE_UP
+    assert decide(mark, reading, GONE, MarkContext(10, 3600, NOW), policy).action is Action.GIVE_UP
     same = replace(POLICY, bookie_cluster="bk-a")
-    assert decide(mark, stored(), GONE, Circumstances(0, 3600, NOW), same).action is Action.DELETE
+    assert decide(mark, stored(), GONE, MarkContext(0, 3600, NOW), same).action is Action.DELETE
 
 
 def test_absent_metadata_is_already_gone() -> None:
@@ -181,7 +181,7 @@ WITH_DELAY = replace(POLICY, delete_delay=24 * 3600.0)
 
 
 def delayed(verified_ms: int | None, references: References = GONE, policy: DeletionPolicy = WITH_DELAY) -> Decision:
-    return decide(DATA, stored(), references, Circumstances(10, 3600, NOW, verified_ms), policy)
+    return decide(DATA, stored(), references, MarkContext(10, 3600, NOW, verified_ms), policy)
 
 
 def test_with_a_delay_a_ledger_waits_an_eighth_of_it_at_a_time_and_no_retry_is_counted() -> None:

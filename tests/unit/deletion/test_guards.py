@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 
 from bookwarden.bookie_clusters.promoted import Promotion, Promotions, find_promotion, keep_promotion
 from bookwarden.bookie_clusters.registry import Directive
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion import phase_two
 from bookwarden.deletion.explaining import _VERDICTS, explain_ledger
 from bookwarden.deletion.phase_two.copy_deletion import CopyOwnerGuard
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
-from bookwarden.deletion.phase_two.guards import Guard, NodeGuard, ReusedIdGuard, UndoneGuard
-from bookwarden.deletion.phase_two.left_behind import LeftBehindGuard
+from bookwarden.deletion.phase_two.guards import Guard, LeftBehindGuard, NodeGuard, ReusedIdGuard, UndoneGuard
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.phase_two.sweeping import Sweep, SweepLimits
 from bookwarden.errors import BookieError
@@ -53,7 +52,6 @@ from bookwarden.ledgers.pending_deletion import (
 )
 from bookwarden.ledgers.received import ReceivedMark, waiving
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.cluster import Cluster

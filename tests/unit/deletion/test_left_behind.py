@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.cli.references import reference_data, reference_pairs
+from bookwarden.cli.ledger import reference_data, reference_pairs
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.explaining import Explanation

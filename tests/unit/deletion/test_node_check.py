@@ -29,7 +29,7 @@ from servers.population import closed_ledger, tags_of
 from servers.recorded_entries import RecordedEntries, position_entry, schema_entry
 from servers.sweep_parts import explain_with
 from unit.deletion.test_sweeping import CURSOR, DATA, NOW, POLICY, SCHEMA, World, mark
-from unit.ledgers.test_holes import opened
+from unit.ledgers.test_list_gaps import opened
 
 OTHER = ManagedLedgerHolder("t/ns/persistent/other")
 DOUBTED = POLICY.max_retries

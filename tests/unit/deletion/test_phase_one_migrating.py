@@ -9,7 +9,7 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.deletion.phase_one.operation import OperationResult
 from bookwarden.deletion.phase_one.removal import Removal
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationTimes
 from bookwarden.metastore.following.store import MigratingStore
 from servers.migration.coordinator import copy_all
@@ -30,7 +30,7 @@ class MigratingPlace(Place):
         self.following = site.store(times)
         self.managed_ledgers = ManagedLedgers(self.following)
 
-    def wait_for(self, state: State) -> None:
+    def wait_for(self, state: ParticipantState) -> None:
         eventually(lambda: self.following.state is state)
 
 

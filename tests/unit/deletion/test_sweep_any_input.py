@@ -24,12 +24,12 @@ from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
+from bookwarden.ledgers.pending_deletion import LAST_MS
 from bookwarden.ledgers.received import OF_PHASE_TWO, ReceivedMark
-from bookwarden.ledgers.times import LAST_MS
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.streams.outcome_table import outcome_batch
-from bookwarden.pipelines.sweep.received_rows import received_marks
+from bookwarden.pipelines.sweep.query import received_marks
 from bookwarden.wire.avro import PendingDeletionCodec
 from bookwarden.wire.entry import messages
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata

@@ -11,10 +11,9 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.metastore.following.all_stores import Migrations
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.store import MigratingStore
+from bookwarden.metastore.following.store import MigratingStore, Migrations
 from servers.migration.coordinator import copy_all
 from servers.migration.scripted import TIMES, TIMES_OF_THE_HURRIED, Held, Site
 from servers.population import Population
@@ -68,7 +67,7 @@ def site() -> Iterator[Site]:
     made.close()
 
 
-def wait_for(store: MigratingStore, *states: State) -> None:
+def wait_for(store: MigratingStore, *states: ParticipantState) -> None:
     eventually(lambda: store.state in states)
 
 
@@ -89,7 +88,7 @@ def test_a_step_that_a_migration_interrupts_is_done_again_where_the_metadata_is_
     site.server.nodes.delete_many([(f"/pulsar/migration-coordinator/participants/{own}", 0)])
     held.go_on.set()
     site.server.mute = False
-    wait_for(world.store, State.WAITING)
+    wait_for(world.store, ParticipantState.WAITING)
     site.server.set_phase("COPYING")
     copy_all(site.server.nodes, site.target)
     if times is TIMES_OF_THE_HURRIED:
@@ -107,7 +106,7 @@ def test_a_sweep_that_begins_in_a_migration_reads_nothing_before_its_end(site: S
     world = MigratingWorld(site, TIMES_OF_THE_HURRIED)
     site.server.set_phase("COPYING")
     work = world.begin()
-    wait_for(world.store, State.WAITING)
+    wait_for(world.store, ParticipantState.WAITING)
     copy_all(site.server.nodes, site.target)
     # What the brokers do in the target counts.
     Population(site.target).names(DATA, [max(LEDGERS)])
@@ -121,7 +120,7 @@ def test_a_flag_that_is_not_understood_is_waited_for_too(site: Site) -> None:
     world = MigratingWorld(site, TIMES)
     site.server.set_phase("SOMETHING NEW")
     work = world.begin()
-    eventually(lambda: world.store.standing.blocked)
+    eventually(lambda: world.store.status.blocked)
     assert not work.done()
     site.server.set_phase("NOT_STARTED")
     assert work.result(60) == [Outcome.DELETED] * len(LEDGERS)
@@ -136,16 +135,16 @@ def test_a_dry_run_goes_on_while_the_metadata_is_moved(site: Site) -> None:
 def test_a_store_tells_for_how_long_and_how_often_it_was_stopped(site: Site) -> None:
     store = site.store()
     store.create("/a", b"")
-    assert (store.standing.stops, store.standing.blocked_s, store.moved_to) == (0, 0.0, None)
+    assert (store.status.stops, store.status.blocked_s, store.moved_to) == (0, 0.0, None)
     site.server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
-    during = store.standing
+    wait_for(store, ParticipantState.WAITING)
+    during = store.status
     assert (during.stops, during.blocked, during.phase, during.target_url) == (1, True, "PREPARATION", "memory:target")
     site.server.set_phase("FAILED")
-    wait_for(store, State.READING)
-    after = store.standing
+    wait_for(store, ParticipantState.READING)
+    after = store.status
     assert (after.stops, after.blocked, after.blocked_s > 0) == (1, False, True)
-    assert store.standing.blocked_s == after.blocked_s
+    assert store.status.blocked_s == after.blocked_s
     site.server.set_phase("COMPLETED")
-    wait_for(store, State.SERVING_TARGET)
-    assert (store.standing.stops, store.standing.blocked, store.moved_to) == (2, False, "memory:target")
+    wait_for(store, ParticipantState.SERVING_TARGET)
+    assert (store.status.stops, store.status.blocked, store.moved_to) == (2, False, "memory:target")

@@ -10,7 +10,7 @@ import pytest
 from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
@@ -18,7 +18,6 @@ from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.store_clock import StoreClocks
@@ -213,10 +212,10 @@ def test_a_batch_sees_one_registry_and_the_next_batch_the_next(site: Site) -> No
         clock=lambda: NOW,
     ).process([mark(1), mark(2)], "run/0")
     assert [row.outcome for row in next(steps)] == [Outcome.ALREADY_GONE]
-    look_again, site.clusters.look_again = site.clusters.look_again, lambda: None  # type: ignore[method-assign]  # it is written by another
+    invalidate, site.clusters.invalidate = site.clusters.invalidate, lambda: None  # type: ignore[method-assign]  # it is written by another
     site.register()
     assert [row.outcome for row in next(steps)] == [Outcome.ALREADY_GONE]
-    site.clusters.look_again = look_again  # type: ignore[method-assign]  # as it was
+    site.clusters.invalidate = invalidate  # type: ignore[method-assign]  # as it was
     assert site.outcomes(mark(1), mark(2)) == [Outcome.DELETED, Outcome.DELETED]
 
 

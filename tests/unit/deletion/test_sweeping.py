@@ -432,7 +432,7 @@ def test_each_batch_looks_where_ledgers_may_be_once_before_it_reads() -> None:
     world.store.before_get = lambda: told.append("read")
 
     class Clusters:
-        def look_again(self) -> None:
+        def invalidate(self) -> None:
             told.append("look")
 
     world.sweep_object = sweep_with(

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, SelectedDeletions, Selection
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.undo.operation import Undo
-from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
-from bookwarden.deletion.undo.survival import entries_to_ask, survey
+from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow, entries_to_ask, survey
 from bookwarden.errors import FormatError, StoreAccessError, StoreMigratingError, StoreUnavailableError
-from bookwarden.ledgers.holdings import Holding, Presence
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Restoration, Segment, StoredLedger
-from bookwarden.ledgers.undone import UndoneLedger
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata

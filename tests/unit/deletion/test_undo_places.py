@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
@@ -17,7 +18,6 @@ from bookwarden.deletion.undo.places import UndoInPlaces
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY
-from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.metadata import StoredLedger
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from unit.deletion.test_undo import GONE, SILENT, Site
@@ -134,7 +134,7 @@ def test_without_a_registry_and_while_it_is_not_known(site: PlacedSite) -> None:
     node = site.store.get("/bookwarden/bookie-clusters")
     assert node is not None
     site.store.delete_many([("/bookwarden/bookie-clusters", node.version)])
-    site.two.clusters.look_again()
+    site.two.clusters.invalidate()
     (row,) = site.rows()
     assert (row.outcome, row.reason) == (UndoOutcome.RESTORED, "")
 
@@ -162,7 +162,7 @@ def test_without_a_registry_the_bookkeeper_of_the_settings_counts(site: PlacedSi
         site.store.delete_many([(path, 0)])
     if there:
         site.store.create("/ledgers/INSTANCEID", there.encode())
-    site.two.clusters.look_again()
+    site.two.clusters.invalidate()
     with pytest.raises(RefusedError, match=f"instance-a, and the one that the settings name has {there or 'none'}"):
         site.rows()
     assert site.two.places_of(7) == ""

@@ -15,8 +15,7 @@ from bookwarden.errors import MissingExtraError
 from bookwarden_dev.commands.demos.deletion import describe_deletion
 from bookwarden_dev.demo import fates
 from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
-from bookwarden_dev.demo.fates import Ending, Fate, Records, endings
-from bookwarden_dev.demo.finale import Finale
+from bookwarden_dev.demo.fates import Ending, Fate, Finale, Records, endings
 
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)

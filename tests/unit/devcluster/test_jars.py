@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.jars import (
+from bookwarden_dev.devcluster.releases.distribution import (
     LIST_NAME,
     PULSAR_4_2_4,
     ResolvedRelease,

@@ -10,9 +10,8 @@ import pytest
 
 from bookwarden.errors import ConfigError, ServerError
 from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster
-from bookwarden_dev.devcluster.releases.golang import Go, find_go, parse_version
-from bookwarden_dev.devcluster.servers.oxia import OXIA_0_14_0, OxiaServer, ensure_oxia
-from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
+from bookwarden_dev.devcluster.releases.program import Go, find_go, parse_version
+from bookwarden_dev.devcluster.servers.oxia import OXIA_0_14_0, OxiaClient, OxiaServer, ensure_oxia
 from bookwarden_dev.devcluster.servers.settings import bookie_settings, broker_settings
 
 # Ends as `go build -o FILE PACKAGE` does, and tells what it was given.

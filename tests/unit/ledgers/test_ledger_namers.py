@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.ledgers.namers import LedgerNamers
+from bookwarden.ledgers.references import LedgerNamers
 
 _IDS = st.integers(0, 30) | st.integers(2**63 - 3, 2**63 - 1)
 

@@ -24,8 +24,8 @@ from bookwarden.ledgers.managed_ledger import (
 from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
-    Place,
     ReferenceIndex,
+    ReferencePlace,
     doubt_about_cursor,
     doubt_about_managed_ledger,
     doubt_about_schemas,
@@ -37,11 +37,11 @@ from bookwarden.ledgers.references import (
 from servers.index_answers import is_referenced
 
 TOPIC, ROOT = "t/n/persistent/a", "zk:one"
-ORDERS = Place(PlaceKind.MANAGED_LEDGER, TOPIC, "/managed-ledgers/t/n/persistent/a", ROOT)
-OTHER = Place(PlaceKind.MANAGED_LEDGER, "t/n/persistent/b", "/managed-ledgers/t/n/persistent/b", "zk:two")
+ORDERS = ReferencePlace(PlaceKind.MANAGED_LEDGER, TOPIC, "/managed-ledgers/t/n/persistent/a", ROOT)
+OTHER = ReferencePlace(PlaceKind.MANAGED_LEDGER, "t/n/persistent/b", "/managed-ledgers/t/n/persistent/b", "zk:two")
 
 
-def places(index: ReferenceIndex, ledger_id: int) -> set[Place]:
+def places(index: ReferenceIndex, ledger_id: int) -> set[ReferencePlace]:
     return {reference.place for reference in index.who_names(ledger_id)}
 
 
@@ -108,7 +108,7 @@ def test_the_compaction_cursor_may_name_the_compacted_ledger() -> None:
 )
 def test_a_managed_ledger_names_its_list(properties: dict[str, str], kind: PlaceKind) -> None:
     info = ManagedLedgerInfo((LedgerInfo(1), LedgerInfo(2)), properties=properties)
-    assert list(named_by_managed_ledger(TOPIC, info, "/x", ROOT)) == [(Place(kind, TOPIC, "/x", ROOT), {1, 2})]
+    assert list(named_by_managed_ledger(TOPIC, info, "/x", ROOT)) == [(ReferencePlace(kind, TOPIC, "/x", ROOT), {1, 2})]
 
 
 def test_a_cursor_names_its_ledger_its_buckets_and_a_compacted_ledger() -> None:

@@ -10,18 +10,25 @@ import pytest
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import BatchDelete, Target, runs
+from bookwarden.metastore.doomed_nodes import BatchDelete, DoomedNode, runs
 from bookwarden.metastore.interface import Versioned
 
 
 def test_nodes_with_paths_of_their_own_are_one_run_in_their_order() -> None:
-    targets = [Target("/b", 1), Target("/a", 2), Target("/c", 1)]
+    targets = [DoomedNode("/b", 1), DoomedNode("/a", 2), DoomedNode("/c", 1)]
     assert [list(run.values()) for run in runs(targets)] == [targets]
     assert list(runs([])) == []
 
 
 def test_a_pair_goes_once_and_other_versions_of_its_path_in_later_runs() -> None:
-    targets = [Target("/a", 1), Target("/a", 2), Target("/b", 1), Target("/a", 1), Target("/a", 3), Target("/a", 2)]
+    targets = [
+        DoomedNode("/a", 1),
+        DoomedNode("/a", 2),
+        DoomedNode("/b", 1),
+        DoomedNode("/a", 1),
+        DoomedNode("/a", 3),
+        DoomedNode("/a", 2),
+    ]
     assert [[(target.path, target.version) for target in run.values()] for run in runs(targets)] == [
         [("/a", 1), ("/b", 1)],
         [("/a", 2)],
@@ -36,13 +43,13 @@ class Interrupted(BatchDelete):
     first: int
     rows: dict[str, Versioned]
 
-    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+    def _send_and_settle(self, targets: Sequence[DoomedNode]) -> None:
         self._sent = self.first > 0
         doubtful = [target._replace(in_doubt=True) for target in targets[: self.first]]
         self.left = self._still_to_delete(doubtful, Deadline(1))
         raise StoreUnavailableError("no connection")
 
-    def _end(self, targets: Sequence[Target]) -> None:
+    def _end(self, targets: Sequence[DoomedNode]) -> None:
         pass
 
     def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
@@ -51,7 +58,7 @@ class Interrupted(BatchDelete):
 
 def test_a_run_that_ends_early_settles_what_it_read_back_and_leaves_the_rest_unknown() -> None:
     rows = {"/as-before": Versioned(b"", 1, 5), "/changed": Versioned(b"", 2, 5), "/made-anew": Versioned(b"", 1, 6)}
-    targets = [Target(path, 1, 5) for path in (*rows, "/gone", "/never-sent")]
+    targets = [DoomedNode(path, 1, 5) for path in (*rows, "/gone", "/never-sent")]
     run = Interrupted(4, rows)
     assert run.run(targets) == {
         "/as-before": DeleteResult.UNKNOWN,
@@ -65,4 +72,4 @@ def test_a_run_that_ends_early_settles_what_it_read_back_and_leaves_the_rest_unk
 
 def test_a_run_that_sent_nothing_raises() -> None:
     with pytest.raises(StoreUnavailableError):
-        Interrupted(0, {}).run([Target("/a", 1)])
+        Interrupted(0, {}).run([DoomedNode("/a", 1)])

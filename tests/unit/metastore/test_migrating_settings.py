@@ -10,7 +10,7 @@ import pytest
 import bookwarden.wiring.stores
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, StoreMigratingError, StoreMovedError
-from bookwarden.metastore.following.phases import MOVED, State
+from bookwarden.metastore.following.phases import MOVED, ParticipantState
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.oxia.store import OxiaStore
@@ -104,7 +104,7 @@ def test_one_of_many_tasks_writes_nothing_to_an_oxia_that_takes_one_writer(
     ends.target.create("/a", b"1")
     ends.server.set_phase("COMPLETED", TARGET)
     store.sync()
-    eventually(lambda: store.state is State.SERVING_TARGET)
+    eventually(lambda: store.state is ParticipantState.SERVING_TARGET)
     node = store.get("/a")
     assert node is not None
     if written:
@@ -169,7 +169,7 @@ def test_without_patience_a_write_fails_at_once_and_a_read_waits_for_the_target(
     # Until the process has left the source a write would fail still; a read waits for that.
     eventually(lambda: store.state in MOVED)
     assert store.get("/b") is None
-    assert store.state is State.SERVING_TARGET
+    assert store.state is ParticipantState.SERVING_TARGET
     store.create("/b", b"")
     store.await_writes()
     assert ends.target.get("/b") is not None

@@ -10,9 +10,9 @@ import pytest
 
 from bookwarden.errors import LostRaceError, StoreAccessError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.following.phases import State
+from bookwarden.metastore.following.flag import PARTICIPANTS_PATH
+from bookwarden.metastore.following.phases import ParticipantState
 from bookwarden.metastore.following.progress import MigrationTimes
-from bookwarden.metastore.following.readings import PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.following.target import FIRST_VERSION
 from bookwarden.metastore.interface import Write
@@ -33,24 +33,24 @@ def server(site: Site) -> Server:
     return site.server
 
 
-def wait_for(store: MigratingStore, state: State) -> None:
+def wait_for(store: MigratingStore, state: ParticipantState) -> None:
     eventually(lambda: store.state is state)
 
 
 def migrate(site: Site, store: MigratingStore) -> None:
     """Let a whole migration pass."""
     site.server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     site.server.set_phase("COPYING")
     site.copy()
     site.server.set_phase("COMPLETED")
-    wait_for(store, State.SERVING_TARGET)
+    wait_for(store, ParticipantState.SERVING_TARGET)
 
 
 def test_where_no_process_takes_part_in_migrations_nothing_is_added(site: Site) -> None:
     store = site.store()
     store.create("/a", b"1")
-    assert store.state is State.SERVING_UNREGISTERED
+    assert store.state is ParticipantState.SERVING_UNREGISTERED
     assert site.server.nodes.list_children("/") == ["a"]
 
 
@@ -59,7 +59,7 @@ def test_it_registers_as_soon_as_there_is_a_place(site: Site) -> None:
     store.create("/a", b"1")
     site.server.offer()
     store.create("/b", b"1")
-    assert store.state is State.SERVING_SOURCE
+    assert store.state is ParticipantState.SERVING_SOURCE
     assert len(site.server.participants()) == 1
 
 
@@ -81,10 +81,10 @@ def test_it_leaves_when_it_is_connected_to_the_target(site: Site, server: Server
     store = site.store()
     store.create("/a", b"1")
     server.set_phase("PREPARATION")
-    wait_for(store, State.CONNECTING_TARGET)
+    wait_for(store, ParticipantState.CONNECTING_TARGET)
     assert len(server.participants()) == 1
     site.target_is_down = False
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     assert server.participants() == []
 
 
@@ -93,7 +93,7 @@ def test_reads_go_on_while_writes_wait_and_then_fail_with_the_reason(site: Site,
     store.create("/a", b"1")
     for phase in ("PREPARATION", "COPYING"):
         server.set_phase(phase)
-        wait_for(store, State.WAITING)
+        wait_for(store, ParticipantState.WAITING)
         store.sync()
         assert store.list_children("/") == ["a", "pulsar"]
         for write in (
@@ -114,7 +114,7 @@ def test_a_write_that_waits_goes_to_the_target_alone(site: Site, server: Server)
     store = site.store()
     store.create("/a", b"1")
     server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     waiting = site.pool.submit(store.create, "/b", b"new")
     server.set_phase("COPYING")
     site.copy()
@@ -125,7 +125,7 @@ def test_a_write_that_waits_goes_to_the_target_alone(site: Site, server: Server)
     node = site.target.get("/b")
     assert node is not None
     assert node.value == b"new"
-    assert store.state is State.SERVING_TARGET
+    assert store.state is ParticipantState.SERVING_TARGET
 
 
 def test_a_version_of_the_source_means_nothing_in_the_target(site: Site, server: Server) -> None:
@@ -153,7 +153,7 @@ def test_after_a_failure_it_is_back_at_the_source_and_registers_anew(site: Site,
     store.create("/a", b"1")
     first = store.participant
     server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     waiting = site.pool.submit(store.create, "/b", b"")
     server.set_phase("FAILED")
     waiting.result(30)
@@ -175,7 +175,7 @@ def test_a_process_that_starts_in_the_middle_reads_and_waits_unregistered(
     store = site.store()
     assert store.get("/a") is not None
     waiting = site.pool.submit(store.create, "/b", b"")
-    assert store.state is State.WAITING
+    assert store.state is ParticipantState.WAITING
     assert server.participants() == []
     server.set_phase("COMPLETED")
     waiting.result(30)
@@ -202,11 +202,11 @@ def test_a_write_reads_the_flag_even_if_its_watch_is_lost(site: Site, server: Se
     server.set_phase("PREPARATION")
     with pytest.raises(StoreMigratingError):
         store.put("/a", b"2", 0)
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     server.set_phase("COMPLETED")
     site.copy()
     store.sync()
-    assert store.state is State.SERVING_TARGET
+    assert store.state is ParticipantState.SERVING_TARGET
 
 
 def test_a_lost_watch_keeps_no_migration_waiting_for_long(site: Site, server: Server) -> None:
@@ -228,10 +228,10 @@ def test_it_waits_for_what_is_under_way_before_it_leaves(site: Site, server: Ser
     server.nodes.watch(store.participant, lambda _path: left.set())
     server.set_phase("PREPARATION")
     assert not left.wait(0.2)
-    assert store.state is State.DRAINING
+    assert store.state is ParticipantState.DRAINING
     held.go_on.set()
     assert under_way.result(30) == 1
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     node = server.nodes.get("/a")
     assert node is not None
     assert node.value == b"2"
@@ -246,7 +246,7 @@ def test_what_is_still_under_way_at_the_drain_limit_is_never_carried_out_in_the_
     under_way = site.pool.submit(store.delete_many, [("/a", 0)])
     assert held.begun.wait(30)
     server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     assert server.participants() == []
     server.set_phase("COPYING")
     site.copy()
@@ -321,14 +321,14 @@ def test_our_ephemeral_nodes_are_in_the_target_before_we_leave(site: Site, serve
     assert store.write_many([Write(kept, b"me again", 1)]) == [None]
     store.delete_many([(given_up, 0)])
     server.set_phase("PREPARATION")
-    wait_for(store, State.WAITING)
+    wait_for(store, ParticipantState.WAITING)
     (name,) = site.target.list_children("/lock")
     assert name.startswith("kept-")
     node = site.target.get(f"/lock/{name}")
     assert node is not None
     assert (node.value, node.ephemeral) == (b"me again", True)
     server.set_phase("COMPLETED")
-    wait_for(store, State.SERVING_TARGET)
+    wait_for(store, ParticipantState.SERVING_TARGET)
     assert site.target.list_children("/lock") == [name]
 
 
@@ -374,7 +374,7 @@ def test_a_target_that_does_not_answer_after_the_switch_is_told(site: Site, serv
         store.get("/a")
     site.target_is_down = False
     site.target.create("/a", b"")
-    wait_for(store, State.SERVING_TARGET)
+    wait_for(store, ParticipantState.SERVING_TARGET)
     assert store.get("/a") is not None
 
 

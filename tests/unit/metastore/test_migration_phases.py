@@ -21,10 +21,10 @@ from bookwarden.metastore.following.phases import (
     MOVED,
     TABLE,
     WRITING_SOURCE,
-    Action,
     Event,
+    ParticipantAction,
+    ParticipantState,
     Participation,
-    State,
     Step,
 )
 
@@ -37,11 +37,11 @@ FLAG_EVENT = {
 }
 COPIED = ("COPYING", "COMPLETED")
 ENDS_OF = {
-    Action.REGISTER: (Event.REGISTERED, Event.NOT_OFFERED, Event.REGISTRATION_FAILED),
-    Action.DRAIN: (Event.DRAINED, Event.DRAIN_LIMIT_PASSED),
-    Action.CONNECT_TARGET: (Event.TARGET_CONNECTED, Event.TARGET_FAILED),
-    Action.RECREATE_EPHEMERALS: (Event.EPHEMERALS_RECREATED, Event.TARGET_FAILED),
-    Action.LEAVE: (Event.LEFT, Event.LEAVE_FAILED),
+    ParticipantAction.REGISTER: (Event.REGISTERED, Event.NOT_OFFERED, Event.REGISTRATION_FAILED),
+    ParticipantAction.DRAIN: (Event.DRAINED, Event.DRAIN_LIMIT_PASSED),
+    ParticipantAction.CONNECT_TARGET: (Event.TARGET_CONNECTED, Event.TARGET_FAILED),
+    ParticipantAction.RECREATE_EPHEMERALS: (Event.EPHEMERALS_RECREATED, Event.TARGET_FAILED),
+    ParticipantAction.LEAVE: (Event.LEFT, Event.LEAVE_FAILED),
 }
 
 
@@ -63,7 +63,7 @@ LEFT = (
 
 
 def test_every_state_has_a_rule_for_whatever_may_happen_in_the_world() -> None:
-    missing = [(state, event) for state in State for event in HAPPENINGS if event not in TABLE[state]]
+    missing = [(state, event) for state in ParticipantState for event in HAPPENINGS if event not in TABLE[state]]
     assert missing == []
 
 
@@ -104,15 +104,19 @@ def test_a_migration_that_goes_well() -> None:
     participation = walk(*SERVING)
     assert participation.may_write_source
     for event, actions, state in (
-        (Event.FLAG_PREPARATION, (Action.DRAIN,), State.DRAINING),
-        (Event.DRAINED, (Action.CONNECT_TARGET,), State.CONNECTING_TARGET),
-        (Event.TARGET_CONNECTED, (Action.RECREATE_EPHEMERALS,), State.RECREATING),
-        (Event.EPHEMERALS_RECREATED, (Action.LEAVE,), State.LEAVING),
-        (Event.LEFT, (Action.READ_FLAG,), State.WAITING),
-        (Event.FLAG_COPYING, (), State.WAITING),
-        (Event.FLAG_COMPLETED, (Action.CONNECT_TARGET,), State.SWITCHING),
-        (Event.TARGET_CONNECTED, (Action.RECREATE_EPHEMERALS,), State.MOVING),
-        (Event.EPHEMERALS_RECREATED, (Action.MOVE_WATCHES, Action.CLOSE_SOURCE), State.SERVING_TARGET),
+        (Event.FLAG_PREPARATION, (ParticipantAction.DRAIN,), ParticipantState.DRAINING),
+        (Event.DRAINED, (ParticipantAction.CONNECT_TARGET,), ParticipantState.CONNECTING_TARGET),
+        (Event.TARGET_CONNECTED, (ParticipantAction.RECREATE_EPHEMERALS,), ParticipantState.RECREATING),
+        (Event.EPHEMERALS_RECREATED, (ParticipantAction.LEAVE,), ParticipantState.LEAVING),
+        (Event.LEFT, (ParticipantAction.READ_FLAG,), ParticipantState.WAITING),
+        (Event.FLAG_COPYING, (), ParticipantState.WAITING),
+        (Event.FLAG_COMPLETED, (ParticipantAction.CONNECT_TARGET,), ParticipantState.SWITCHING),
+        (Event.TARGET_CONNECTED, (ParticipantAction.RECREATE_EPHEMERALS,), ParticipantState.MOVING),
+        (
+            Event.EPHEMERALS_RECREATED,
+            (ParticipantAction.MOVE_WATCHES, ParticipantAction.CLOSE_SOURCE),
+            ParticipantState.SERVING_TARGET,
+        ),
     ):
         assert participation.apply(event) == actions
         assert participation.state is state
@@ -122,16 +126,16 @@ def test_a_migration_that_goes_well() -> None:
 @pytest.mark.parametrize(
     ("flag", "state", "actions"),
     [
-        (Event.FLAG_IDLE, State.READING, ()),
-        (Event.FLAG_FAILED, State.READING, ()),
-        (Event.FLAG_PREPARATION, State.WAITING, ()),
-        (Event.FLAG_COPYING, State.WAITING, ()),
-        (Event.FLAG_COMPLETED, State.SWITCHING, (Action.CONNECT_TARGET,)),
-        (Event.FLAG_UNREADABLE, State.STARTING, ()),
+        (Event.FLAG_IDLE, ParticipantState.READING, ()),
+        (Event.FLAG_FAILED, ParticipantState.READING, ()),
+        (Event.FLAG_PREPARATION, ParticipantState.WAITING, ()),
+        (Event.FLAG_COPYING, ParticipantState.WAITING, ()),
+        (Event.FLAG_COMPLETED, ParticipantState.SWITCHING, (ParticipantAction.CONNECT_TARGET,)),
+        (Event.FLAG_UNREADABLE, ParticipantState.STARTING, ()),
     ],
 )
 def test_a_process_that_starts_in_any_phase_does_the_right_thing(
-    flag: Event, state: State, actions: tuple[Action, ...]
+    flag: Event, state: ParticipantState, actions: tuple[ParticipantAction, ...]
 ) -> None:
     participation = Participation()
     assert participation.apply(flag) == actions
@@ -141,10 +145,10 @@ def test_a_process_that_starts_in_any_phase_does_the_right_thing(
 
 def test_after_a_failed_migration_it_registers_anew_before_it_writes() -> None:
     participation = walk(*SERVING, *LEFT)
-    assert participation.apply(Event.FLAG_FAILED) == (Action.DISCARD_TARGET,)
+    assert participation.apply(Event.FLAG_FAILED) == (ParticipantAction.DISCARD_TARGET,)
     assert not participation.may_write_source
-    assert participation.apply(Event.WRITE_WANTED) == (Action.REGISTER,)
-    assert participation.apply(Event.REGISTERED) == (Action.READ_FLAG,)
+    assert participation.apply(Event.WRITE_WANTED) == (ParticipantAction.REGISTER,)
+    assert participation.apply(Event.REGISTERED) == (ParticipantAction.READ_FLAG,)
     assert not participation.may_write_source
     participation.apply(Event.FLAG_FAILED)
     assert participation.may_write_source
@@ -156,7 +160,7 @@ def test_the_end_of_an_action_of_an_earlier_state_is_void() -> None:
     participation.apply(Event.FLAG_FAILED)
     participation.apply(Event.FLAG_PREPARATION)
     assert participation.answer(Event.DRAINED, visit) is None
-    assert participation.state is State.DRAINING
+    assert participation.state is ParticipantState.DRAINING
 
 
 @dataclass
@@ -195,7 +199,7 @@ class Play:
         self.process = Participation()
         self.session = self.new_session()
         self.node: int | None = None
-        self.to_do: deque[tuple[Action, int]] = deque()
+        self.to_do: deque[tuple[ParticipantAction, int]] = deque()
         self.connected = self.saw_moved = False
 
     def new_session(self) -> int:
@@ -206,10 +210,10 @@ class Play:
     def tell(self, event: Event) -> None:
         self.do_later(self.process.apply(event))
 
-    def do_later(self, actions: tuple[Action, ...]) -> None:
+    def do_later(self, actions: tuple[ParticipantAction, ...]) -> None:
         """Remember what is to be done; one look at the flag does for all that want one."""
         for action in actions:
-            if action is not Action.READ_FLAG or action not in dict(self.to_do):
+            if action is not ParticipantAction.READ_FLAG or action not in dict(self.to_do):
                 self.to_do.append((action, self.process.visit))
 
     def learn(self) -> None:
@@ -308,7 +312,7 @@ class Play:
     def write_on(self, _: int) -> None:
         """Send another part of what was begun, if what is known lets it."""
         if self.process.may_write_source and self.session in self.world.sessions:
-            registered = self.process.state is State.SERVING_SOURCE
+            registered = self.process.state is ParticipantState.SERVING_SOURCE
             assert not registered or self.node is not None
             self.sent.append(Write(self.session, self.node if registered else None))
 
@@ -316,9 +320,9 @@ class Play:
         if not self.to_do:
             return
         action, visit = self.to_do.popleft()
-        if action is Action.READ_FLAG:
+        if action is ParticipantAction.READ_FLAG:
             self.read_flag()
-        elif action is Action.DISCARD_TARGET:
+        elif action is ParticipantAction.DISCARD_TARGET:
             self.connected = False
         elif action in ENDS_OF and visit == self.process.visit:
             ends = ENDS_OF[action]
@@ -326,12 +330,12 @@ class Play:
             end = ends[max(0, choice - 6) % len(ends)]
             self.do_later(self.process.answer(self.carry(action, end), visit) or ())
 
-    def carry(self, action: Action, end: Event) -> Event:
-        if action is Action.REGISTER:
+    def carry(self, action: ParticipantAction, end: Event) -> Event:
+        if action is ParticipantAction.REGISTER:
             return self.register(end)
-        if action is Action.DRAIN:
+        if action is ParticipantAction.DRAIN:
             return Event.DRAIN_LIMIT_PASSED if self.sent else Event.DRAINED
-        if action is Action.LEAVE:
+        if action is ParticipantAction.LEAVE:
             return self.leave(end)
         if end is Event.TARGET_CONNECTED:
             self.connected = True
@@ -377,9 +381,9 @@ class Play:
                 self.write(0)
             self.check()
         wanted = {
-            "PREPARATION": {State.WAITING},
-            "COPYING": {State.WAITING},
-            "COMPLETED": {State.SERVING_TARGET},
+            "PREPARATION": {ParticipantState.WAITING},
+            "COPYING": {ParticipantState.WAITING},
+            "COMPLETED": {ParticipantState.SERVING_TARGET},
         }
         assert self.process.state in wanted.get(self.world.phase or "", WRITING_SOURCE)
         assert self.world.phase != "PREPARATION" or self.session not in self.world.nodes
@@ -422,13 +426,13 @@ def test_nor_is_it_in_long_plays(seed: int) -> None:
 def test_what_has_to_be_read_first_is_told_by_the_state() -> None:
     assert FLAG_UNKNOWN < BEFORE_WRITING
     assert (
-        set(State)
+        set(ParticipantState)
         - {
-            State.DRAINING,
-            State.CONNECTING_TARGET,
-            State.RECREATING,
-            State.LEAVING,
-            State.WAITING,
+            ParticipantState.DRAINING,
+            ParticipantState.CONNECTING_TARGET,
+            ParticipantState.RECREATING,
+            ParticipantState.LEAVING,
+            ParticipantState.WAITING,
         }
         == BEFORE_WRITING | WRITING_SOURCE | MOVED
     )

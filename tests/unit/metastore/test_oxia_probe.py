@@ -10,8 +10,8 @@ import pytest
 
 from bookwarden.errors import ConfigError, StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.metastore.interface import TargetSeen
-from bookwarden.metastore.oxia.connection import OxiaConnection
-from bookwarden.metastore.oxia.probe import probe_namespace
+from bookwarden.metastore.oxia.channels import OxiaConnection
+from bookwarden.metastore.oxia.store import probe_namespace
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 from servers.scripted_oxia import Refusal, ScriptedOxia
 

@@ -11,8 +11,7 @@ import pytest
 
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import Channels, ServerLost
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import Channels, OxiaConnection, ServerLost
 from bookwarden.metastore.oxia.shards import OxiaCluster, Shard
 from bookwarden.metastore.oxia.writes import ShardWriters, WriteStream
 from bookwarden.wire.pb import oxia_client_pb2 as pb

@@ -37,8 +37,8 @@ from bookwarden.errors import (
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.snapshot import file as zookeeper_snapshot
-from bookwarden.metastore.snapshot import index as zookeeper_snapshot_index
 from bookwarden.metastore.snapshot import store as zookeeper_snapshot_store
+from bookwarden.metastore.snapshot import walk as zookeeper_snapshot_index
 from bookwarden.metastore.snapshot.file import SnapshotFile
 from bookwarden.metastore.snapshot.store import SnapshotStore
 from bookwarden.metastore.snapshot.walk import read_node, read_values, walk

@@ -15,9 +15,9 @@ from bookwarden.metadata_migration.comparison import (
     Comparison,
     Difference,
     DifferenceClass,
-    Findings,
+    DifferenceCounts,
+    NodeSummary,
     Report,
-    Side,
     VersionRule,
 )
 from bookwarden.metastore.interface import Versioned
@@ -74,9 +74,9 @@ def test_each_kind_of_edit_has_its_class() -> None:
     }
     assert (report.compared, report.equal, report.faults) == (9, 2, 5)
     assert report.first[BYTES] == (
-        Difference(BYTES, "/a/bytes", Side(0, 0, 1, BEFORE, BEFORE), Side(0, 0, 2, BEFORE, BEFORE), 1),
+        Difference(BYTES, "/a/bytes", NodeSummary(0, 0, 1, BEFORE, BEFORE), NodeSummary(0, 0, 2, BEFORE, BEFORE), 1),
     )
-    assert report.first[MISSING] == (Difference(MISSING, "/a/gone", Side(0, 0, 1, BEFORE, BEFORE), None),)
+    assert report.first[MISSING] == (Difference(MISSING, "/a/gone", NodeSummary(0, 0, 1, BEFORE, BEFORE), None),)
 
 
 def test_without_a_switch_no_node_is_late() -> None:
@@ -165,7 +165,7 @@ def test_a_version_is_a_difference_where_most_were_kept(count: int) -> None:
 
 def test_no_more_is_held_back_than_is_needed_to_tell_whether_versions_are_kept() -> None:
     told: list[Difference] = []
-    findings = Findings(keep=1, versions=VersionRule.AUTO, sink=told.extend)
+    findings = DifferenceCounts(keep=1, versions=VersionRule.AUTO, sink=told.extend)
     other = Difference(VERSION, "/a", None, None)
     findings.add(999, 0, [other])
     assert told == []

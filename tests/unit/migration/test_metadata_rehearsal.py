@@ -13,8 +13,19 @@ from bookwarden.errors import LostRaceError, OutcomeUnknownError, RefusedError, 
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metadata_migration.comparison import DifferenceClass
-from bookwarden.metadata_migration.rehearsal.operation import Copy, NotCopied, Rehearsal, RehearsalReport, SizedNode
-from bookwarden.metadata_migration.rehearsal.scratch import MARKER, ScratchLease, claim, clean, clean_own, find_marker
+from bookwarden.metadata_migration.rehearsal import (
+    MARKER,
+    Copy,
+    RefusedNode,
+    Rehearsal,
+    RehearsalReport,
+    ScratchLease,
+    SizedNode,
+    claim,
+    clean,
+    clean_own,
+    find_marker,
+)
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.memory import MemoryStore
@@ -82,8 +93,8 @@ class Picky(MemoryStore):
 def test_nodes_that_the_target_does_not_take_are_all_named_and_are_no_damage() -> None:
     report = rehearse(filled(), Picky())
     assert report.copy.not_copied == (
-        NotCopied(LEDGERS[3], len(LEDGERS[3]), CreateResult.TOO_LARGE),
-        NotCopied(CURSORS[4], len(CURSORS[4]), CreateResult.BAD_NAME),
+        RefusedNode(LEDGERS[3], len(LEDGERS[3]), CreateResult.TOO_LARGE),
+        RefusedNode(CURSORS[4], len(CURSORS[4]), CreateResult.BAD_NAME),
     )
     assert report.comparison.counts[DifferenceClass.MISSING] == 2
     assert (report.damaged, report.changed, report.is_good) == (0, 0, False)

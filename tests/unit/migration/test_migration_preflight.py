@@ -11,14 +11,14 @@ import pytest
 
 from bookwarden.clusters.pulsar.rest.registered_brokers import RegisteredBroker
 from bookwarden.findings import Finding, Verdict, failing
-from bookwarden.metadata_migration.control import Observations, RegisteredClusters, SizedNode, Survey
+from bookwarden.metadata_migration.control import RegisteredClusters, SizedNode, SourceObservations, Survey
 from bookwarden.metadata_migration.preflight import _LINES, NEVER_SKIPPED, estimate_seconds, evaluate
 from bookwarden.metastore.interface import TargetSeen
 
 OK, WARNING, FAILS = Verdict.OK, Verdict.WARNING, Verdict.FAILS
 BROKER = RegisteredBroker("b1:8080", "4.2.4", {"metadataStoreSessionTimeoutMillis": "30000"})
 SURVEY = Survey(1_000, 1_000_000, 3, SizedNode("/large", 900), {1: ("/loadbalance/brokers/b1:8080",)}, ("/a",))
-GOOD = Observations(
+GOOD = SourceObservations(
     source_url="zk:zk1:2181",
     target_url="oxia://o1:6648/default",
     chroot="",

@@ -10,7 +10,7 @@ import pytest
 
 from bookwarden.cli.metadata_migration.watch import _CopyCounter
 from bookwarden.metadata_migration.control import Survey, survey
-from bookwarden.metadata_migration.watching import CopyProgress, MigrationOutcome, PhaseSnapshot, PhaseStep, follow
+from bookwarden.metadata_migration.watching import MigrationOutcome, NodeCopyProgress, PhaseSnapshot, PhaseStep, follow
 from bookwarden.metastore.memory import MemoryStore
 
 BEGAN = 1_000_000
@@ -59,7 +59,7 @@ def test_without_a_flag_it_waits_for_one() -> None:
 
 
 def test_a_source_that_does_not_answer_ends_nothing() -> None:
-    silent = look("COMPLETED", trouble="no connection")
+    silent = look("COMPLETED", error="no connection")
     steps = followed([look("COPYING"), silent, look("COMPLETED")])
     assert [step.ending for step in steps] == [None, None, MigrationOutcome.COMPLETED]
 
@@ -93,7 +93,7 @@ def test_who_comes_in_mid_copy_was_not_left_behind() -> None:
 
 
 def test_a_copy_that_stands_still_is_warned_of() -> None:
-    moving = [look("COPYING", copied=CopyProgress(number, 100, False)) for number in range(60)]
+    moving = [look("COPYING", copied=NodeCopyProgress(number, 100, False)) for number in range(60)]
     assert not list(warnings(followed([*moving, look("COMPLETED")])))
     (text,) = warnings(followed([*[moving[5]] * 60, look("COMPLETED")]))
     assert "the broker that copies may have ended" in text
@@ -148,10 +148,10 @@ class SlowToCount:
         self.answers = threading.Event()
         self.asked = 0
 
-    def copy_progress(self, found: Survey, target_url: str | None) -> CopyProgress | None:
+    def copy_progress(self, found: Survey, target_url: str | None) -> NodeCopyProgress | None:
         self.asked += 1
         assert (found.nodes, target_url) == (10, "oxia://o/n")
-        return CopyProgress(self.asked, found.nodes, False) if self.answers.wait(30) else None
+        return NodeCopyProgress(self.asked, found.nodes, False) if self.answers.wait(30) else None
 
 
 def test_a_target_that_does_not_answer_us_delays_no_look_and_the_end_has_its_own_figure() -> None:
@@ -161,4 +161,4 @@ def test_a_target_that_does_not_answer_us_delays_no_look_and_the_end_has_its_own
     assert [counting.copied(look("COPYING")) for _ in range(3)] == [None] * 3
     assert control.asked == 1
     control.answers.set()
-    assert counting.copied(look("COMPLETED")) == CopyProgress(2, 10, False)
+    assert counting.copied(look("COMPLETED")) == NodeCopyProgress(2, 10, False)

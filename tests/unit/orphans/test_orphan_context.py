@@ -22,8 +22,7 @@ from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
-from bookwarden.pipelines.plans.candidate_tables import CANDIDATES
-from bookwarden.pipelines.plans.files import PlanFiles
+from bookwarden.pipelines.plan_files import CANDIDATES, PlanFiles
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.roots import plan_cluster_of, roots_proof_of

@@ -33,11 +33,11 @@ from bookwarden.orphans.summary import (
     OTHER_KIND,
     REST,
     Cell,
-    Count,
-    Findings,
+    ClassCount,
     ForeignOwner,
     GrowthPoint,
     MissingLedger,
+    ScanFindings,
     Summary,
     age_bucket,
     summarize,
@@ -191,26 +191,26 @@ CELLS = [
 ]
 
 
-def summed(cells: list[Cell] = CELLS, findings: Findings | None = None, **fields: Any) -> Summary:
+def summed(cells: list[Cell] = CELLS, findings: ScanFindings | None = None, **fields: Any) -> Summary:
     about = {"plan_id": "p2", "scan_id": "s2", "created_ms": 20, "cutoff_ms": 10, "cluster": "c", **fields}
-    return summarize(cells, findings or Findings(), **about)
+    return summarize(cells, findings or ScanFindings(), **about)
 
 
 def test_a_summary_counts_ledgers_and_bytes_under_each_heading() -> None:
     found = summed()
     assert (found.ledgers, found.logical_bytes) == (18, 1_258)
     assert found.by_class == (
-        Count("foreign", "", 4, 7),
-        Count(ORPHAN, "", 4, 251),
-        Count("referenced", "", 10, 1_000),
+        ClassCount("foreign", "", 4, 7),
+        ClassCount(ORPHAN, "", 4, 251),
+        ClassCount("referenced", "", 10, 1_000),
     )
-    assert found.by_cause == (Count(ORPHAN, TRIM, 3, 250), Count(ORPHAN, "schema deleted", 1, 1))
+    assert found.by_cause == (ClassCount(ORPHAN, TRIM, 3, 250), ClassCount(ORPHAN, "schema deleted", 1, 1))
     assert [one for one in found.by_age if one.ledger_class == ORPHAN] == [
-        Count(ORPHAN, "<7d", 3, 250),
-        Count(ORPHAN, "older", 1, 1),
+        ClassCount(ORPHAN, "<7d", 3, 250),
+        ClassCount(ORPHAN, "older", 1, 1),
     ]
-    assert Count("referenced", "t/m", 10, 1_000) in found.by_namespace
-    assert Count("foreign", OTHER_KIND, 4, 7) in found.by_kind
+    assert ClassCount("referenced", "t/m", 10, 1_000) in found.by_namespace
+    assert ClassCount("foreign", OTHER_KIND, 4, 7) in found.by_kind
     assert found.total(LedgerClass.ORPHAN) == (4, 251)
     assert found.total(LedgerClass.UNPARSABLE) == (0, 0)
 
@@ -226,7 +226,7 @@ def test_beyond_the_shown_namespaces_the_rest_is_counted_together(monkeypatch: p
     monkeypatch.setattr(summaries, "SHOWN_NAMESPACES", 1)
     found = summed()
     assert {count.key for count in found.by_namespace} == {"t/n", REST}
-    assert Count(ORPHAN, REST, 1, 1) in found.by_namespace
+    assert ClassCount(ORPHAN, REST, 1, 1) in found.by_namespace
     assert sum(count.ledgers for count in found.by_namespace) == 18
 
 
@@ -234,7 +234,7 @@ def test_what_was_found_beside_is_named_up_to_a_limit_and_all_is_counted(monkeyp
     for limit in ("SHOWN_MISSING", "SHOWN_OWNERS", "SHOWN_IDS", "SHOWN_DOUBTS"):
         monkeypatch.setattr(summaries, limit, 2)
     found = summed(
-        findings=Findings(
+        findings=ScanFindings(
             missing=[MissingLedger(number, ("/a",)) for number in (3, 2, 1)],
             foreign=[ForeignOwner(f"o{number}", number, 1, tuple(range(number))) for number in (1, 2, 3)],
             doubts=[Doubt("/p", "zk", "no") for _ in range(3)],
@@ -258,7 +258,7 @@ def test_growth_is_by_time_and_ends_with_this_plan() -> None:
 
 def test_a_summary_is_read_back_and_a_damaged_one_is_refused() -> None:
     found = summed(
-        findings=Findings(missing=[MissingLedger(3, ("/a", "/b"))], objects=[Count("orphan", "s3", 1, 2)]),
+        findings=ScanFindings(missing=[MissingLedger(3, ("/a", "/b"))], objects=[ClassCount("orphan", "s3", 1, 2)]),
         earlier=[GrowthPoint("p1", 10, 17, 1_000, 2, 100)],
     )
     assert Summary.decode(found.encode()) == found

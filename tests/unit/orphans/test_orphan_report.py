@@ -16,11 +16,11 @@ from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_
 from bookwarden.orphans.report.page import _growth
 from bookwarden.orphans.summary import (
     Cell,
-    Findings,
     ForeignOwner,
     GrowthPoint,
     InsideList,
     MissingLedger,
+    ScanFindings,
     Summary,
     summarize,
 )
@@ -38,10 +38,10 @@ def referenced(ledgers: int, size: int) -> Cell:
     return Cell(LedgerClass.REFERENCED.value, "MANAGED_LEDGER", "t/n", "", "<7d", ledgers, size)
 
 
-def summary_of(*cells: Cell, found: Findings | None = None, earlier: tuple[GrowthPoint, ...] = ()) -> Summary:
+def summary_of(*cells: Cell, found: ScanFindings | None = None, earlier: tuple[GrowthPoint, ...] = ()) -> Summary:
     return summarize(
         cells,
-        found or Findings(),
+        found or ScanFindings(),
         plan_id="plan-7",
         scan_id="scan-7",
         created_ms=NOW,
@@ -112,7 +112,7 @@ def test_an_empty_cluster_has_a_page_too() -> None:
 
 
 def test_missing_ledgers_come_first_with_who_names_them() -> None:
-    found = Findings(missing=[MissingLedger(4711, ("a", "b", "c", "d", "e"))])
+    found = ScanFindings(missing=[MissingLedger(4711, ("a", "b", "c", "d", "e"))])
     page = Page(render_page(summary_of(referenced(1, 1), found=found)))
     assert page.texts.index("Missing ledgers: data is lost") < page.texts.index("Orphans by cause, logical bytes")
     assert "4711" in page.texts
@@ -120,7 +120,7 @@ def test_missing_ledgers_come_first_with_who_names_them() -> None:
 
 
 def test_outdated_entries_of_shadow_topics_are_no_lost_data() -> None:
-    page = Page(render_page(summary_of(referenced(1, 1), found=Findings(outdated=[MissingLedger(4711, ("s",))]))))
+    page = Page(render_page(summary_of(referenced(1, 1), found=ScanFindings(outdated=[MissingLedger(4711, ("s",))]))))
     assert "Outdated entries of shadow topics: no data is lost" in page.texts
     assert {"4711", "s"} <= set(page.texts)
     assert "Missing ledgers: data is lost" not in page.texts
@@ -129,7 +129,7 @@ def test_outdated_entries_of_shadow_topics_are_no_lost_data() -> None:
 def test_what_lists_lost_is_told_with_bytes_and_topics() -> None:
     cell = Cell(LedgerClass.INSIDE_LIST.value, "MANAGED_LEDGER", "t/n", "", "<1y", 1_200, 3 * GIB)
     lost = InsideList(4711, 2048, "t/n/persistent/a", "its topic lists older ledgers, from 12 on")
-    page = Page(render_page(summary_of(referenced(1, 1), cell, found=Findings(inside_lists=[lost]))))
+    page = Page(render_page(summary_of(referenced(1, 1), cell, found=ScanFindings(inside_lists=[lost]))))
     assert "Inside the list: acknowledged messages are out of reach" in page.texts
     assert page.has("1,200 with 3.0 GiB")
     assert page.has("The first 1 are:")
@@ -139,7 +139,7 @@ def test_what_lists_lost_is_told_with_bytes_and_topics() -> None:
 
 def test_text_of_the_cluster_is_never_markup() -> None:
     evil = '"><script>alert(1)</script>'
-    found = Findings(
+    found = ScanFindings(
         missing=[MissingLedger(1, (evil,))],
         foreign=[ForeignOwner(evil, 1, 1, (5,))],
         inside_lists=[InsideList(1, 1, evil, evil)],
@@ -221,7 +221,7 @@ def test_sizes_are_said_in_the_largest_fitting_unit(size: int, text: str) -> Non
 
 
 def test_a_snapshot_that_is_not_of_one_moment_is_told_and_escaped() -> None:
-    text = render_page(summary_of(referenced(1, 1), found=Findings(fuzzy="/x/<snapshot.1>: no logs")))
+    text = render_page(summary_of(referenced(1, 1), found=ScanFindings(fuzzy="/x/<snapshot.1>: no logs")))
     assert "Not the state of one moment" in text
     assert "/x/&lt;snapshot.1&gt;: no logs" in text
     Page(text)

@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from bookwarden.clusters.pulsar.entries import Entry
+from bookwarden.clusters.pulsar.entries import TopicEntry
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError
 from bookwarden.wire.entry import open_entry
@@ -173,7 +173,7 @@ class Stream:
         self._topic = topic
         self._next = first
 
-    def next(self, timeout_s: float) -> Entry | None:
+    def next(self, timeout_s: float) -> TopicEntry | None:
         self._topic.may_fail()
         found = self._read()
         self._topic.readers[self.subscription] = self._next
@@ -181,7 +181,7 @@ class Stream:
             self._topic.time.sleep(timeout_s)
         return found
 
-    def _read(self) -> Entry | None:
+    def _read(self) -> TopicEntry | None:
         topic = self._topic
         for position, ledger, stored in topic.places():
             if position < self._next:
@@ -199,11 +199,11 @@ class Stream:
                 continue
             if topic.rng.random() < topic.damages and stored.damaged < 2:
                 stored.damaged += 1
-                return Entry(position, None, b"", "its checksum is not that of its bytes")
+                return TopicEntry(position, None, b"", "its checksum is not that of its bytes")
             try:
-                return Entry(position, *open_entry(stored.raw))
+                return TopicEntry(position, *open_entry(stored.raw))
             except FormatError as error:
-                return Entry(position, None, b"", str(error))
+                return TopicEntry(position, None, b"", str(error))
         return None
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
 from bookwarden.orphans.plan import Candidate
-from bookwarden.pipelines.plans.candidate_tables import CANDIDATES, ORPHANS, carry_over, in_order, merged
+from bookwarden.pipelines.plan_files import CANDIDATES, ORPHANS, carry_over, in_order, merged
 
 
 def candidate(ledger_id: int, **fields: Any) -> Candidate:

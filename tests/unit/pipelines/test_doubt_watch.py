@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt, unreadable_node
-from bookwarden.pipelines.sweep.doubts import DoubtWatch
+from bookwarden.pipelines.sweep.driver import DoubtWatch
 
 NODE = unreadable_node("/managed-ledgers/t/ns/persistent/broken", "no protobuf")
 IDS = SharedDoubt(DoubtCause.RETURNING_IDS, "/ledgers", "ids come again")

@@ -14,9 +14,9 @@ from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError, StoreUnavailableError
 from bookwarden.follow import following
 from bookwarden.follow.brokers import BROKERS_FIRST_MS, BrokersThatMark
-from bookwarden.follow.checking import DropCheck, LaterMarks, Looked
+from bookwarden.follow.checking import CheckedDrop, DropCheck, LaterMarks
 from bookwarden.follow.drops import Drop, DropCause, drops_between
-from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.following import DroppedLedgers, FollowTally
 from bookwarden.follow.table import Changes, FollowedNodes, NodeNow
 from bookwarden.follow.timers import Timer
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -24,7 +24,7 @@ from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, Mana
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
-from bookwarden.ledgers.nodes.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
+from bookwarden.ledgers.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Request, mark_of_holder
@@ -262,7 +262,7 @@ class Ground:
         )
         self.in_trash = frozenset[int]()
         self.late, self.delays = Sent(), list[float]()
-        self.told: list[Looked] = []
+        self.told: list[CheckedDrop] = []
         self.keeps = 0
         self.dropped = DroppedLedgers(
             *(self.nodes, check, self._read, lambda: self.now_s, self._keep),
@@ -272,7 +272,7 @@ class Ground:
             most_pending=most_pending,
         )
 
-    def _keep(self, told: Sequence[Looked]) -> None:
+    def _keep(self, told: Sequence[CheckedDrop]) -> None:
         self.told += told
         self.keeps += 1
         self.nodes.changes = Changes()
@@ -285,7 +285,7 @@ class Ground:
         return [self.present.get((root, path), now(None, path, root=root)) for path in paths]
 
     def take(self, *rows: NodeNow, ended: int | None = None) -> None:
-        self.dropped.take(rows, Tally(), ended)
+        self.dropped.take(rows, FollowTally(), ended)
 
     def begin(self, *rows: NodeNow) -> None:
         """Take the first comparison, of these."""
@@ -295,7 +295,7 @@ class Ground:
     def settle(self, after_s: float = 600.0) -> dict[int, DropOutcome]:
         self.now_s += after_s
         before = len(self.told)
-        self.dropped.settle(Tally())
+        self.dropped.settle(FollowTally())
         return {one.drop.ledger_id: one.outcome for one in self.told[before:]}
 
 
@@ -771,7 +771,7 @@ def test_marks_that_a_broker_made_already_are_counted_and_made_again(
     ground.begin(now(topic(1, 2, 3, 9)))
     ground.take(now(topic(9)))
     ground.now_s += 900
-    tally = Tally()
+    tally = FollowTally()
     ground.dropped.settle(tally)
     assert {mark.ledger_id for mark in ground.sent.marks} == {1, 2, 3}
     assert tally.doubles == doubles

@@ -9,11 +9,11 @@ import pytest
 
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import StateTakenOverError
-from bookwarden.follow.checking import Looked
+from bookwarden.follow.checking import CheckedDrop
 from bookwarden.follow.drops import Drop, DropCause
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import pack, pack_ids
+from bookwarden.ledgers.naming import pack, pack_ids
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.pipelines.follow.query import FollowRecord
 from bookwarden.pipelines.follow.state import KeptState
@@ -28,9 +28,9 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(None, folders)
 
 
-def marked(ledger_id: int) -> Looked:
+def marked(ledger_id: int) -> CheckedDrop:
     drop = Drop(ledger_id, PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED, PATH, "zk:one", 7)
-    return Looked(drop, DropOutcome.MARKED, "dropped")
+    return CheckedDrop(drop, DropOutcome.MARKED, "dropped")
 
 
 def rows(settings: Settings) -> list[int]:

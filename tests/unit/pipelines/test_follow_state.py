@@ -10,14 +10,13 @@ import pytest
 
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.follow.table import FollowedNodes, NodeNow
-from bookwarden.ledgers.nodes.naming import NamedCopy, copies_text, pack, pack_ids
+from bookwarden.ledgers.naming import NamedCopy, copies_text, pack, pack_ids
 from bookwarden.ledgers.pending_deletion import OffloadContext
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow import state
 from bookwarden.pipelines.follow.driver import load_state
-from bookwarden.pipelines.follow.kept_roots import KeptRoot
-from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.follow.state import KeptRoot, KeptState
 from bookwarden.wire.pb import managed_ledger_pb2
 
 ROOT = "zk:one"

@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from bookwarden.pipelines import garbage
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.pipelines import workers
+from bookwarden.pipelines.workers import collect_seldom
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_a_process_that_collects_still_less_often_is_left_alone() -> None:
 
 
 def test_what_the_first_task_leaves_is_not_looked_through_after_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_tasks", count(1))
+    monkeypatch.setattr(workers, "_tasks", count(1))
     gc.set_threshold(700, 10, 10)
     collect_seldom()
     frozen = gc.get_freeze_count()
@@ -45,7 +45,7 @@ def test_what_the_first_task_leaves_is_not_looked_through_after_the_next_ones(mo
 
 def test_a_worker_that_runs_for_long_freezes_hardly_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[None] = []
-    monkeypatch.setattr(garbage, "_tasks", count(1))
+    monkeypatch.setattr(workers, "_tasks", count(1))
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
     for _ in range(1000):
         collect_seldom()

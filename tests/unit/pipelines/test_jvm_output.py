@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.shell.invocation import Invocation
+from bookwarden.cli.shell.invocation import Invocation, LogFile
 from bookwarden.cli.shell.steps import pace_text
 from bookwarden.errors import FileError
-from bookwarden.log_file import LogFile
-from bookwarden.pipelines.jvm_output import LOG_CONFIGURATION, JvmOutput
+from bookwarden.pipelines.own_jvm import LOG_CONFIGURATION, JvmOutput
 
 CHECKOUT = Path(__file__).parents[3]
 PRINTED = """\
@@ -111,7 +110,7 @@ def test_a_log_file_that_cannot_be_made_ends_the_command(tmp_path: Path) -> None
 
 FILLS = """
 import logging
-from bookwarden.log_file import LogFile
+from bookwarden.cli.shell.invocation import LogFile
 logging.basicConfig(level=logging.INFO, handlers=[LogFile("/dev/full", logging.INFO)])
 logging.info("one")
 logging.info("two")

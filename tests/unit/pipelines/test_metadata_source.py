@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookwarden.clusters.pulsar.references.node_snapshots import followed_node, kind_of, read_nodes, snapshot_of
 from bookwarden.clusters.pulsar.references.nodes import managed_ledger_node
 from bookwarden.clusters.pulsar.references.pieces import TOPICS as KIND_OF_TOPICS
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece, ReferencePieces
-from bookwarden.clusters.pulsar.references.said import followed_node, kind_of, read_said, said_by
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, StoreAccessError, StoreUnavailableError
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.nodes.naming import unpack
+from bookwarden.ledgers.naming import unpack
 from bookwarden.metastore.changes import ChangedNodes
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.pipelines.metadata_source.columns import node_batches, nodes_in, now_of, said_batch
+from bookwarden.pipelines.metadata_source.columns import node_batches, nodes_in, now_of, snapshot_batch
 from bookwarden.pipelines.metadata_source.planner import Offset, PlanLimits, Planner
 from bookwarden.pipelines.metadata_source.reading import ListingEnd, PathShare, PieceShare, read_share
 from bookwarden.pipelines.metadata_source.source import MetadataDataSource, MetadataStreamReader, bound_source
@@ -82,7 +82,7 @@ def test_a_path_tells_the_kind_of_its_node(path: str, kind: str | None) -> None:
 def said(value: bytes, path: str = f"{TOPICS}/orders") -> NodeNow:
     node = followed_node(path)
     assert node is not None
-    return now_of(said_by(node, Versioned(value, 3, 5, 6), URL), URL)
+    return now_of(snapshot_of(node, Versioned(value, 3, 5, 6), URL), URL)
 
 
 def test_a_topic_names_what_bookkeeper_should_have_and_its_copies() -> None:
@@ -131,7 +131,7 @@ def test_whole_columns_say_the_same_as_single_nodes(found: list[tuple[bytes, int
         for number, (value, version) in enumerate(found)
     ]
     fast = [row for batch in node_batches(nodes, URL, listing) for row in batch.to_pylist()]
-    slow = said_batch([said_by(node, value, URL) for node, value in nodes], URL, listing).to_pylist()
+    slow = snapshot_batch([snapshot_of(node, value, URL) for node, value in nodes], URL, listing).to_pylist()
     assert sorted(fast, key=lambda row: row["path"]) == sorted(slow, key=lambda row: row["path"])
 
 
@@ -141,7 +141,7 @@ def test_rows_are_read_back_as_what_the_nodes_say(found: list[bytes]) -> None:
         (managed_ledger_node(f"t/n/persistent/{number}"), Versioned(value, 0, 5, 6))
         for number, value in enumerate(found)
     ]
-    expected = {node.path: now_of(said_by(node, value, URL), URL) for node, value in nodes}
+    expected = {node.path: now_of(snapshot_of(node, value, URL), URL) for node, value in nodes}
     batches = list(node_batches(nodes, URL, None))
     rows = [row for batch in batches for row in nodes_in(pa.Table.from_batches([batch.slice(0)]))]
     assert {row.path: row for row in rows} == expected
@@ -396,7 +396,7 @@ def test_no_setting_is_among_the_options_of_a_bound_source(settings: Settings) -
 
 
 def test_a_node_that_went_is_read_as_gone(store: MemoryStore) -> None:
-    (row,) = read_said(store, URL, [f"{TOPICS}/none", TOPICS])
+    (row,) = read_nodes(store, URL, [f"{TOPICS}/none", TOPICS])
     assert (row.path, row.version, row.problem) == (f"{TOPICS}/none", None, "")
 
 

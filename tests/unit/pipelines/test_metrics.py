@@ -13,13 +13,13 @@ from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import PulsarError
 from bookwarden.follow.drops import DropCause
-from bookwarden.follow.following import Tally
+from bookwarden.follow.following import FollowTally
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.ledgers.trash import KeepRule, TrashRecord
-from bookwarden.metastore.following.phases import State
-from bookwarden.metastore.following.progress import Standing
+from bookwarden.metastore.following.phases import ParticipantState
+from bookwarden.metastore.following.progress import MigrationStatus
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.metrics import MarkMetrics, SweepMetrics
@@ -143,20 +143,20 @@ def test_phase_one_counts_what_was_confirmed_and_what_was_not() -> None:
 
 def test_the_state_of_each_store_in_a_migration_is_as_it_is_when_somebody_asks() -> None:
     metrics = SweepMetrics()
-    standings = {"zk:z:2181": Standing(State.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
-    metrics.show_migrations(lambda: standings)
+    statuses = {"zk:z:2181": MigrationStatus(ParticipantState.SERVING_SOURCE, "NOT_STARTED", None, False, 0.0, 0)}
+    metrics.show_migrations(lambda: statuses)
     at = {"store": "zk:z:2181"}
     assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 1
     assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 0
     assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 0
-    standings["zk:z:2181"] = Standing(State.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
+    statuses["zk:z:2181"] = MigrationStatus(ParticipantState.WAITING, "COPYING", "oxia://o:1/n", True, 12.5, 1)
     assert value(metrics.registry, "metadata_migration_state", state="serving source", **at) == 0
     assert value(metrics.registry, "metadata_migration_state", state="waiting", **at) == 1
     assert value(metrics.registry, "metadata_migration_blocked_seconds_total", **at) == 12.5
 
 
 def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
-    metrics, tally = FollowMetrics(), Tally(nodes=3, problems=1, lag_s=2.5, doubles=3)
+    metrics, tally = FollowMetrics(), FollowTally(nodes=3, problems=1, lag_s=2.5, doubles=3)
     trimmed = (PlaceKind.MANAGED_LEDGER, DropCause.TRIMMED)
     labels = {"kind": "managed ledger", "cause": "trimmed"}
     assert value(metrics.registry, "follow_still_there_total", **labels) == 0
@@ -169,7 +169,7 @@ def test_what_was_dropped_is_counted_by_kind_and_cause() -> None:
     assert found == [10, 4, 2.5]
     assert value(metrics.registry, "follow_unreadable_nodes_total") == 1
     assert value(metrics.registry, "follow_doubles_total") == 3
-    metrics.count(Tally(), 10, 3, 0.1)
+    metrics.count(FollowTally(), 10, 3, 0.1)
     assert value(metrics.registry, "follow_lag_seconds") == 2.5
 
 

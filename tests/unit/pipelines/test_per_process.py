@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 
-from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.pipelines.workers import PerProcess
 
 
 def in_a_fork(kept: PerProcess[int], key: Hashable) -> tuple[int, int]:

@@ -17,10 +17,10 @@ from bookwarden.errors import FileError, FormatError, NotFoundError, RefusedErro
 from bookwarden.orphans.copy_plan import COPIES, CopyCandidate, StoreCopies
 from bookwarden.orphans.plan import Candidate, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import Cell, Findings, summarize
+from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.folders import Folder
-from bookwarden.pipelines.plans import candidate_tables
-from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
+from bookwarden.pipelines.plan_files import CANDIDATES as COLUMNS
+from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles, carry_over
 
 CLUSTER = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
 COUNTS = PlanCounts(ledgers=1_000, logical_bytes=10_000, references=900, candidates=0, candidate_bytes=0)
@@ -32,7 +32,7 @@ CANDIDATES = [
 
 
 def table(*candidates: Candidate) -> pa.Table:
-    return candidate_tables.CANDIDATES.table(candidates)
+    return COLUMNS.table(candidates)
 
 
 TABLES = [table(*CANDIDATES)]
@@ -57,7 +57,7 @@ def path_of(files: PlanFiles, plan_id: str, name: str) -> Path:
 def test_a_plan_is_read_back_as_it_was_written(files: PlanFiles) -> None:
     summary = summarize(
         [Cell("orphan", "k", "t/n", "c", "<7d", 3, 30)],
-        Findings(),
+        ScanFindings(),
         plan_id="p1",
         scan_id="s1",
         created_ms=1,
@@ -272,7 +272,7 @@ def test_the_newest_plan_of_the_same_cluster_is_carried_over(files: PlanFiles) -
     files.write(draft("p3", cluster=replace(CLUSTER, instance_id="another")), [])
     assert files.newest(CLUSTER) == second
     found = [table(one).drop_columns(["first_seen_ms"]) for one in CANDIDATES]
-    assert pa.concat_tables(candidate_tables.carry_over(found, files.candidate_tables(second), 999)).equals(TABLES[0])
+    assert pa.concat_tables(carry_over(found, files.candidate_tables(second), 999)).equals(TABLES[0])
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "candidates-00000.parquet"])

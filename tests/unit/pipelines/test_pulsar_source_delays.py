@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.entries import Entry
+from bookwarden.clusters.pulsar.entries import TopicEntry
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, parse_positions
 from bookwarden.pipelines.pulsar_source.delays import Arrivals, DelayScan, DelayWatch, DueTimes, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap
@@ -28,13 +28,13 @@ def at(entry: int) -> Position:
     return Position(7, entry)
 
 
-def entry(number: int, deliver_at_s: float = 0, published_s: float = 0, delay_ms: str = "") -> Entry:
+def entry(number: int, deliver_at_s: float = 0, published_s: float = 0, delay_ms: str = "") -> TopicEntry:
     metadata = MessageMetadata(publish_time=int(published_s * 1000))
     if deliver_at_s:
         metadata.deliver_at_time = int(deliver_at_s * 1000)
     if delay_ms:
         metadata.properties.add(key=b"DELAY_TIME", value=delay_ms.encode())
-    return Entry(at(number), metadata, b"")
+    return TopicEntry(at(number), metadata, b"")
 
 
 def watching(end: int, now: float = 0.0) -> DueTimes:
@@ -80,7 +80,7 @@ def test_what_was_there_before_with_a_time_that_nobody_of_ours_sets_is_due_at_on
 def test_what_has_no_time_or_cannot_be_read_is_due_at_once() -> None:
     times = watching(2)
     times.note(entry(0), 0.0)
-    times.note(Entry(at(1), None, b"", "damaged"), 0.0)
+    times.note(TopicEntry(at(1), None, b"", "damaged"), 0.0)
     times.note(entry(2, deliver_at_s=-5), 0.0)
     assert times.due_end(Moment(0, 0)) == at(2)
 

@@ -23,6 +23,7 @@ import pytest
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, parse_positions
 from bookwarden.errors import DataGoneError, PulsarUnavailableError
+from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.pulsar_source.delays import DelayScan, DelayWatch, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import Boundary, Offsets
@@ -30,7 +31,6 @@ from bookwarden.pipelines.pulsar_source.options import SourceOptions
 from bookwarden.pipelines.pulsar_source.planner import Planner
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange, count_between
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
-from bookwarden.pipelines.pulsar_source.schema import UNREAD
 from unit.pipelines.scripted_topic import SUBSCRIPTION, UNREADABLE, Admin, Entries, Time, Topic
 
 PLANS = int(os.environ.get("PLANS", "2000"))

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
-from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
-from bookwarden.pipelines.pulsar_source.ranges import EntryRange
-from bookwarden.pipelines.pulsar_source.schema import ARROW_SCHEMA, SCHEMA
+from bookwarden.pipelines.pulsar_source.columns import ARROW_SCHEMA, SCHEMA
+from bookwarden.pipelines.pulsar_source.ranges import EntryRange, ReadProgress, first_readable
 
 
-def passed(progress: Progress) -> list[Position]:
+def passed(progress: ReadProgress) -> list[Position]:
     found = []
     while not progress.is_done:
         found.append(progress.expected)
@@ -22,12 +21,12 @@ def passed(progress: Progress) -> list[Position]:
 
 def test_every_planned_entry_is_expected_once_and_in_order() -> None:
     ranges = [EntryRange(5, 1, 2), EntryRange(7, 0, -1), EntryRange(9, 0, 0)]
-    assert passed(Progress(ranges)) == [Position(5, 1), Position(5, 2), Position(9, 0)]
-    assert passed(Progress([])) == []
+    assert passed(ReadProgress(ranges)) == [Position(5, 1), Position(5, 2), Position(9, 0)]
+    assert passed(ReadProgress([])) == []
 
 
 def test_what_is_passed_together_is_of_one_ledger() -> None:
-    progress = Progress([EntryRange(5, 1, 9), EntryRange(9, 0, 0)])
+    progress = ReadProgress([EntryRange(5, 1, 9), EntryRange(9, 0, 0)])
     progress.pass_to(4)
     assert (progress.expected, progress.last_of_ledger) == (Position(5, 5), Position(5, 9))
     progress.pass_to(9)

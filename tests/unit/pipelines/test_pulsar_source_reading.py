@@ -13,9 +13,9 @@ import pytest
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import DataGoneError, FormatError, PulsarUnavailableError
+from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
-from bookwarden.pipelines.pulsar_source.schema import UNREAD
 from unit.pipelines.scripted_topic import UNREADABLE, Admin, Entries, Ledger, Stream, Time, Topic
 
 NAME = "persistent://t/n/a"

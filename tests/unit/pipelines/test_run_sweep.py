@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import bookwarden.pipelines.streams.checks as checks
-import bookwarden.pipelines.streams.running as running
 import bookwarden.pipelines.sweep.driver as driver
 import bookwarden.wiring.cluster
 from bookwarden.config import load_settings
@@ -95,7 +94,7 @@ class FinishedQuery:
 def test_a_sweep_beside_another_is_refused_and_a_dry_run_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     monkeypatch.setattr(bookwarden.wiring.cluster, "open_metadata_store", lambda *_, **__: store)
-    monkeypatch.setattr(running, "_SESSION_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "_SESSION_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(driver.LedgerDeletion, "start", lambda *_, once: FinishedQuery())
     usual = {"deletion.subscription": "one", "metadata_store.session_timeout_seconds": "0.1"}
     other = "/bookwarden/sweeps/" + encode_local_name(f"{load_settings().deletion.topic} one")

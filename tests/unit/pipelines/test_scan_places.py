@@ -50,7 +50,7 @@ def site(context: ScanSources) -> TwoBookieClusters:
 
 def rows_of(context: ScanSources) -> dict[tuple[str, int], dict[str, Any]]:
     """Read all pieces; return the rows by cluster and id."""
-    context.cluster.bookkeeper.clusters.look_again()
+    context.cluster.bookkeeper.clusters.invalidate()
     return {
         (piece.cluster, row["ledger_id"]): row
         for piece in context.listing.pieces()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
-from bookwarden.pipelines.sweep.stuck import StuckWatch
+from bookwarden.pipelines.sweep.driver import StuckWatch
 
 TOPIC, OTHER = "persistent://t/n/d-partition-0", "persistent://t/n/d-partition-1"
 STUCK = Position(7, 3)

@@ -14,8 +14,7 @@ import pytest
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.pipelines.streams.supervisor import Pulse
-from bookwarden.pipelines.sweep.query import LedgerDeletion, SweepTask, most_cores, share_of_task
-from bookwarden.pipelines.sweep.writers import Writers
+from bookwarden.pipelines.sweep.query import LedgerDeletion, SweepTask, Writers, most_cores, share_of_task
 from bookwarden.wiring.stores import has_one_writer
 
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.cli.main import cli
+from bookwarden.clusters.bookkeeper.bookie_cluster import RunningBookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
-from bookwarden.clusters.bookkeeper.members import RunningBookies
 from bookwarden.clusters.pulsar.roots import proof
+from bookwarden.clusters.pulsar.roots.proof import SampleLookup
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp
 from bookwarden.config import load_settings
 from bookwarden.errors import (
     ConfigError,
@@ -284,7 +284,7 @@ def test_topics_that_were_trimmed_meanwhile_make_no_copy_of_a_bookkeeper(
         root.ledger(older, holder)
     looked_up = proof.look_up
 
-    def trimmed(sample: Sequence[NamedLedger], catalog: Any) -> LookedUp:
+    def trimmed(sample: Sequence[NamedLedger], catalog: Any) -> SampleLookup:
         result = looked_up(sample, catalog)
         for holder, older, _ in found:
             root.names(holder, [older], closed=True)

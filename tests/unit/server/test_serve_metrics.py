@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.documents import Overview
-from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, FoundBuild, Pace
+from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, CopyPace, FoundBuild
 from bookwarden.bookie_clusters.moving.scope import Scope
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.ledgers.outcomes import CopyOutcome
@@ -21,7 +21,7 @@ from servers.switching.ground import registry_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 BEFORE = "bookwarden_bookie_clusters_"
-NOTHING = Overview(State(Phase.NOT_REGISTERED, None, None, ()), None, None, None)
+NOTHING = Overview(SwitchState(Phase.NOT_REGISTERED, None, None, ()), None, None, None)
 SWITCHED = registry_of().switched("b", "one", 1)
 
 
@@ -47,7 +47,7 @@ def test_a_build_is_seen_while_it_runs_and_when_it_was_stopped() -> None:
     counts = CopyCounts()
     counts.add(CopyOutcome.COPIED, "schema", 100)
     counts.add(CopyOutcome.FAILED, "data", 0)
-    build = Build("a", "b", Scope(), "/f", 1, None, True, 9, 900, 3, 300, counts, Pace(2.0, 200.0))
+    build = Build("a", "b", Scope(), "/f", 1, None, True, 9, 900, 3, 300, counts, CopyPace(2.0, 200.0))
     through = replace(build, ended_ms=1_700_000_000_000)
     running = values(NOTHING._replace(build=FoundBuild(build, through, 1, "somebody", False)))
     expected = {
@@ -70,7 +70,7 @@ def test_a_build_is_seen_while_it_runs_and_when_it_was_stopped() -> None:
 
 
 def test_brokers_that_do_not_follow_and_what_is_promoted_are_told() -> None:
-    state = State(Phase.DONE, SWITCHED, None, (Broker("without the jar"),))
+    state = SwitchState(Phase.DONE, SWITCHED, None, (Broker("without the jar"),))
     found = values(NOTHING._replace(state=state, promotion=Promotion("b", 3, 5_000, frozenset())))
     told = [found[name] for name in ("switch_phase DONE", "brokers_behind", "promoted_timestamp_seconds")]
     assert (told, found["registry_epoch"]) == ([1, 1, 5], SWITCHED.epoch)

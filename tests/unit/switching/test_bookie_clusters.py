@@ -40,7 +40,7 @@ def test_a_process_finds_ledgers_in_every_registered_cluster(opened: Cluster) ->
     assert (one.bookie_cluster, one.elsewhere, two) == ("", (), AbsentLedger(2))
     assert opened.bookkeeper.clusters.of_new_ledgers() == (opened.store, "/ledgers")
     site.register()
-    opened.bookkeeper.clusters.look_again()
+    opened.bookkeeper.clusters.invalidate()
     one, two = opened.bookkeeper.catalog.read_many([1, 2])
     assert isinstance(one, StoredLedger)
     assert isinstance(two, StoredLedger)
@@ -67,7 +67,7 @@ def test_ledgers_of_a_second_pulsar_are_not_looked_for_by_the_registry_of_the_fi
         site = TwoBookieClusters(opened.store)
         assert opened.bookkeeper.catalog.read_many([1]) == [AbsentLedger(1)]
         site.register()
-        opened.bookkeeper.clusters.look_again()
+        opened.bookkeeper.clusters.invalidate()
         with pytest.raises(RefusedError, match="a second Pulsar cluster"):
             opened.bookkeeper.catalog.read_many([1])
 
@@ -89,7 +89,7 @@ def test_the_active_cluster_must_have_a_bookie_and_one_that_is_only_read_need_no
     register_bookie(opened.store, "/ledgers")
     opened.bookkeeper.running_bookies.require()
     site.register()
-    opened.bookkeeper.clusters.look_again()
+    opened.bookkeeper.clusters.invalidate()
     with pytest.raises(NoBookieError, match=r"no bookie is registered in /bookies-b/available of bookie cluster b:"):
         opened.bookkeeper.running_bookies.require()
     register_bookie(opened.store, "/bookies-b")

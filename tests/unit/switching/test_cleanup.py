@@ -11,7 +11,7 @@ import pytest
 
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup
 from bookwarden.bookie_clusters.moving.former import FormerClusters
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import NOT_PROMOTED, Promotion, keep_promotion, void_promotion
 from bookwarden.bookie_clusters.registry import Directive
@@ -53,8 +53,8 @@ class Site(TwoBookieClusters):
         )
         return Cleanup(former, self.store, self, self.mark, self.enabled, WINDOW_S, lambda: NOW)
 
-    def state(self) -> State:
-        return State(self.phase, self.registry, None, ())
+    def state(self) -> SwitchState:
+        return SwitchState(self.phase, self.registry, None, ())
 
     def promote(self, promotion: Promotion | None) -> None:
         """Write the newest promotion."""

@@ -10,8 +10,8 @@ from bookwarden.bookie_clusters.inventory import (
     OTHER,
     UNFINISHED,
     UNREADABLE,
-    Count,
-    Inventory,
+    LedgerCount,
+    LedgerInventory,
     OpenLedger,
     OwnerUsage,
     UnloadResult,
@@ -58,7 +58,7 @@ LEDGERS: Ledgers = {
 }
 
 
-def inventory_of(registry: Registry, ledgers: Ledgers, *, by_holder: bool = False) -> Inventory:
+def inventory_of(registry: Registry, ledgers: Ledgers, *, by_holder: bool = False) -> LedgerInventory:
     return take_inventory(
         registry,
         store_of=lambda _: MemoryStore(),
@@ -70,20 +70,20 @@ def inventory_of(registry: Registry, ledgers: Ledgers, *, by_holder: bool = Fals
 def test_ledgers_are_counted_by_cluster_and_kind() -> None:
     found = inventory_of(registry_of("b"), LEDGERS)
     assert set(found.counts) == {
-        Count("a", TOPIC.ledgers_label, 1, 2, 111),
-        Count("a", CURSOR.ledgers_label, 1, 0, 0),
-        Count("a", SCHEMA.ledgers_label, 1, 0, 0),
-        Count("a", OTHER, 1, 0, 0),
-        Count("a", UNREADABLE, 1, 0, 0),
-        Count("b", TOPIC.ledgers_label, 1, 0, 0),
-        Count("b", SCHEMA.ledgers_label, 0, 1, 7),
+        LedgerCount("a", TOPIC.ledgers_label, 1, 2, 111),
+        LedgerCount("a", CURSOR.ledgers_label, 1, 0, 0),
+        LedgerCount("a", SCHEMA.ledgers_label, 1, 0, 0),
+        LedgerCount("a", OTHER, 1, 0, 0),
+        LedgerCount("a", UNREADABLE, 1, 0, 0),
+        LedgerCount("b", TOPIC.ledgers_label, 1, 0, 0),
+        LedgerCount("b", SCHEMA.ledgers_label, 0, 1, 7),
     }
 
 
 def test_what_is_not_ours_is_counted_where_no_other_pulsar_cluster_should_write() -> None:
     ledgers = {"a": [(1, ledger(OPEN))], "b": [(8, ledger(OPEN)), (9, ledger(CLOSED, SCHEMA, 7))]}
     found = inventory_of(registry_of(), ledgers, by_holder=True)
-    assert set(found.counts) == {Count("a", TOPIC.ledgers_label, 1, 0, 0), Count("b", NOT_OURS, 1, 1, 7)}
+    assert set(found.counts) == {LedgerCount("a", TOPIC.ledgers_label, 1, 0, 0), LedgerCount("b", NOT_OURS, 1, 1, 7)}
     assert (found.left, found.held) == ((), ())
 
 
@@ -112,7 +112,7 @@ def test_what_is_open_outside_the_active_cluster_is_named_with_its_topic() -> No
 def test_unfinished_copies_are_none_that_a_topic_could_close() -> None:
     copies = {"a": [(1, ledger(OPEN, **{COPY_KEY: b"unproven"})), (2, ledger(CLOSED, **{COPY_KEY: b"unproven"}))]}
     found = inventory_of(registry_of("b"), {**copies, "b": []})
-    assert (found.counts, found.left) == ((Count("a", UNFINISHED, 0, 2, 0),), ())
+    assert (found.counts, found.left) == ((LedgerCount("a", UNFINISHED, 0, 2, 0),), ())
 
 
 def test_whose_ledgers_are_outside_the_active_cluster_is_told_if_asked() -> None:
@@ -141,7 +141,7 @@ def test_foreign_ledgers_of_a_shared_cluster_are_not_ours() -> None:
     }
     found = inventory_of(registry, ledgers)
     assert [one.ledger_id for one in found.left] == [3]
-    assert found.counts == (Count("a", TOPIC.ledgers_label, 1, 0, 0),)
+    assert found.counts == (LedgerCount("a", TOPIC.ledgers_label, 1, 0, 0),)
 
 
 def test_topics_are_unloaded_one_after_another_and_a_failure_ends_nothing() -> None:

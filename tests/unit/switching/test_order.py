@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.bookie_clusters.brokers import Broker, Follower
+from bookwarden.bookie_clusters.brokers import Broker, RegistryFollower
 from bookwarden.bookie_clusters.order import (
     TRANSITIONS,
     NextStep,
@@ -33,7 +33,7 @@ HERE = ("host process 9", 3000)
 
 def brokers(*epochs: int | None) -> list[Broker]:
     return [
-        Broker(f"b{number}", None if epoch is None else Follower(epoch, "a", OWNER, {}))
+        Broker(f"b{number}", None if epoch is None else RegistryFollower(epoch, "a", OWNER, {}))
         for number, epoch in enumerate(epochs)
     ]
 

@@ -184,7 +184,7 @@ def test_while_a_cluster_does_not_answer_nothing_is_known_of_any_ledger() -> Non
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
             site.catalog.read_many([1])
-        site.clusters.look_again()
+        site.clusters.invalidate()
     distant.silent = False
     assert names(stored(site, 1)) == ["a"]
 
@@ -223,8 +223,8 @@ def test_a_registry_that_cannot_be_parsed_is_no_registry_of_none(site: TwoBookie
 def test_the_registry_counts_as_it_was_read_until_the_next_look(site: TwoBookieClusters) -> None:
     site.ledger("b", 1)
     assert names(stored(site, 1)) == ["b"]
-    looked = site.clusters.look_again
-    site.clusters.look_again = lambda: None  # type: ignore[method-assign]  # the batch goes on
+    looked = site.clusters.invalidate
+    site.clusters.invalidate = lambda: None  # type: ignore[method-assign]  # the batch goes on
     site.register(b"{}")
     assert names(stored(site, 1)) == ["b"]
     looked()

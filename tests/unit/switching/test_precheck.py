@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from bookwarden.bookie_clusters.brokers import Broker, Follower
+from bookwarden.bookie_clusters.brokers import Broker, RegistryFollower
 from bookwarden.bookie_clusters.checks.observing import Observer
 from bookwarden.bookie_clusters.checks.precheck import (
     _LINES,
     BookieMap,
     BrokerSettings,
     NamespacePlacement,
-    Observations,
     ObservedCluster,
     Precheck,
+    PrecheckObservations,
     Quorums,
     TrialResult,
     judge,
@@ -39,7 +39,7 @@ from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from servers.switching.ground import OWNER, Ground, registry_of
 
 INSTANCES = {"a": "instance-a", "b": "instance-b"}
-FOLLOWS = Follower(2, "a", OWNER, INSTANCES, jar="0.1.0")
+FOLLOWS = RegistryFollower(2, "a", OWNER, INSTANCES, jar="0.1.0")
 SETTINGS = {
     "managedLedgerDefaultEnsembleSize": "2",
     "managedLedgerDefaultWriteQuorum": "2",
@@ -49,7 +49,7 @@ SETTINGS = {
 }
 A = ObservedCluster("", "instance-a", frozenset({"a1", "a2", "a3"}), largest_ledger=700)
 B = ObservedCluster("", "instance-b", frozenset({"b1", "b2", "b3"}), largest_ledger=650)
-WELL = Observations(
+WELL = PrecheckObservations(
     registry=registry_of(),
     target="b",
     brokers=(Broker("br1", FOLLOWS), Broker("br2", FOLLOWS)),

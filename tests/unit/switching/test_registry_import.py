@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.operation import ORDER_PATH
 from bookwarden.bookie_clusters.order import Order, Phase
 from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion
-from bookwarden.bookie_clusters.record import ORDER_PATH
 from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.errors import ConfigError, FormatError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here

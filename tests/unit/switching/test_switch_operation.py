@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from bookwarden.bookie_clusters.operation import Planned, Switch, SwitchEvent, SwitchOutcome
+from bookwarden.bookie_clusters.operation import (
+    ORDER_PATH,
+    PlannedSwitch,
+    Switch,
+    SwitchEvent,
+    SwitchOutcome,
+    find_order,
+)
 from bookwarden.bookie_clusters.order import NextStep, Phase
 from bookwarden.bookie_clusters.promoted import PROMOTION_PATH, Promotion, find_promotion, keep_promotion
-from bookwarden.bookie_clusters.record import ORDER_PATH, find_order
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.bookie_clusters.registry_node import RegistryNode
 from bookwarden.errors import (
@@ -50,7 +56,7 @@ def command(store: MetadataStore, post: Post | None = None, *, origin: str = "on
     return Switch(RegistryNode(store, "memory:"), post or Post(), origin, **{"times": QUICK, **options})
 
 
-def carried(switch: Switch, planned: Planned, *, wait_s: float = 10.0, **options: Any) -> SwitchOutcome:
+def carried(switch: Switch, planned: PlannedSwitch, *, wait_s: float = 10.0, **options: Any) -> SwitchOutcome:
     return switch.carry_out(planned, wait_s=wait_s, **options)
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from bookwarden.bookie_clusters.operation import ORDER_PATH
 from bookwarden.bookie_clusters.order import Order, Phase
-from bookwarden.bookie_clusters.record import ORDER_PATH
 from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
 from bookwarden.errors import LostRaceError, RefusedError, StoreUnavailableError
 from bookwarden.leases import holder_here

@@ -70,7 +70,7 @@ class TwoBookieClusters:
             self.store.create(REGISTRY_PATH, value, make_parents=True)
         else:
             self.store.put(REGISTRY_PATH, value, found.version)
-        self.clusters.look_again()
+        self.clusters.invalidate()
 
     def ledger(
         self,

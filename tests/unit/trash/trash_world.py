@@ -10,7 +10,7 @@ from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_path
 from bookwarden.clusters.offload.listing import StoredObject
-from bookwarden.clusters.offload.name_ranges import NameRange
+from bookwarden.clusters.offload.names import NameRange
 from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
 from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.kinds import LedgerComponent, SchemaHolder
-from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Waiver
-from bookwarden.ledgers.times import LAST_MS
-from bookwarden.wire.avro import MAX_PAYLOAD_BYTES, PendingDeletionCodec, parse_writer_schema, registry_schema
-from bookwarden.wire.pending_deletion_fields import name_fields
+from bookwarden.ledgers.pending_deletion import LAST_MS, LedgerType, OffloadContext, PendingDeletion, Waiver
+from bookwarden.wire.avro import (
+    MAX_PAYLOAD_BYTES,
+    PendingDeletionCodec,
+    name_fields,
+    parse_writer_schema,
+    registry_schema,
+)
 
 CODEC = PendingDeletionCodec()
 DELETION = PendingDeletion(

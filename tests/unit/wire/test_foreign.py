@@ -21,8 +21,8 @@ from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.managed_ledger import decode_managed_ledger, remove_ledgers
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.pb import schema_locator_pb2 as schema_pb
+from bookwarden.wire.protobuf import encode_varint
 from bookwarden.wire.schema_locator import decode_schema_locator
-from bookwarden.wire.varint import encode_varint
 
 SAMPLES = json.loads((Path(__file__).parents[2] / "data/pulsar_4_0_8_nodes.json").read_text())["samples"]
 RECORDED = {path: base64.b64decode(value) for sample in SAMPLES for path, value in sample["nodes"].items()}

@@ -16,10 +16,10 @@ import bookwarden.wiring.deletion_topics
 import bookwarden.wiring.pulsar
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError
-from bookwarden.follow.following import Tally
+from bookwarden.follow.following import FollowTally
 from bookwarden.follow.table import FollowedNodes, NodeNow
 from bookwarden.ledgers.kinds import LedgerComponent
-from bookwarden.ledgers.nodes.naming import pack, pack_ids
+from bookwarden.ledgers.naming import pack, pack_ids
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.oxia.store import OxiaStore
 from bookwarden.pipelines.metrics import MarkMetrics
@@ -199,9 +199,9 @@ def test_a_clock_that_is_set_while_follow_runs_changes_no_time_of_a_look(
     monkeypatch.setattr(time, "time", lambda: 1_000 * hour)
     with Cluster(settings) as cluster:
         dropped = dropped_ledgers_of(cluster, nodes, lambda *_: [], lambda _: None)
-        dropped.take([NodeNow("zk:one", path, pack("topic", pack_ids([1])), 5, listing=1)], Tally())
-        dropped.take([], Tally(), 1)
-        dropped.take([NodeNow("zk:one", path, None, 5)], Tally())
+        dropped.take([NodeNow("zk:one", path, pack("topic", pack_ids([1])), 5, listing=1)], FollowTally())
+        dropped.take([], FollowTally(), 1)
+        dropped.take([NodeNow("zk:one", path, None, 5)], FollowTally())
         for wall in (1.0, 1_000_000 * hour):
             monkeypatch.setattr(time, "time", lambda wall=wall: wall)
             assert not dropped.has_due

@@ -19,20 +19,20 @@ from bookwarden.bookie_clusters.checks.precheck import (
     BookieMap,
     BrokerSettings,
     NamespacePlacement,
-    Observations,
     ObservedCluster,
     Precheck,
+    PrecheckObservations,
     Quorums,
     TrialResult,
     judge,
 )
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, can_have_others, is_ours
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_instance, read_members
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_disk_space_at
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions
-from bookwarden.clusters.bookkeeper.every_ledger import read_custom_metadata
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, next_ledger_id
-from bookwarden.clusters.bookkeeper.members import read_instance, read_members
+from bookwarden.clusters.bookkeeper.ledger_ids import largest_ledger_id, next_ledger_id
+from bookwarden.clusters.bookkeeper.listing import read_custom_metadata
 from bookwarden.clusters.bookkeeper.trial_ledgers import TrialLedgers
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.topic_policies import TopicQuorums, read_topic_quorums
@@ -196,7 +196,7 @@ class Observer:
         self._connection = connection
         self._admin = admin
 
-    def observe(self, registry: Registry, target: str) -> Observations:
+    def observe(self, registry: Registry, target: str) -> PrecheckObservations:
         """Observe everything for a switch to this cluster; raises RefusedError if it is not registered."""
         cluster, store = registry.cluster(target), self.registry.store
         brokers = tuple(read_brokers(store))
@@ -209,7 +209,7 @@ class Observer:
         }
         placements = read_placements(store)
         topics = self.topic_quorums()
-        return Observations(
+        return PrecheckObservations(
             registry=registry,
             target=target,
             brokers=brokers,

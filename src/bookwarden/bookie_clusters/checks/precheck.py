@@ -98,7 +98,7 @@ class TrialResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Observations:
+class PrecheckObservations:
     """Everything that is judged before a switch."""
 
     registry: Registry  #: As it is before the switch.
@@ -125,7 +125,7 @@ _SKIPS: Final = "autoSkipNonRecoverableData"
 class Precheck:
     """The result: all lines in the order to deal with them, and what they rest on."""
 
-    seen: Observations
+    seen: PrecheckObservations
     findings: tuple[Finding, ...]
 
     @property
@@ -160,12 +160,12 @@ def findings_data(findings: Iterable[Finding]) -> list[dict[str, str]]:
     ]
 
 
-def judge(seen: Observations) -> Precheck:
+def judge(seen: PrecheckObservations) -> Precheck:
     """Judge all lines."""
     return Precheck(seen, tuple(Finding(check, *found) for check, line in _LINES.items() for found in line(seen)))
 
 
-def judge_bookies(seen: Observations) -> tuple[Finding, ...]:
+def judge_bookies(seen: PrecheckObservations) -> tuple[Finding, ...]:
     """Judge what brokers ask of the target's bookies, and the settings that decide what a missing ledger does."""
     return tuple(Finding(check, *found) for check in _OF_BOOKIES for found in _LINES[check](seen))
 
@@ -182,7 +182,7 @@ def judge_brokers(
     return [Finding("brokers", *one) for one in found]
 
 
-def _target(seen: Observations) -> Iterator[Found]:
+def _target(seen: PrecheckObservations) -> Iterator[Found]:
     status = seen.registry.status_of(seen.target)
     if status is Status.ACTIVE:
         yield fails(f"{seen.target} is active already", "nothing: new ledgers go there")
@@ -192,7 +192,7 @@ def _target(seen: Observations) -> Iterator[Found]:
         yield ok(f"{seen.target} is STANDBY; {seen.registry.active} is active in epoch {seen.registry.epoch}")
 
 
-def _brokers(seen: Observations) -> Iterator[Found]:
+def _brokers(seen: PrecheckObservations) -> Iterator[Found]:
     for one in judge_brokers(seen.brokers, seen.registry, seen.target, is_rollback=seen.is_rollback):
         yield one.verdict, one.seen, one.advice
 
@@ -266,7 +266,7 @@ def _views(brokers: tuple[Broker, ...], registry: Registry, target: str) -> Iter
         yield ok(f"all that follow reach {target} and see its instance {instance}")
 
 
-def _metadata(seen: Observations) -> Iterator[Found]:
+def _metadata(seen: PrecheckObservations) -> Iterator[Found]:
     for name, each in sorted(seen.clusters.items()):
         instance = seen.registry.cluster(name).instance
         if each.error:
@@ -284,7 +284,7 @@ def _metadata(seen: Observations) -> Iterator[Found]:
             yield ok(f"{name} answers, and is the instance {instance}")
 
 
-def _ledger_ids(seen: Observations) -> Iterator[Found]:
+def _ledger_ids(seen: PrecheckObservations) -> Iterator[Found]:
     largest = {name: each.largest_ledger for name, each in seen.clusters.items() if each.largest_ledger is not None}
     next_id = -1 if seen.next_ledger_id is None else seen.next_ledger_id
     ahead = {name: ledger_id for name, ledger_id in sorted(largest.items()) if ledger_id >= next_id}
@@ -343,7 +343,7 @@ def _ledger_ids(seen: Observations) -> Iterator[Found]:
         )
 
 
-def _bookies(seen: Observations) -> Iterator[Found]:
+def _bookies(seen: PrecheckObservations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
     if target.error:
         return
@@ -378,7 +378,7 @@ def _bookies(seen: Observations) -> Iterator[Found]:
         yield warns(f"not running there: {some(absent)}", "start them, or decommission them")
 
 
-def _needed(seen: Observations) -> dict[Quorums, list[str]]:
+def _needed(seen: PrecheckObservations) -> dict[Quorums, list[str]]:
     """Return who asks for which quorums: the brokers' defaults, and the namespaces and topics with their own."""
     needed: defaultdict[Quorums, list[str]] = defaultdict(list)
     for broker in seen.settings:
@@ -392,7 +392,7 @@ def _needed(seen: Observations) -> dict[Quorums, list[str]]:
     return needed
 
 
-def _groups(seen: Observations) -> Iterator[Found]:
+def _groups(seen: PrecheckObservations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
     if target.error:
         return
@@ -436,7 +436,7 @@ def _groups(seen: Observations) -> Iterator[Found]:
         )
 
 
-def _bookies_of(seen: Observations, groups: frozenset[str]) -> frozenset[str]:
+def _bookies_of(seen: PrecheckObservations, groups: frozenset[str]) -> frozenset[str]:
     return frozenset().union(*(seen.places.groups.get(group, frozenset()) for group in groups))
 
 
@@ -444,7 +444,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _racks(seen: Observations) -> Iterator[Found]:
+def _racks(seen: PrecheckObservations) -> Iterator[Found]:
     target = seen.clusters[seen.target]
     if target.error:
         return
@@ -471,7 +471,7 @@ def _racks(seen: Observations) -> Iterator[Found]:
         yield ok(f"racks of the bookies of {seen.target}: {', '.join(sorted(there))}")
 
 
-def _broker_settings(seen: Observations) -> Iterator[Found]:
+def _broker_settings(seen: PrecheckObservations) -> Iterator[Found]:
     silent = [f"{broker.name}: {broker.error}" for broker in seen.settings if broker.settings is None]
     if silent:
         yield warns(f"not reported by {some(silent)}", "check autoSkipNonRecoverableData and the quorums there")
@@ -493,7 +493,7 @@ def _broker_settings(seen: Observations) -> Iterator[Found]:
         yield ok(f"{_SKIPS} is false, the digest is {', '.join(digests) or 'not reported'}")
 
 
-def _disks(seen: Observations) -> Iterator[Found]:
+def _disks(seen: PrecheckObservations) -> Iterator[Found]:
     full, silent, free = summed(seen.disks)
     if full:
         yield warns(some(full), "make room or add bookies before all new data goes there")
@@ -503,7 +503,7 @@ def _disks(seen: Observations) -> Iterator[Found]:
         yield ok(f"{free / 1e9:,.1f} GB free on {len(seen.disks)} bookies of {seen.target}")
 
 
-def _trial(seen: Observations) -> Iterator[Found]:
+def _trial(seen: PrecheckObservations) -> Iterator[Found]:
     trial = seen.trial
     if trial is None:
         return
@@ -540,7 +540,7 @@ def _trial(seen: Observations) -> Iterator[Found]:
 
 _ELSEWHERE: Final = "check persistence policies and bookie affinity groups of the namespaces yourself"
 
-_LINES: Final[Mapping[str, Callable[[Observations], Iterator[Found]]]] = {
+_LINES: Final[Mapping[str, Callable[[PrecheckObservations], Iterator[Found]]]] = {
     "target": _target,
     "brokers": _brokers,
     "metadata": _metadata,

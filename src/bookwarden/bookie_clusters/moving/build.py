@@ -115,7 +115,7 @@ _OUTCOMES: Final = {outcome.value: outcome for outcome in CopyOutcome}
 _LEDGER_IN_BYTES: Final = 64 << 10
 
 
-class Pace(NamedTuple):
+class CopyPace(NamedTuple):
     """The pace of a build since its process began with it."""
 
     ledgers_per_s: float
@@ -133,7 +133,7 @@ class Pacer:
         self._clock = clock
         self._begun: tuple[float, int, int] | None = None
 
-    def at(self, ledgers: int, size: int) -> Pace | None:
+    def at(self, ledgers: int, size: int) -> CopyPace | None:
         """Return the throughput so far, by the ledgers and bytes done; None before the first."""
         now = self._clock()
         if self._begun is None:
@@ -142,7 +142,7 @@ class Pacer:
         elapsed, ledgers, size = now - begun_s, ledgers - ledgers_before, size - size_before
         if elapsed <= 0 or not work_of(ledgers, size):
             return None
-        return Pace(ledgers / elapsed, size / elapsed)
+        return CopyPace(ledgers / elapsed, size / elapsed)
 
 
 def work_of(ledgers: float, size: float) -> float:
@@ -181,7 +181,7 @@ class Build:
     #: What came of them, and of what was whole before.
     counts: Annotated[_Counts, Field(alias="outcomes")] = field(default_factory=CopyCounts)
     #: Of the process that copies, or copied; None before it is known. In JSON these are two fields of the build.
-    pace: Annotated[Pace | None, Field(exclude=True)] = None
+    pace: Annotated[CopyPace | None, Field(exclude=True)] = None
 
     @property
     def is_through(self) -> bool:
@@ -215,10 +215,10 @@ class Build:
         return replace(record_of(cls, fields), pace=_pace_in(fields))
 
 
-def _pace_in(fields: Mapping[str, Any]) -> Pace | None:
+def _pace_in(fields: Mapping[str, Any]) -> CopyPace | None:
     # Records of earlier releases have none, and figures that were rounded to 0 are none.
     ledgers, size = (record_of(float, fields.get(name) or 0) for name in ("ledgersPerSecond", "bytesPerSecond"))
-    return Pace(ledgers, size) if ledgers > 0 or size > 0 else None
+    return CopyPace(ledgers, size) if ledgers > 0 or size > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class FoundBuild:
     is_free: bool
 
     @property
-    def pace(self) -> Pace | None:
+    def pace(self) -> CopyPace | None:
         """The pace of the newest build of which it is known."""
         last = None if self.last_through is None else self.last_through.pace
         return self.newest.pace or last
@@ -324,7 +324,7 @@ UNPROVEN_ADVICE: Final = (
 )
 
 
-class NotCopied(NamedTuple):
+class UncopiedLedger(NamedTuple):
     """A ledger that was not copied."""
 
     ledger_id: int
@@ -339,7 +339,7 @@ class BuildReport:
     """A build that is through, or what one would do."""
 
     build: Build
-    staying: tuple[NotCopied, ...]  #: The first of them, the worst first.
+    staying: tuple[UncopiedLedger, ...]  #: The first of them, the worst first.
     seconds: float  #: That this process took.
     is_dry_run: bool = False  #: Nothing was copied: what would be has no outcome yet.
     is_verification: bool = False  #: Nothing was copied: what is complete was proven by its bookies.

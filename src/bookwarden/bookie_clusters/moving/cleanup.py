@@ -31,7 +31,7 @@ from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion, Wai
 from bookwarden.metastore.interface import MetadataStore
 
 
-class Target(NamedTuple):
+class CleanupTarget(NamedTuple):
     """A place of a ledger that may go."""
 
     cluster: str
@@ -103,7 +103,7 @@ class Cleanup:
         active, left = self._active(source)
         found = Targets(active.name, left, Counter(), Counter(), Counter(), Counter(), Counter())
         for one in self._found(active, source):
-            if isinstance(one, Target):
+            if isinstance(one, CleanupTarget):
                 key = one.cluster, one.holder.ledgers_label
                 found.ledgers[key] += 1
                 found.sizes[key] += one.size
@@ -173,7 +173,7 @@ class Cleanup:
         """
         active = self.require(source, force=force)
         waives = frozenset({Waiver.SUPERSEDED, Waiver.ROLLBACK_WINDOW} if force else {Waiver.SUPERSEDED})
-        wanted = (one for one in self._found(active, source) if isinstance(one, Target))
+        wanted = (one for one in self._found(active, source) if isinstance(one, CleanupTarget))
         sent, failed = 0, list[tuple[int, str]]()
         for part in in_parts(itertools.islice(wanted, at_most or None)):
             report = self.send([one.mark(active.name, waives) for one in part])
@@ -187,22 +187,24 @@ class Cleanup:
         active = self.former.active(source)
         return active, active.window_left(self.window_s, self.clock() * 1000) or 0.0
 
-    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[Target | KeptLedger]:
+    def _found(self, active: ActiveCluster, source: str | None) -> Iterator[CleanupTarget | KeptLedger]:
         """Yield what may go, and for all else its cluster with the reason that it stays."""
         promotion = read_promotion(self.store)
         for one in self.former.found(active, source):
             if isinstance(one, UnfinishedCopy):
-                yield Target(one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True)
+                yield CleanupTarget(
+                    one.copy.bookie_cluster, one.copy.ledger_id, one.holder, one.copy.metadata.length, True
+                )
             else:
                 yield one if isinstance(one, KeptLedger) else _judged(one, promotion, active)
 
 
-def _judged(found: SupersededLedger, promotion: Promotion | None, active: ActiveCluster) -> Target | KeptLedger:
+def _judged(found: SupersededLedger, promotion: Promotion | None, active: ActiveCluster) -> CleanupTarget | KeptLedger:
     former, holder = found.former, found.holder
     reason = why_not_promoted(found.kept, holder, promotion, active)
     if reason is not None:
         return KeptLedger(former.bookie_cluster, reason)
-    return Target(former.bookie_cluster, former.ledger_id, holder, former.metadata.length)
+    return CleanupTarget(former.bookie_cluster, former.ledger_id, holder, former.metadata.length)
 
 
 def _refused(reason: str) -> RefusedError:

@@ -9,14 +9,13 @@ from functools import partial
 
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters
 from bookwarden.bookie_clusters.moving.scope import Route, Scope
-from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
+from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores, read_members
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.copying.copier import LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, Placement
+from bookwarden.clusters.bookkeeper.copying.placement import Affinity, BookieTopology, CopyPlacement
 from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.clusters.pulsar.metadata.bookie_placement import read_affinity, read_bookie_map
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
@@ -25,14 +24,14 @@ from bookwarden.ledgers.live_references import LiveReferences, References
 from bookwarden.metastore.interface import MetadataStore
 
 
-def placement_on(target: tuple[MetadataStore, str], pulsar: MetadataStore) -> Placement:
+def placement_on(target: tuple[MetadataStore, str], pulsar: MetadataStore) -> CopyPlacement:
     """Make the choice among the bookies of a cluster, by what Pulsar's own store says of racks and groups."""
 
     def read() -> BookieTopology:
         known = read_bookie_map(pulsar)
         return BookieTopology(read_members(*target).writable, known.groups, known.racks)
 
-    return Placement(read, lambda namespace: Affinity(*read_affinity(pulsar, namespace)))
+    return CopyPlacement(read, lambda namespace: Affinity(*read_affinity(pulsar, namespace)))
 
 
 def copier_between(

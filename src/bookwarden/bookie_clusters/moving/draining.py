@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS, Inventory, OpenLedger, UnloadResult, roll, take_inventory
+from bookwarden.bookie_clusters.inventory import (
+    NOT_OURS,
+    LedgerInventory,
+    OpenLedger,
+    UnloadResult,
+    roll,
+    take_inventory,
+)
 from bookwarden.bookie_clusters.moving.build import Build, find_build
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup, SentMarks
 from bookwarden.bookie_clusters.moving.promotion import Promoter, PromotionPass
@@ -47,7 +54,7 @@ class Remaining:
     @property
     def topics(self) -> list[str]:
         """The topics to unload, so that what is open is closed."""
-        return Inventory((), self.open).topics
+        return LedgerInventory((), self.open).topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ class Drainer:
             marked = self.cleanup.mark(name, force=force)
         return DrainResult(left, tuple(builds), tuple(unloaded), promoted, marked)
 
-    def _inventory(self, name: str) -> Inventory:
+    def _inventory(self, name: str) -> LedgerInventory:
         return take_inventory(self.registry.require().registry, store_of=self.registry.store_of, only=name)
 
     def _seconds_for(self, ledgers: int, size: int) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClusterCatalog
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -74,7 +74,7 @@ class FormerClusters:
         As long as nothing was switched the others have at most what was copied ahead. Raises RefusedError where no
         other cluster is registered, or none of this name.
         """
-        self.clusters.look_again()
+        self.clusters.invalidate()
         active = self.clusters.active()
         if active is None:
             raise _refused("no bookie cluster is registered: begin with `bookwarden bookie-clusters register`")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bookwarden.bookie_clusters.checks.observing import Observer
-from bookwarden.bookie_clusters.checks.precheck import BrokerSettings, Observations, judge_bookies
+from bookwarden.bookie_clusters.checks.precheck import BrokerSettings, PrecheckObservations, judge_bookies
 from bookwarden.bookie_clusters.registering import looked, of_metadata, why_confused
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry, is_marked
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
@@ -36,7 +36,7 @@ class TargetUri(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class MoveSide:
     """One of the two bookie clusters."""
 
     place: LedgersRoot
@@ -48,8 +48,8 @@ class Side:
 class Sides:
     """The source and the target of a move."""
 
-    source: Side
-    target: Side
+    source: MoveSide
+    target: MoveSide
     broker_uri: str  #: The ``bookkeeperMetadataServiceUri`` by which stock brokers find the target.
 
 
@@ -73,13 +73,13 @@ def find_sides(registry: ClusterRegistry, source: LedgersRoot, target: TargetUri
     if reasons or uri is None:
         raise refused("; ".join(reasons))
     return Sides(
-        Side(source, here.instance or "", one),
-        Side(target.place, there.instance or "", other),
+        MoveSide(source, here.instance or "", one),
+        MoveSide(target.place, there.instance or "", other),
         uri,
     )
 
 
-def require_no_foreign(target: Side, owner: str) -> None:
+def require_no_foreign(target: MoveSide, owner: str) -> None:
     """Raise RefusedError where the target has a ledger that is no copy of this move."""
     foreign: list[str] = []
     count = 0
@@ -186,7 +186,7 @@ class MoveChecks:
             own.append(Finding("functions", *_of_logs(in_logs)))
         return (*own, *judge_bookies(seen))
 
-    def _brokers(self, seen: Observations, sides: Sides) -> Iterator[Found]:
+    def _brokers(self, seen: PrecheckObservations, sides: Sides) -> Iterator[Found]:
         if not seen.brokers:
             yield warns(
                 "no broker lives",
@@ -238,7 +238,7 @@ class MoveChecks:
             return None
 
 
-def _cluster(name: str, side: Side) -> BookieCluster:
+def _cluster(name: str, side: MoveSide) -> BookieCluster:
     return BookieCluster(name, "", side.place.url, side.place.ledgers_root, side.instance, since=1)
 
 

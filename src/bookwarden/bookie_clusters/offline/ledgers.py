@@ -54,7 +54,7 @@ def read_named(references: ReferencePieces) -> NamedLedgers:
 
 
 class CopyStatus(enum.Enum):
-    """The standing of a ledger between two clusters."""
+    """The status of a ledger between two clusters."""
 
     SAME = "the same"  #: Both have it, closed, and it is one ledger.
     TO_COPY = "to copy"  #: The target has nothing of it, or an unfinished copy.
@@ -67,7 +67,7 @@ class LedgerComparison(NamedTuple):
     """A ledger, and the reason if that is DIFFERENT."""
 
     ledger_id: int
-    standing: CopyStatus
+    status: CopyStatus
     reason: str = ""
     bookies: frozenset[str] = frozenset()  #: Of the target, that have it if it is the SAME.
 

@@ -52,7 +52,7 @@ _LOOK_EVERY_S: Final = 1.0
 _SHOWN: Final = 20
 
 
-class Tally(NamedTuple):
+class CopyTally(NamedTuple):
     """The ledgers that are named, by how far they are."""
 
     counts: Counter[CopyStatus]
@@ -75,7 +75,7 @@ class MovePlan:
     record: MoveRecord  #: As it would be written.
     brokers: tuple[str, ...]  #: That live.
     findings: tuple[Finding, ...]  #: Of all checks.
-    tally: Tally  #: Of what is named.
+    tally: CopyTally  #: Of what is named.
     next_id: int  #: Of the target.
     free_id: int  #: Above every id of the source.
     may_miss: int = 0  #: Maximum number of ledgers that neither cluster has.
@@ -93,7 +93,7 @@ class MoveResult:
     record: MoveRecord  #: As it is now.
     copied: int  #: Ledgers, by this command.
     recovered: int  #: Likewise, that were open.
-    tally: Tally  #: Of what is named.
+    tally: CopyTally  #: Of what is named.
     next_id: int  #: Of the target.
     errors: tuple[str, ...] = ()  #: Why ledgers were not copied ahead.
 
@@ -114,7 +114,7 @@ class _Rest(NamedTuple):
     """The work that was done once brokers were stopped."""
 
     saved: Path  #: The nodes as they were before.
-    tally: Tally  #: Of what is named afterwards.
+    tally: CopyTally  #: Of what is named afterwards.
     next_id: int  #: Of the target.
     changed: str | None  #: What is not as it was before; None if all is.
 
@@ -246,7 +246,7 @@ class OfflineMove:
             changed = f"the next ledger id below {sides.source.place.ledgers_root} ({source_id}, now {now_id})"
         return _Rest(saved, tally, next_id, changed)
 
-    def _moved(self, work: _Work, tally: Tally) -> MoveResult:
+    def _moved(self, work: _Work, tally: CopyTally) -> MoveResult:
         found = self.node.read()
         record = work.plan.record if found is None else found.record
         next_id = self.registry.stores.ids_at(work.plan.sides.target.place).next_id()
@@ -298,7 +298,7 @@ class OfflineMove:
         """Recover every ledger that is open; return all that are named, by what is readable only then."""
         named = read_named(self.references)
         sides, owner = work.plan.sides, work.plan.record.owner
-        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.standing is CopyStatus.OPEN]
+        left = [one.ledger_id for one in self._compared(sides, owner, named) if one.status is CopyStatus.OPEN]
         if left:
             work.say(f"Recovering {len(left):,} ledgers that were not closed, such as {left[0]}")
         with self.copiers.recovery(sides.source.place) as recovery:
@@ -329,9 +329,9 @@ class OfflineMove:
         def wanted() -> Iterator[int]:
             for one in self._compared(sides, owner, named):
                 guard()
-                if one.standing is CopyStatus.DIFFERENT:
-                    raise _different(Tally(Counter({one.standing: 1}), (one,), ()), {})
-                if one.standing is CopyStatus.TO_COPY:
+                if one.status is CopyStatus.DIFFERENT:
+                    raise _different(CopyTally(Counter({one.status: 1}), (one,), ()), {})
+                if one.status is CopyStatus.TO_COPY:
                     yield one.ledger_id
 
         if guarded:
@@ -354,22 +354,22 @@ class OfflineMove:
             for source, target in zip(here, there, strict=True):
                 yield compare(source, target, owner)
 
-    def _tally(self, sides: Sides, owner: str, named: NamedLedgers) -> Tally:
+    def _tally(self, sides: Sides, owner: str, named: NamedLedgers) -> CopyTally:
         counts = Counter[CopyStatus]()
         different: list[LedgerComparison] = []
         missing: list[int] = []
         missed = 0
         bookies = set[str]()
         for one in self._compared(sides, owner, named):
-            counts[one.standing] += 1
+            counts[one.status] += 1
             bookies |= one.bookies
-            if one.standing is CopyStatus.DIFFERENT and len(different) < _SHOWN:
+            if one.status is CopyStatus.DIFFERENT and len(different) < _SHOWN:
                 different.append(one)
-            if one.standing is CopyStatus.MISSING and one.ledger_id in named.needed:
+            if one.status is CopyStatus.MISSING and one.ledger_id in named.needed:
                 missed += 1
                 if len(missing) < _SHOWN:
                     missing.append(one.ledger_id)
-        return Tally(counts, tuple(different), tuple(missing), missed, frozenset(bookies))
+        return CopyTally(counts, tuple(different), tuple(missing), missed, frozenset(bookies))
 
     def _free_id(self, sides: Sides, named: NamedLedgers) -> int:
         return max(sides.source.metadata.first_free_id(), max(named.all, default=-1) + 1)
@@ -388,7 +388,7 @@ class OfflineMove:
         return next_id
 
 
-def judge_ledgers(tally: Tally, sides: Sides, may_miss: int) -> Iterator[Finding]:
+def judge_ledgers(tally: CopyTally, sides: Sides, may_miss: int) -> Iterator[Finding]:
     """Judge what is missing, and the bookies of what the target has already."""
     if tally.missed:
         seen = f"{_missed(tally)} in neither cluster"
@@ -409,11 +409,11 @@ def judge_ledgers(tally: Tally, sides: Sides, may_miss: int) -> Iterator[Finding
         )
 
 
-def _missed(tally: Tally) -> str:
+def _missed(tally: CopyTally) -> str:
     return f"{tally.missed:,} ledgers that brokers want to find, such as {tally.missing[0]}, are"
 
 
-def _require_same(tally: Tally, errors: dict[int, str], may_miss: int) -> None:
+def _require_same(tally: CopyTally, errors: dict[int, str], may_miss: int) -> None:
     """Raise RefusedError unless both clusters have the same, apart from ``may_miss`` that neither has."""
     if tally.missed > may_miss:
         raise refused(f"{_missed(tally)} in neither cluster, and {may_miss:,} may be: nothing was changed for brokers")
@@ -421,7 +421,7 @@ def _require_same(tally: Tally, errors: dict[int, str], may_miss: int) -> None:
         raise _different(tally, errors)
 
 
-def _different(tally: Tally, errors: dict[int, str]) -> Exception:
+def _different(tally: CopyTally, errors: dict[int, str]) -> Exception:
     shown = [f"ledger {one.ledger_id}: {one.reason}" for one in tally.different]
     shown += [f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(errors.items())]
     count = tally.total - tally.counts[CopyStatus.SAME] - tally.counts[CopyStatus.MISSING]

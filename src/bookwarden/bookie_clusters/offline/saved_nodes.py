@@ -200,7 +200,7 @@ def _line(raw: bytes) -> dict[str, Any]:
     raise FormatError("a line is no JSON object")
 
 
-class RestoreResult(NamedTuple):
+class NodeRestoreResult(NamedTuple):
     """The result of putting nodes back."""
 
     written: int
@@ -226,8 +226,8 @@ class NodeRestorer:
                 f"no node is put back while brokers live, such as {live[0].name}: stop all of them first"
             )
 
-    def carry_out(self, file: Path) -> RestoreResult:
+    def carry_out(self, file: Path) -> NodeRestoreResult:
         """Save what is there next to the file, then put the saved values back; RefusedError while a broker lives."""
         self.require_no_broker()
         before = save_nodes(self.store, self.url, file.parent, "before-restoring")
-        return RestoreResult(restore_nodes(self.store, file, self.url, self.require_no_broker), before)
+        return NodeRestoreResult(restore_nodes(self.store, file, self.url, self.require_no_broker), before)

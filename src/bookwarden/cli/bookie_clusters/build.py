@@ -23,12 +23,12 @@ from bookwarden.bookie_clusters.moving.build import (
     FoundBuild,
 )
 from bookwarden.bookie_clusters.moving.scope import scope_of
-from bookwarden.cli.preflight import STARTING_SPARK, require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.preflight import STARTING_SPARK, require_spark
 from bookwarden.wiring.cluster import Cluster
 
 _EPILOG = """\b
@@ -124,11 +124,11 @@ def build_facts(found: FoundBuild | None) -> list[tuple[str, str]]:
     if not newest.is_through:
         by = f"stopped; go on with `bookie-clusters build --resume` in {newest.folder} ({found.holder})"
         text = f", {by}" if found.is_stopped else f"{_pace(newest)}, by {found.holder}"
-        pairs.append(("build", f"{_course(newest)}: {_standing(newest)}{text}"))
+        pairs.append(("build", f"{_route(newest)}: {_progress(newest)}{text}"))
     if last is not None:
         done, failed = last.counts.of(*DONE), last.counts.of(CopyOutcome.FAILED)
         text = f"{counted(done, 'ledger')} there, {size_text(last.counts.size_of(*DONE))}, {failed:,} failed"
-        pairs.append(("last build", f"{_course(last)}, through at {moment(last.ended_ms)}: {text}"))
+        pairs.append(("last build", f"{_route(last)}, through at {moment(last.ended_ms)}: {text}"))
     return pairs
 
 
@@ -188,11 +188,11 @@ def _size(one: Build, outcome: CopyOutcome, kind: str) -> str:
     return size_text(size) if size else ""
 
 
-def _course(one: Build) -> str:
+def _route(one: Build) -> str:
     return f"{one.scope} from {one.source} to {one.target}"
 
 
-def _standing(one: Build) -> str:
+def _progress(one: Build) -> str:
     if not one.is_listed:
         return "ledgers are listed"
     failed = one.counts.of(CopyOutcome.FAILED)
@@ -214,7 +214,7 @@ def show_build(
     """Show on a terminal a bar for the listing and one for the work; elsewhere write a line from time to time."""
 
     def line(one: Build) -> str:
-        return f"{_standing(one)}{_pace(one)}"
+        return f"{_progress(one)}{_pace(one)}"
 
     if invocation.output != "json" and sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))

@@ -15,15 +15,15 @@ from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, s
 from bookwarden.cli.bookie_clusters.output import describe_registry
 from bookwarden.cli.bookie_clusters.unload import per_second_option
 from bookwarden.cli.bookie_clusters.unregister import note_of_ids, of_others
-from bookwarden.cli.preflight import require_spark
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
+from bookwarden.preflight import require_spark
+from bookwarden.wiring.bookie_clusters import unregistration_of
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.moving import MoveOperations
-from bookwarden.wiring.registration import unregistration_of
 
 # For brokers, and until a switch is long enough ago.
 _WAIT_S = 60.0

@@ -20,11 +20,10 @@ from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult, Offlin
 from bookwarden.bookie_clusters.offline.record import MovePhase, MoveRecord
 from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences, NodeRestorer
 from bookwarden.cli.bookie_clusters.switch import NOT_READY
-from bookwarden.cli.metadata_migration.node_progress import node_progress
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted
+from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import NotFoundError
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.moving import MoveOperations

@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from bookwarden.bookie_clusters.registry import Registry, cluster_data, registry_data
-from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, moment
 from bookwarden.cli.shell.questions import confirm
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.wiring.cluster import Cluster
 
 #: Of commands that wait for brokers.

@@ -15,8 +15,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, counted
 from bookwarden.cli.shell.questions import yes_option
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
+from bookwarden.wiring.bookie_clusters import registration_of
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.registration import registration_of
 
 _EPILOG = """\b
 Examples:

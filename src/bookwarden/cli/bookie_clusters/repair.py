@@ -25,15 +25,15 @@ from bookwarden.bookie_clusters.repair import (
 )
 from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
 from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
-from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.errors import FileError
+from bookwarden.wiring.bookie_clusters import registration_of
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.registration import registration_of
 
 _RAISE_EPILOG = """\b
 When this is needed: docs/howto/repair-bookie-clusters.md and

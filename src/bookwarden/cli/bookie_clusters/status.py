@@ -11,7 +11,7 @@ from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.documents import Overview, read_overview, state_data
 from bookwarden.bookie_clusters.inventory import take_inventory
 from bookwarden.bookie_clusters.offline.record import MoveRecord
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.bookie_clusters.registry import Registry
@@ -27,8 +27,8 @@ from bookwarden.cli.bookie_clusters.unload import (
 )
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 _UNDER_WAY: Final = 25
 _LOOK_EVERY_S: Final = 0.5
@@ -140,7 +140,7 @@ def _counted_elsewhere(registry: Registry) -> str | None:
     return alone[0] if alone else None
 
 
-def _facts(url: str, state: State, promotion: Promotion | None) -> list[tuple[str, str]]:
+def _facts(url: str, state: SwitchState, promotion: Promotion | None) -> list[tuple[str, str]]:
     registry, found = state.registry, state.order
     pairs = [("phase", state.phase.value), ("registry", url if registry is None else f"{url}, epoch {registry.epoch}")]
     if registry is not None:

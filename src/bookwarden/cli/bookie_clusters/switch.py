@@ -10,15 +10,14 @@ import click
 from bookwarden.bookie_clusters.checks.observing import run_precheck
 from bookwarden.bookie_clusters.checks.precheck import Precheck
 from bookwarden.bookie_clusters.documents import switch_data
-from bookwarden.bookie_clusters.operation import Planned, SwitchedBroker, SwitchOptions, SwitchOutcome
+from bookwarden.bookie_clusters.operation import PlannedSwitch, SwitchedBroker, SwitchOptions, SwitchOutcome
 from bookwarden.cli.bookie_clusters.output import wait_option
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.findings import Verdict
+from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.switch import SwitchOperations
 
 #: The exit code of every command that is refused by the precheck.
 NOT_READY: Final = 23
@@ -140,7 +139,7 @@ def rollback(
 
 
 def _carry_out(
-    invocation: Invocation, operations: SwitchOperations, planned: Planned, options: SwitchOptions, *, yes: bool
+    invocation: Invocation, operations: SwitchOperations, planned: PlannedSwitch, options: SwitchOptions, *, yes: bool
 ) -> int:
     """Do what is planned; return the exit code."""
     order, is_made = planned.plan.order, operations.switch.is_made(planned)
@@ -171,7 +170,7 @@ def _carry_out(
     return NOT_READY if result.is_refused else 0
 
 
-def _say_what_comes(invocation: Invocation, planned: Planned) -> None:
+def _say_what_comes(invocation: Invocation, planned: PlannedSwitch) -> None:
     order = planned.plan.order
     invocation.say(
         f"What happens next: the registry gets epoch {order.epoch}, by one write. Each broker then makes new ledgers "

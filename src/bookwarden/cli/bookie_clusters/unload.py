@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.bookie_clusters.inventory import Inventory, UnloadResult, roll, take_inventory
+from bookwarden.bookie_clusters.inventory import LedgerInventory, UnloadResult, roll, take_inventory
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Part, Table, counted
@@ -18,7 +18,7 @@ from bookwarden.wiring.cluster import Cluster
 _SHOWN: Final = 20
 
 
-def inventory_data(found: Inventory, *, holders: bool = False) -> dict[str, Any]:
+def inventory_data(found: LedgerInventory, *, holders: bool = False) -> dict[str, Any]:
     """Return the counts and what is left open for programs; with ``holders`` also whose ledgers are elsewhere."""
     held = [one._asdict() for one in found.held]
     return {
@@ -39,7 +39,7 @@ def inventory_data(found: Inventory, *, holders: bool = False) -> dict[str, Any]
     }
 
 
-def inventory_parts(found: Inventory, registry: Registry, *, holders: bool = False) -> list[Part]:
+def inventory_parts(found: LedgerInventory, registry: Registry, *, holders: bool = False) -> list[Part]:
     """Return the same for people, with all holders."""
     columns = (
         Column("bookie cluster"),
@@ -124,7 +124,7 @@ def unload(invocation: Invocation, per_second: float, dry_run: bool, yes: bool) 
 
 
 def unload_elsewhere(
-    invocation: Invocation, cluster: Cluster, found: Inventory, per_second: float, *, yes: bool, look: str
+    invocation: Invocation, cluster: Cluster, found: LedgerInventory, per_second: float, *, yes: bool, look: str
 ) -> Sequence[UnloadResult]:
     """Ask, unload the topics, and report each; ``look`` is how to see them only."""
     if found.topics:

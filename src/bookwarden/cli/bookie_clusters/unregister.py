@@ -13,8 +13,8 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Note, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.errors import RefusedError
+from bookwarden.wiring.bookie_clusters import lost_clusters_of, unregistration_of
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.registration import lost_clusters_of, unregistration_of
 
 _EPILOG = """\b
 Why a cluster cannot go while a ledger is left there: docs/bookie-clusters.md."""

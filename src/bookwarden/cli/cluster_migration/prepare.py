@@ -9,9 +9,8 @@ from typing import Any, Final
 import click
 
 from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
-from bookwarden.cli.shell.findings import findings_table
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
-from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, table_of
+from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.cluster_migration.preparing.operation import Preparation, PreparationResult
 from bookwarden.cluster_migration.preparing.plan import PreparationPlan, PreparationStep, Side
@@ -266,7 +265,7 @@ def describe_preflight(
     bad = blocking(findings, accepted)
     warnings = [one for one in findings if one.verdict(accepted) is Verdict.WARNING]
     note = (
-        f"{counted(len(bad), 'line')} stand{'s' if len(bad) == 1 else ''} in the way, "
+        f"{counted(len(bad), 'line')} block{'s' if len(bad) == 1 else ''}, "
         f"{counted(len(warnings), 'warning')}. What to do about each: docs/cluster-migration.md."
         if bad
         else f"No check blocks it; {counted(len(warnings), 'warning')}."

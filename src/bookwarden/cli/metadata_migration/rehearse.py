@@ -7,17 +7,23 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.metadata_migration.verify import describe_difference
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import ConfigError
 from bookwarden.leases import LeaseTimes
 from bookwarden.metadata_migration.comparison import row_of
-from bookwarden.metadata_migration.rehearsal.operation import Rehearsal, RehearsalReport
-from bookwarden.metadata_migration.rehearsal.scratch import claim, clean_own, require_idle, require_scratch
-from bookwarden.metadata_migration.rehearsal.scratch import clean as clean_up
+from bookwarden.metadata_migration.rehearsal import (
+    Rehearsal,
+    RehearsalReport,
+    claim,
+    clean_own,
+    require_idle,
+    require_scratch,
+)
+from bookwarden.metadata_migration.rehearsal import clean as clean_up
 from bookwarden.metadata_migration.watching import PARTICIPANTS_LIMIT_SECONDS, PROPOSED_BYTES, PROPOSED_SECONDS
 from bookwarden.metastore.following.flag import read_flag
 from bookwarden.metastore.interface import ScratchStore

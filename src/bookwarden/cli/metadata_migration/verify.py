@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.cli.metadata_migration.node_progress import node_progress
 from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import ConfigError, FileError
 from bookwarden.metadata_migration.comparison import (
     NUMBER_COLUMNS,

@@ -21,8 +21,8 @@ from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdm
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
 from bookwarden.metadata_migration.control import MigrationControl, Survey
 from bookwarden.metadata_migration.watching import (
-    CopyProgress,
     MigrationOutcome,
+    NodeCopyProgress,
     PhaseSnapshot,
     PhaseStep,
     ending_of,
@@ -93,7 +93,7 @@ def watch_to_the_end(
 class _Snapshots:
     """Looks at a migration; while the source does not answer the last look is repeated, with the reason."""
 
-    def __init__(self, control: MigrationControl, copied: Callable[[PhaseSnapshot], CopyProgress | None]) -> None:
+    def __init__(self, control: MigrationControl, copied: Callable[[PhaseSnapshot], NodeCopyProgress | None]) -> None:
         self._control = control
         self._copied = copied
         self._last = PhaseSnapshot(0)
@@ -102,7 +102,7 @@ class _Snapshots:
         try:
             snapshot = self._control.snapshot()
         except StoreError as error:
-            return dataclasses.replace(self._last, at_ms=int(time.time() * 1000), trouble=str(error))
+            return dataclasses.replace(self._last, at_ms=int(time.time() * 1000), error=str(error))
         self._last = dataclasses.replace(snapshot, copied=self._copied(snapshot))
         return self._last
 
@@ -113,12 +113,12 @@ class _CopyCounter:
     def __init__(self, control: MigrationControl, found: Survey | None) -> None:
         self._control = control
         self._found = found
-        self._last: CopyProgress | None = None
+        self._last: NodeCopyProgress | None = None
         self._under_way: threading.Thread | None = None
         if found is None:
             threading.Thread(target=self._survey, name="survey", daemon=True).start()
 
-    def copied(self, snapshot: PhaseSnapshot) -> CopyProgress | None:
+    def copied(self, snapshot: PhaseSnapshot) -> NodeCopyProgress | None:
         if self._found is None or snapshot.phase not in ("COPYING", "COMPLETED"):
             return None
         is_over = snapshot.phase == "COMPLETED"
@@ -183,8 +183,8 @@ def _sentence(snapshot: PhaseSnapshot) -> str:
     if snapshot.copied is not None:
         about = "about " if snapshot.copied.estimated else ""
         parts.append(f"{about}{snapshot.copied.nodes:,} of {snapshot.copied.of:,} nodes copied")
-    if snapshot.trouble is not None:
-        parts.append(f"the source does not answer: {snapshot.trouble}")
+    if snapshot.error is not None:
+        parts.append(f"the source does not answer: {snapshot.error}")
     return "; ".join(parts)
 
 
@@ -206,8 +206,8 @@ def status(invocation: Invocation, source: str | None) -> None:
     """
     with MigrationStores(invocation.settings, source) as stores:
         snapshot = control_of(stores).snapshot()
-        broker, trouble = _ask(stores.admin)
-        invocation.write(_describe_status(stores.source_url, snapshot, broker, trouble))
+        broker, error = _ask(stores.admin)
+        invocation.write(_describe_status(stores.source_url, snapshot, broker, error))
     click.get_current_context().exit(exit_code_of(snapshot))
 
 
@@ -233,7 +233,7 @@ def _ask(admin: MigrationAdmin) -> tuple[BrokerStatus | None, str | None]:
 
 
 def _describe_status(
-    source_url: str, snapshot: PhaseSnapshot, broker: BrokerStatus | None, trouble: str | None
+    source_url: str, snapshot: PhaseSnapshot, broker: BrokerStatus | None, error: str | None
 ) -> Document:
     data = {
         "source": source_url,
@@ -245,25 +245,25 @@ def _describe_status(
         "blocked_seconds": snapshot.blocked_seconds,
         "participants": snapshot.participants,
         "broker": None if broker is None else {"phase": broker.phase, "target": broker.target_url},
-        "broker_trouble": trouble,
+        "broker_trouble": error,
     }
     since = f", since {moment(snapshot.changed_ms)} ({snapshot.phase_seconds:,.0f} s)" if snapshot.changed_ms else ""
     pairs = [
         ("source", source_url),
         ("phase", f"{snapshot.phase or 'no flag: nothing was begun'}{since}"),
         ("target", snapshot.target_url or "-"),
-        ("the broker says", trouble if broker is None else f"{broker.phase}, {broker.target_url or 'no target'}"),
+        ("the broker says", error if broker is None else f"{broker.phase}, {broker.target_url or 'no target'}"),
     ]
     if snapshot.began_ms:
         pairs.insert(3, ("writes blocked", f"{snapshot.blocked_seconds:,.1f} s"))
     parts: list[Part] = [Facts(tuple((name, value or "-") for name, value in pairs)), participants_table(snapshot)]
-    parts += [Note(text) for text in _notes(snapshot, broker, trouble)]
+    parts += [Note(text) for text in _notes(snapshot, broker, error)]
     return Document(data, tuple(parts))
 
 
-def _notes(snapshot: PhaseSnapshot, broker: BrokerStatus | None, trouble: str | None) -> list[str]:
+def _notes(snapshot: PhaseSnapshot, broker: BrokerStatus | None, error: str | None) -> list[str]:
     notes = []
-    if trouble is not None:
+    if error is not None:
         notes.append("The broker did not tell; the flag and the participants are from the source itself.")
     elif broker is not None and broker.phase != (snapshot.phase or "NOT_STARTED"):
         notes.append(

@@ -1,4 +1,4 @@
-"""The global options, handed to every command."""
+"""The global options, handed to every command, and the log file of one that runs for long."""
 
 from __future__ import annotations
 
@@ -10,18 +10,51 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bookwarden.errors import FormatError
+from bookwarden.errors import FileError, FormatError
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
-from bookwarden.log_file import LOG_FORMAT, LogFile
 
 if TYPE_CHECKING:
     from bookwarden.cli.shell.output import Document, Stream, Writer
     from bookwarden.config import Settings
+
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogFile(WatchedFileHandler):
+    """Appends to a file, a new one where the former was moved away; one that cannot be written ends no work."""
+
+    def __init__(self, path: str, level: int) -> None:
+        """Open the file; raise FileError where it cannot be written."""
+        try:
+            super().__init__(path, encoding="utf-8")
+        except OSError as error:
+            raise FileError(f"log.file {path} cannot be written: {error.strerror}; name another, or none") from error
+        self.setLevel(level)
+        self.setFormatter(logging.Formatter(LOG_FORMAT))
+        self._has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Write once what is wrong; logging would print a stack trace for each line."""
+        error = sys.exc_info()[1]
+        if not self._has_failed:
+            reason = error.strerror if isinstance(error, OSError) else error
+            sys.stderr.write(f"bookwarden: log.file {self.baseFilename} cannot be written: {reason}; it goes on\n")
+        self._has_failed = True
+
+    def flush(self) -> None:
+        """Write what is in the buffer; at the end of the process a full disk is no error of its own."""
+        try:
+            super().flush()
+        except OSError:
+            if not self._has_failed:
+                self.handleError(logging.makeLogRecord({}))
 
 
 def parse_ledger_id(text: str) -> int:

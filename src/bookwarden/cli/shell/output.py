@@ -21,6 +21,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bookwarden.findings import Finding
+
 T = TypeVar("T")
 Cells = dict["Column", Callable[[T], str]]
 
@@ -362,3 +364,14 @@ def _aligned(
     for row in rows:
         cells = (place(cell, width) for place, cell, width in zip(align, row, widths, strict=True))
         yield _GAP.join(cells).rstrip()
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """Make a table with a row for each finding, in their order."""
+    columns = (
+        Column("check"),
+        Column("verdict"),
+        Column("what was seen", whole=False),
+        Column("what to do", whole=False),
+    )
+    return Table(columns, tuple((one.check, one.verdict.value, one.seen, one.advice) for one in findings))

@@ -1,4 +1,4 @@
-"""Steps of something that is watched: live on a terminal, as lines for a log or for a program elsewhere."""
+"""Steps of something that is watched: live on a terminal, as lines for a log or a program elsewhere; progress bars."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.output import printable
 
 _SAID_EVERY_S: Final = 10.0
+_SAID_EVERY: Final = 250_000
 
 
 class SaidProgress:
@@ -117,3 +119,35 @@ def telling(
             lambda step: "".join(f"{printable(line)}\n" for line in (*lines_of(step), *end_of(step))), every_s
         )
         yield texts.tell
+
+
+@contextmanager
+def node_progress(invocation: Invocation, what: str, done: str, unit: str = "nodes") -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many nodes were done so far; elsewhere write a line from time to time.
+
+    ``what`` is the first line elsewhere, ``done`` the participle after the number and its ``unit``.
+    """
+    if invocation.output != "json" and sys.stderr.isatty():
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn(f"{{task.completed:,}} {unit}"),
+            TaskProgressColumn(show_speed=True),
+        )
+        with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+            # The total is not known before all were listed.
+            task = bars.add_task(done, total=None)
+            yield lambda nodes: bars.update(task, completed=nodes)
+        return
+    invocation.say(what)
+    said, began = 0, time.monotonic()
+
+    def say(nodes: int) -> None:
+        nonlocal said
+        if nodes >= said + _SAID_EVERY:
+            said = nodes
+            # How many there are is known at the end only, so not what time is left.
+            rate = nodes / max(0.001, time.monotonic() - began)
+            invocation.say(f"{nodes:,} {unit} {done}, {rate:,.0f}/s")
+
+    yield say

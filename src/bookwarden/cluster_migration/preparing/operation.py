@@ -16,12 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bookwarden.cluster_migration.preparing.plan import REPLACING, Action, PreparationPlan, PreparationStep, Side, plan
+from bookwarden.cluster_migration.preparing.plan import (
+    REPLACING,
+    PreparationAction,
+    PreparationPlan,
+    PreparationStep,
+    Side,
+    plan,
+)
 from bookwarden.cluster_migration.sides.cluster import ClusterSide
 from bookwarden.cluster_migration.sides.observing import PreflightObserver
 from bookwarden.cluster_migration.sides.policies import namespace_settings
 from bookwarden.cluster_migration.sides.values import Observations
-from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
+from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterMaking
 from bookwarden.durable import sync
 from bookwarden.errors import (
     BookwardenError,
@@ -40,7 +47,7 @@ BEGUN: Final = "begun"
 DONE: Final = "done"
 FAILED: Final = "failed"
 TAKEN_BACK: Final = "taken back"
-_POLICIES: Final = (Action.POLICY, Action.TOPIC_POLICY)
+_POLICIES: Final = (PreparationAction.POLICY, PreparationAction.TOPIC_POLICY)
 
 
 class PreparationJournal:
@@ -243,7 +250,7 @@ class Preparation:
 
     def _give_back(self, step: PreparationStep) -> None:
         writer = self._side_of(step).writer
-        if step.action is Action.TOPIC_POLICY:
+        if step.action is PreparationAction.TOPIC_POLICY:
             if step.before is None:
                 writer.remove_topic_policy(step.target, step.key)
             else:
@@ -262,7 +269,7 @@ class Preparation:
     def _verify(self, step: PreparationStep) -> None:
         if step.action not in REPLACING:
             return
-        if step.action is Action.TENANT_CLUSTERS:
+        if step.action is PreparationAction.TENANT_CLUSTERS:
             current: Any = dict(self._side_of(step).admin.tenant(step.target))
         else:
             current = self._policy(step)
@@ -278,7 +285,7 @@ class Preparation:
 
 
 def _is_hold(step: PreparationStep) -> bool:
-    return step.key in _HOLDS and step.action in (Action.POLICY, Action.TOPIC_POLICY)
+    return step.key in _HOLDS and step.action in (PreparationAction.POLICY, PreparationAction.TOPIC_POLICY)
 
 
 _HOLDS: Final = ("inactiveTopicPolicies", "autoTopicCreation")
@@ -286,14 +293,14 @@ _HOLDS: Final = ("inactiveTopicPolicies", "autoTopicCreation")
 
 def _needs(step: PreparationStep, other: PreparationStep) -> bool:
     """Return whether a step is of no use where the other one failed."""
-    if other.action in (Action.TENANT, Action.TENANT_CLUSTERS):
+    if other.action in (PreparationAction.TENANT, PreparationAction.TENANT_CLUSTERS):
         return step.namespace.partition("/")[0] == other.target
-    if other.action is Action.NAMESPACE:
+    if other.action is PreparationAction.NAMESPACE:
         return step.namespace == other.target
-    if other.action is Action.SCHEMA:
+    if other.action is PreparationAction.SCHEMA:
         # Versions count in their order.
-        return step.action is Action.SCHEMA and step.target == other.target
-    return other.action is Action.TOPIC and (
+        return step.action is PreparationAction.SCHEMA and step.target == other.target
+    return other.action is PreparationAction.TOPIC and (
         step.target == other.target or step.target.startswith(f"{other.target}-partition-")
     )
 
@@ -301,25 +308,25 @@ def _needs(step: PreparationStep, other: PreparationStep) -> bool:
 def _carry_out(writer: ClusterMaking, step: PreparationStep) -> None:
     value = step.value
     match step.action:
-        case Action.TENANT:
+        case PreparationAction.TENANT:
             writer.create_tenant(step.target, value)
-        case Action.TENANT_CLUSTERS:
+        case PreparationAction.TENANT_CLUSTERS:
             writer.change_tenant(step.target, value)
-        case Action.NAMESPACE:
+        case PreparationAction.NAMESPACE:
             writer.create_namespace(step.target, value)
-        case Action.POLICY:
+        case PreparationAction.POLICY:
             writer.set_policy(step.target, step.key, value)
-        case Action.TOPIC:
+        case PreparationAction.TOPIC:
             writer.create_topic(step.target, value)
-        case Action.PARTITIONS:
+        case PreparationAction.PARTITIONS:
             writer.add_partitions(step.target, value)
-        case Action.SCHEMA:
+        case PreparationAction.SCHEMA:
             writer.add_schema(step.target, value["type"], value["schema"], value["properties"])
-        case Action.TOPIC_POLICY:
+        case PreparationAction.TOPIC_POLICY:
             writer.set_topic_policy(step.target, step.key, value)
-        case Action.SUBSCRIPTION:
+        case PreparationAction.SUBSCRIPTION:
             writer.subscribe(step.target, step.key, value["properties"], replicated=value["replicated"])
-        case Action.GRANT:
+        case PreparationAction.GRANT:
             _grant(writer, step)
 
 

@@ -38,7 +38,7 @@ class Side(Enum):
     GREEN = "green"
 
 
-class Action(Enum):
+class PreparationAction(Enum):
     """The kind of a step; each is without effect where it is done already."""
 
     TENANT = "tenant"
@@ -54,7 +54,7 @@ class Action(Enum):
 
 
 #: Replace what is there, and are compared with it again right before.
-REPLACING: Final = frozenset({Action.TENANT_CLUSTERS, Action.POLICY})
+REPLACING: Final = frozenset({PreparationAction.TENANT_CLUSTERS, PreparationAction.POLICY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PreparationStep:
     """A change of one thing on one side; ``before`` is its value until then, None where there was none."""
 
     side: Side  #: The cluster that is changed.
-    action: Action  #: The kind.
+    action: PreparationAction  #: The kind.
     target: str  #: A tenant, a namespace, a topic or a partition.
     key: str = ""  #: Which policy, subscription, role or version.
     value: Any = None  #: To be there afterwards.
@@ -157,12 +157,12 @@ def _tenant(seen: Observations, tenant: str) -> Iterator[PreparationStep]:
     wanted = (wanted & seen.green.clusters) | {seen.green.cluster}
     if theirs is None:
         info = {"adminRoles": sorted(ours.get("adminRoles") or ()), "allowedClusters": sorted(wanted)}
-        yield PreparationStep(Side.GREEN, Action.TENANT, tenant, value=info)
+        yield PreparationStep(Side.GREEN, PreparationAction.TENANT, tenant, value=info)
         return
     allowed = set(theirs.get("allowedClusters") or ())
     if not wanted <= allowed:
         info = {**theirs, "allowedClusters": sorted(allowed | wanted)}
-        yield PreparationStep(Side.GREEN, Action.TENANT_CLUSTERS, tenant, value=info, before=dict(theirs))
+        yield PreparationStep(Side.GREEN, PreparationAction.TENANT_CLUSTERS, tenant, value=info, before=dict(theirs))
 
 
 def _namespace(seen: Observations, ours: NamespaceInfo, theirs: NamespaceInfo | None) -> Iterator[PreparationStep]:
@@ -170,16 +170,16 @@ def _namespace(seen: Observations, ours: NamespaceInfo, theirs: NamespaceInfo | 
     wanted = namespace_settings(ours.policies, seen.blue.cluster)
     if theirs is None:
         made = for_green(ours.policies, seen.blue.cluster, green.cluster)
-        yield PreparationStep(Side.GREEN, Action.NAMESPACE, name, value=made, namespace=name)
+        yield PreparationStep(Side.GREEN, PreparationAction.NAMESPACE, name, value=made, namespace=name)
         found = wanted
     else:
         found = namespace_settings(theirs.policies, green.cluster)
         for key in sorted(wanted.keys() - found.keys()):
-            yield PreparationStep(Side.GREEN, Action.POLICY, name, key, wanted[key], namespace=name)
+            yield PreparationStep(Side.GREEN, PreparationAction.POLICY, name, key, wanted[key], namespace=name)
     # In a step of its own, behind its value for later, so that the journal has that.
     before = found.get(INACTIVE, wanted.get(INACTIVE))
     if deletes_inactive(before, brokers_delete=not green.all_have(_DELETING, "false")):
-        yield PreparationStep(Side.GREEN, Action.POLICY, name, INACTIVE, held(before), before, name)
+        yield PreparationStep(Side.GREEN, PreparationAction.POLICY, name, INACTIVE, held(before), before, name)
 
 
 class _Topics:
@@ -224,7 +224,7 @@ class _Topics:
                 )
 
     def _step(
-        self, action: Action, target: str, key: str = "", value: Any = None, before: Any = None
+        self, action: PreparationAction, target: str, key: str = "", value: Any = None, before: Any = None
     ) -> PreparationStep:
         return PreparationStep(Side.GREEN, action, target, key, value, before, self._ours.name)
 
@@ -242,11 +242,11 @@ class _Topics:
         wanted, there = self._ours.partitioned.get(topic), self._theirs.partitioned.get(topic)
         if wanted is None:
             if topic not in self._theirs.topics:
-                yield self._step(Action.TOPIC, topic)
+                yield self._step(PreparationAction.TOPIC, topic)
         elif there is None or absent_partitions(self._theirs, topic):
-            yield self._step(Action.TOPIC, topic, value=wanted if there is None else there)
+            yield self._step(PreparationAction.TOPIC, topic, value=wanted if there is None else there)
         if wanted is not None and there is not None and there < wanted:
-            yield self._step(Action.PARTITIONS, topic, value=wanted, before=there)
+            yield self._step(PreparationAction.PARTITIONS, topic, value=wanted, before=there)
 
     def _missing_schemas(self, topic: str) -> range | None:
         wanted = [one.identity for one in self._ours.schemas.get(topic, ())]
@@ -259,7 +259,7 @@ class _Topics:
         for version in self._missing_schemas(topic) or ():
             one = self._ours.schemas[topic][version]
             value = {"type": one.kind, "schema": one.definition, "properties": dict(one.properties)}
-            yield self._step(Action.SCHEMA, topic, str(version), value)
+            yield self._step(PreparationAction.SCHEMA, topic, str(version), value)
 
     def _policies(self, topic: str) -> Iterator[PreparationStep]:
         wanted = topic_settings(self._ours.topic_policies.get(topic, {}), self._blue, self._green)
@@ -267,10 +267,10 @@ class _Topics:
         if (topic, INACTIVE) in self._originals:
             wanted[INACTIVE] = self._originals[topic, INACTIVE]
         for key in sorted(wanted.keys() - there.keys()):
-            yield self._step(Action.TOPIC_POLICY, topic, key, wanted[key])
+            yield self._step(PreparationAction.TOPIC_POLICY, topic, key, wanted[key])
         inactive = there.get(INACTIVE, wanted.get(INACTIVE))
         if deletes_inactive(inactive, brokers_delete=False):
-            yield self._step(Action.TOPIC_POLICY, topic, INACTIVE, held(inactive), inactive)
+            yield self._step(PreparationAction.TOPIC_POLICY, topic, INACTIVE, held(inactive), inactive)
 
     def _grants(self) -> Iterator[PreparationStep]:
         if not self._theirs.name:
@@ -286,11 +286,11 @@ class _Topics:
                 yield self._grant(one)
         for subscription, allowed in sorted(roles.items()):
             value = {"kind": "subscription", "roles": sorted(allowed)}
-            yield self._step(Action.GRANT, self._ours.name, subscription, value)
+            yield self._step(PreparationAction.GRANT, self._ours.name, subscription, value)
 
     def _grant(self, one: Grant) -> PreparationStep:
         value = {"kind": one.kind, "actions": list(one.actions)}
-        return self._step(Action.GRANT, one.where or self._ours.name, one.role, value)
+        return self._step(PreparationAction.GRANT, one.where or self._ours.name, one.role, value)
 
     def _subscriptions(self, topic: str) -> Iterator[PreparationStep]:
         wanted: dict[str, SubscriptionStats] = {}
@@ -306,7 +306,7 @@ class _Topics:
             for name, one in sorted(wanted.items()):
                 if name not in known:
                     value = {"properties": dict(one.properties), "replicated": one.replicated}
-                    yield self._step(Action.SUBSCRIPTION, partition, name, value)
+                    yield self._step(PreparationAction.SUBSCRIPTION, partition, name, value)
 
 
 def _on_blue(blue: ClusterInfo, ours: NamespaceInfo) -> Iterator[PreparationStep]:
@@ -314,11 +314,13 @@ def _on_blue(blue: ClusterInfo, ours: NamespaceInfo) -> Iterator[PreparationStep
     inactive, creation = settings.get(INACTIVE), settings.get(AUTO_CREATION)
     if creates_topics(creation, brokers_create=not blue.all_have(_CREATING, "false")):
         yield PreparationStep(
-            Side.BLUE, Action.POLICY, ours.name, AUTO_CREATION, dict(NO_AUTO_CREATION), creation, ours.name
+            Side.BLUE, PreparationAction.POLICY, ours.name, AUTO_CREATION, dict(NO_AUTO_CREATION), creation, ours.name
         )
     if deletes_inactive(inactive, brokers_delete=not blue.all_have(_DELETING, "false")):
-        yield PreparationStep(Side.BLUE, Action.POLICY, ours.name, INACTIVE, held(inactive), inactive, ours.name)
+        yield PreparationStep(
+            Side.BLUE, PreparationAction.POLICY, ours.name, INACTIVE, held(inactive), inactive, ours.name
+        )
     for topic, policies in sorted(ours.topic_policies.items()):
         own = topic_settings(policies).get(INACTIVE)
         if deletes_inactive(own, brokers_delete=False):
-            yield PreparationStep(Side.BLUE, Action.TOPIC_POLICY, topic, INACTIVE, held(own), own, ours.name)
+            yield PreparationStep(Side.BLUE, PreparationAction.TOPIC_POLICY, topic, INACTIVE, held(own), own, ours.name)

@@ -7,13 +7,12 @@ from typing import Any
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.lookup import look_up
 from bookwarden.clusters.pulsar.messages.topic_policies import read_topic_policies
 from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.clusters.pulsar.metadata.topic_policies import stored_policies
+from bookwarden.clusters.pulsar.protocol import look_up
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterContents
-from bookwarden.clusters.pulsar.rest.cluster_making import ClusterMaking
+from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterContents, ClusterMaking
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import (
     RegisteredBroker,

@@ -1,32 +1,96 @@
 """Metadata of a bookie cluster below one ledgers root: which cluster it is, its bookies, all its ledgers.
 
-Format: discover.ZKRegistrationManager and PulsarRegistrationManager: ``INSTANCEID``, ``LAYOUT``, ``available``,
-``available/readonly``, ``cookies`` below the ledgers root.
+Format: discover.ZKRegistrationManager of BookKeeper 4.17 and PulsarRegistrationManager. Below the ledgers root are
+``INSTANCEID`` and ``LAYOUT``; ``available`` has a node for each bookie that takes new ledgers, ``available/readonly``
+for each that does not, ``cookies`` one for each that joined and was not decommissioned.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
+from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds, largest_ledger_id
 from bookwarden.clusters.bookkeeper.ledger_paths import parse_layout
 from bookwarden.clusters.bookkeeper.listing import LedgerListing
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, NoBookieError
+from bookwarden.ledgers.cluster_identity import INSTANCE_NODE, instance_id_in
 from bookwarden.ledgers.metadata import ClusterSeen, LedgerReading, LiveBookie
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
+from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
+# A single bookie that is started again is without a registration for less than this, by a wide margin.
+AWAITED_SECONDS: Final = 30.0
+_READ_ONLY: Final = "readonly"
 _READONLY: Final = "readonly"
 # The one manager whose paths are those of Pulsar's own. longhierarchical has small ids elsewhere: brokers would find
 # none of its ledgers, and its bookies would collect those that brokers make (meta.LongHierarchicalLedgerManager).
 _READ_BY_BROKERS: Final = b"org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+
+
+class Members(NamedTuple):
+    """Ids of bookies."""
+
+    writable: frozenset[str]
+    read_only: frozenset[str]
+    known: frozenset[str]
+
+
+def read_members(store: MetadataStore, root: str) -> Members:
+    """Read the bookies below this ledgers root."""
+    available = f"{root}/available"
+    writable, read_only, known = store.list_many([available, f"{available}/{_READ_ONLY}", f"{root}/cookies"])
+    return Members(frozenset(writable) - {_READ_ONLY}, frozenset(read_only), frozenset(known))
+
+
+class RunningBookies:
+    """The bookies of the cluster that takes new ledgers.
+
+    ``find`` returns its store and ledgers root, ``name`` how it is called. Where none is registered its metadata is a
+    copy, such as a restored one, or the whole cluster is down: then what is not there proves nothing.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], tuple[MetadataStore, str]],
+        name: Callable[[], str],
+        *,
+        await_s: float = AWAITED_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._find = find
+        self._name = name
+        self._await_s = await_s
+        self._pause = pause
+
+    def require(self) -> None:
+        """Raise NoBookieError where none is registered now, StoreError when the store does not answer."""
+        store, root = self._find()
+        available = f"{root}/available"
+        writable, read_only = store.list_many([available, f"{available}/{_READ_ONLY}"])
+        if not read_only and not frozenset(writable) - {_READ_ONLY}:
+            raise NoBookieError(
+                f"no bookie is registered in {available} of {self._name()}: BookKeeper is not in service there. If this"
+                " is the right place (metadata_store.bookkeeper_url, ledgers_root) and no copy of it, start its bookies"
+                ", and restart those that run, since a bookie can lose its registration"
+            )
+
+    def require_soon(self) -> None:
+        """Raise as `require`, but only when that is so for a while: one may be starting again."""
+        retry_while_unavailable(self.require, self._await_s, self._pause)
+
+
+def read_instance(store: MetadataStore, root: str) -> str:
+    """Read the instance id of the cluster at this root; "" if there is none. FormatError for what is no text."""
+    node = store.get(f"{root}/{INSTANCE_NODE}")
+    return instance_id_in(None if node is None else node.value)
 
 
 class BookieClusterMetadata:

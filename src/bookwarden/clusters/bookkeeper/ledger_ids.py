@@ -1,26 +1,125 @@
 """The generator of ledger ids below one root, read and raised, as brokers and BookKeeper's own clients use it.
 
-Format: that of ledger_numbers. An id is taken by a sequential node, which is removed at once; a new ``HOB-<n>`` lets
-all later ids have n for their upper half.
+Format: bookkeeper.PulsarLedgerIdGenerator of pulsar-metadata 4.2, and BookKeeper's own. An id is the number of a
+sequential node below ``<root>/idgen``, until these are used up; from then on there is ``<root>/idgen-long``, of whose
+children ``HOB-<n>`` the largest numbers the lower half of ids that have n for their upper one. The node that took an
+id is removed at once; a new ``HOB-<n>`` lets all later ids have n for their upper half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import read_ledger_numbers
-from bookwarden.errors import LostRaceError, StoreError
-from bookwarden.ledgers.numbering import NUMBERS_OF_HALF, LedgerNumbers
+from bookwarden.errors import LostRaceError, NotFoundError, StoreError
 from bookwarden.metastore.interface import MetadataStore, MigrationTarget
 
+# The numbers of each half of an id: Java's positive ints but the largest.
+NUMBERS_OF_HALF: Final = 2**31 - 1
+_UPPER: Final = re.compile(r"HOB-(\d{10})", re.ASCII)
+_FLAT: Final = re.compile(r"L(\d{10,19})", re.ASCII)
+# Digits of an id on each level of directories, in the short and in the long tree.
+_TREES: Final = ((2, 4, 4), (3, 4, 4, 4, 4))
 # Some minutes of taking ids one by one.
 MOST_COUNTED: Final = 500_000
 _AT_ONCE: Final = 16
 _BATCH: Final = 1_000
 _UPPER_BITS: Final = 32
+
+
+class LedgerNumbers(NamedTuple):
+    """The counter of a metadata store: its node, the upper 32 bits of its ids, and the next number."""
+
+    path: str
+    upper: int
+    next_number: int
+
+    @property
+    def first_id(self) -> int:
+        """The smallest id of this counter."""
+        return self.id_of(0)
+
+    @property
+    def end_id(self) -> int:
+        """The id after its largest."""
+        return self.id_of(NUMBERS_OF_HALF)
+
+    def id_of(self, number: int) -> int:
+        """Return the ledger with this number."""
+        return (self.upper << 32) + number
+
+
+def read_ledger_numbers(store: MetadataStore, root: str) -> LedgerNumbers | None:
+    """Read the counter that gives new ledgers their ids; None if it has not given any yet."""
+    try:
+        uppers = [
+            int(match[1]) for name in store.list_children(f"{root}/idgen-long") if (match := _UPPER.fullmatch(name))
+        ]
+    except NotFoundError:
+        path, upper = f"{root}/idgen", 0
+    else:
+        if not uppers:
+            return None
+        upper = max(uppers)
+        path = f"{root}/idgen-long/HOB-{upper:010d}"
+    try:
+        return LedgerNumbers(path, upper, store.next_number(path))
+    except NotFoundError:
+        return None
+
+
+def next_ledger_id(store: MetadataStore, root: str) -> int | None:
+    """Read the id that the next ledger gets; None if none was given yet."""
+    numbers = read_ledger_numbers(store, root)
+    return None if numbers is None else numbers.id_of(numbers.next_number)
+
+
+def largest_ledger_id(store: MetadataStore, root: str, first: int, end: int) -> int | None:
+    """Find the largest id with metadata, in any layout, from ``first`` to before ``end``; None if there is none."""
+    names = store.children_of(root)
+    flat = (int(match[1]) for name in names if (match := _FLAT.fullmatch(name)))
+    found = [ledger_id for ledger_id in flat if first <= ledger_id < end]
+    for widths in _TREES:
+        largest = _Tree(store, widths, first, end).largest(root, "", names)
+        found += [] if largest is None else [largest]
+    return max(found, default=None)
+
+
+def largest_of_ledger_ids(places: Iterable[tuple[MetadataStore, str]], first: int, end: int) -> int | None:
+    """Find the same over the ledgers roots of several stores."""
+    found = (largest_ledger_id(store, root, first, end) for store, root in places)
+    return max((one for one in found if one is not None), default=None)
+
+
+class _Tree:
+    """Directories of ledgers; only those that may have the largest id wanted are listed."""
+
+    def __init__(self, store: MetadataStore, widths: Sequence[int], first: int, end: int) -> None:
+        self._store = store
+        self._widths = widths
+        self._first = first
+        self._end = end
+
+    def largest(self, path: str, digits: str, names: Sequence[str], level: int = 0) -> int | None:
+        """Search below the directory of ids with these first digits."""
+        is_last = level == len(self._widths) - 1
+        pattern = re.compile(rf"{'L' if is_last else ''}(\d{{{self._widths[level]}}})", re.ASCII)
+        left = sum(self._widths[level + 1 :])
+        for part, name in sorted(
+            ((match[1], name) for name in names if (match := pattern.fullmatch(name))), reverse=True
+        ):
+            smallest, largest = (int(digits + part + digit * left) for digit in "09")
+            if smallest >= self._end or largest < self._first:
+                continue
+            if is_last:
+                return smallest
+            found = self.largest(f"{path}/{name}", digits + part, self._store.children_of(f"{path}/{name}"), level + 1)
+            if found is not None:
+                return found
+        return None
 
 
 class LedgerIds:

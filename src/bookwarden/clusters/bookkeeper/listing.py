@@ -10,30 +10,77 @@ import hashlib
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
-from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of
-from bookwarden.clusters.bookkeeper.listed import listed_ledger
-from bookwarden.errors import NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of, ledger_path
+from bookwarden.errors import FormatError, NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
+from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
+from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.listing import ListedLedger
+from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore, Versioned
+from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata
 
+_REMEMBERED: Final = 65_536
+
+
+# Looking up an enum's name is slow.
+_KINDS: Final = {kind: kind.component.name for kind in KINDS}
 # A directory holds up to ten thousand ledgers, a row of the listing takes about half a kilobyte.
 _DIRECTORIES_IN_PIECE: Final = 2
 _FLAT_LEDGERS_IN_PIECE: Final = 20_000
 # Where most directories are nearly empty, as in an old cluster, a piece takes more of them.
 _MOST_PIECES: Final = 2_000
 _READ_AT_ONCE: Final = 10_000
-
 _TOP_OF_SHORT: Final = re.compile(r"\d{2}", re.ASCII)
 _TOP_OF_LONG: Final = re.compile(r"\d{3}", re.ASCII)
 _INNER: Final = re.compile(r"\d{4}", re.ASCII)
 _LEAVES: Final = {f"L{number:04d}": number for number in range(10_000)}
+
+
+class Meaning(NamedTuple):
+    """The meaning of custom metadata: the last fields but one of a ListedLedger."""
+
+    kind: str | None
+    holder: str | None
+    custom: str | None
+
+
+def listed_ledger(ledger_id: int, path: str, value: bytes, version: int, created_ms: int) -> ListedLedger:
+    """Make the row of a ledger whose node has this value; ``problem`` says what could not be understood."""
+    try:
+        metadata = decode_ledger_metadata(value)
+    except FormatError as error:
+        return ListedLedger(ledger_id, path, version, created_ms, problem=str(error))
+    meaning = _meaning(metadata.custom)
+    state, length = metadata.state.name, metadata.length
+    return ListedLedger(ledger_id, path, version, created_ms, metadata.ctime_ms, state, length, *meaning)
+
+
+# A holder's ledgers have the same custom metadata.
+@lru_cache(maxsize=_REMEMBERED)
+def meaning_of(fields: bytes) -> Meaning | None:
+    """Return the meaning of the custom metadata among the encoded fields of version 3.
+
+    Returns None for fields that decode_ledger_metadata would refuse.
+    """
+    try:
+        return _meaning(decode_custom_metadata(fields))
+    except FormatError:
+        return None
+
+
+def _meaning(custom: Mapping[str, bytes]) -> Meaning:
+    holder = identify_holder(custom)
+    if holder is None:
+        return Meaning(None, None, describe_custom_metadata(custom))
+    return Meaning(_KINDS[type(holder)], str(holder), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +295,62 @@ def _flat_pieces(root: str, ledger_ids: list[int]) -> list[ListingPiece]:
     """Divide at existing ids; the first and the last piece have no bound, so that later ids fall into one too."""
     cuts = [0, *sorted(ledger_ids)[_FLAT_LEDGERS_IN_PIECE::_FLAT_LEDGERS_IN_PIECE], MAX_LEDGER_ID + 1]
     return [ListingPiece((root,), first, end) for first, end in pairwise(cuts)]
+
+
+class PlacedListing:
+    """Lists the ledgers of each cluster in pieces that name it; ``alone`` has those where no cluster is registered.
+
+    ``roots`` returns store and ledgers root of each registered cluster by name, nothing where none is registered. Every
+    call raises StoreError as LedgerListing does, and for a piece of a cluster that is not registered any more.
+    """
+
+    def __init__(self, alone: LedgerListing, roots: Callable[[], Mapping[str, tuple[MetadataStore, str]]]) -> None:
+        self._alone = alone
+        self._roots = roots
+
+    def pieces(self, besides: Sequence[ListingPiece] = ()) -> list[ListingPiece]:
+        """Divide the ledgers of all clusters into pieces, as `LedgerListing.pieces` does."""
+        names = list(self._roots())
+        if not names:
+            return self._alone.pieces(besides)
+        return [
+            replace(piece, cluster=name)
+            for name in names
+            for piece in self.of(name).pieces([each for each in besides if each.cluster == name])
+        ]
+
+    def relist(self, piece: ListingPiece) -> PieceOfNames:
+        """List the piece by names only; never older than this call."""
+        return self.of(piece.cluster).relist(piece)
+
+    def of(self, cluster: str) -> LedgerListing:
+        """Return the listing of one cluster; by "" that of the one that the settings name."""
+        if not cluster:
+            return self._alone
+        place = self._roots().get(cluster)
+        if place is None:
+            raise StoreError(f"the bookie cluster {cluster!r} is not registered any more: begin a new scan")
+        return LedgerListing(*place)
+
+
+def read_every_ledger(store: MetadataStore, root: str) -> Iterator[tuple[int, LedgerMetadata | None]]:
+    """Yield each ledger with its metadata, None where that is not understood; StoreError where a part is not read."""
+    listing = LedgerListing(store, root)
+    for piece in listing.pieces():
+        found = listing.read(piece)
+        for ledger_id, node in zip(found.ids, found.nodes, strict=True):
+            try:
+                yield ledger_id, decode_ledger_metadata(node.value)
+            except FormatError:
+                yield ledger_id, None
+
+
+def read_custom_metadata(store: MetadataStore, root: str, ledger_id: int) -> Mapping[str, bytes] | None:
+    """Read that of one ledger, empty if it is not there; None where its metadata is not understood."""
+    node = store.get(ledger_path(root, ledger_id))
+    if node is None:
+        return {}
+    try:
+        return decode_ledger_metadata(node.value).custom
+    except FormatError:
+        return None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id, read_ledger_numbers
+from bookwarden.clusters.bookkeeper.ledger_ids import largest_ledger_id, read_ledger_numbers
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.metastore.interface import MetadataStore
 

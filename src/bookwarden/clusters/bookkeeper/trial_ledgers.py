@@ -45,7 +45,7 @@ class TrialLedgers:
         return True
 
     def fill(self, ledger_id: int, metadata: LedgerMetadata, count: int) -> tuple[dict[str, str], frozenset[str], int]:
-        """Write so many entries, and read each back from every bookie that should have it.
+        """Write a number of entries, and read each back from every bookie that should have it.
 
         Return which bookies did not take or give one, and why, by bookie id, which of them asked for credentials, and
         the ledger's length in bytes.

@@ -1,4 +1,4 @@
-"""Record of the ledgers that an undo put back: a node for each in BookKeeper's store, where every sweep sees it.
+"""Records of the ledgers that an undo put back: a node for each in BookKeeper's store, where every sweep sees it.
 
 The node's path is made from the id like a ledger's; its value is JSON: undo (its name), at (ms) and ctime (ms, of
 the ledger's metadata, or null). Pulsar's migration to another store copies the nodes like all others.
@@ -9,15 +9,32 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import LostRaceError, OutcomeUnknownError
-from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.ledgers.undone import UndoneLedger
+from bookwarden.ledgers.metadata import DeleteResult, LedgerReading, StoredLedger
 from bookwarden.metastore.interface import MetadataStore
 
 UNDONE_ROOT = "/bookwarden/undone"
 _WRITES_IN_FLIGHT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneLedger:
+    """A ledger that an undo put back at ``at_ms``; it was created at ``ctime_ms``, None if not known."""
+
+    ledger_id: int
+    undo: str
+    at_ms: int
+    ctime_ms: int | None
+
+    def is_of(self, reading: LedgerReading) -> bool:
+        """Return whether this is the ledger that was read; after a migration another may have got its id."""
+        if not isinstance(reading, StoredLedger):
+            return False
+        times = [place.metadata.ctime_ms for place in reading.places]
+        return self.ctime_ms is None or None in times or self.ctime_ms in times
 
 
 class UndoneLedgers:

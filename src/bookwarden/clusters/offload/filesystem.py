@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import map_file_name, parse_map_file_name
+from bookwarden.clusters.offload.names import NameRange, StoredObject, map_file_name, parse_map_file_name
 from bookwarden.errors import StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,

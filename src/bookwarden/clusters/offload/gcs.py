@@ -16,10 +16,8 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from requests.exceptions import RequestException
 
 from bookwarden.clusters.offload.heads import Head, StoredHead, examine, look
-from bookwarden.clusters.offload.limits import RequestLimits
-from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import object_names, owner_in
-from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
+from bookwarden.clusters.offload.names import NameRange, StoredObject, object_names, owner_in
+from bookwarden.clusters.offload.requests import RequestLimits, StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,

@@ -16,23 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote_plus
 
-from bookwarden.clusters.offload.name_ranges import StoredObject
+from bookwarden.clusters.offload.names import StoredObject
 from bookwarden.errors import FormatError, StoreError
 
 _MANIFEST = "manifest.json"
 _PAGE = 10_000
 _KEY, _SIZE, _MODIFIED, _LATEST, _MARKER = "key", "size", "lastmodifieddate", "islatest", "isdeletemarker"
 _NEEDED = (_KEY, _SIZE, _MODIFIED)
-
-
-class InventorySource(Protocol):
-    """The files of an inventory."""
-
-    def read(self, name: str) -> bytes:
-        """Read a file by its key; FormatError where there is none, StoreError where it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class InventoryFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class BucketInventory:
     """The manifest of an inventory: its bucket, its time (milliseconds since the epoch), and the data files."""
 
     bucket: str
@@ -62,7 +55,7 @@ class InventoryFolder:
         self._folder = folder
 
     def read(self, name: str) -> bytes:
-        """Read a file."""
+        """Read a file by its key; FormatError where there is none, StoreError where it cannot be read."""
         parts = [part for part in name.split("/") if part not in ("", ".", "..")]
         candidates = [self._folder.joinpath(*parts[at:]) for at in range(len(parts))]
         path = next((one for one in candidates if one.is_file()), None)
@@ -76,12 +69,12 @@ class InventoryFolder:
             raise StoreError(f"{path} of the inventory cannot be read: {error.strerror}") from error
 
 
-def read_manifest(source: InventorySource) -> Inventory:
+def read_manifest(source: InventoryFolder) -> BucketInventory:
     """Read the manifest; FormatError for one that is damaged, or of a kind that is not read."""
     data = source.read(_MANIFEST)
     try:
         fields = json.loads(data)
-        inventory = Inventory(
+        inventory = BucketInventory(
             bucket=str(fields["sourceBucket"]),
             created_ms=int(fields["creationTimestamp"]),
             format=str(fields["fileFormat"]),
@@ -105,7 +98,7 @@ def read_manifest(source: InventorySource) -> Inventory:
     return inventory
 
 
-def pages(source: InventorySource, inventory: Inventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
+def pages(source: InventoryFolder, inventory: BucketInventory, file: InventoryFile) -> Iterator[list[StoredObject]]:
     """Yield the objects of a data file, page by page, without delete markers and older versions.
 
     Raises FormatError where the file is missing, or not as the manifest says.

@@ -12,8 +12,14 @@ from pathlib import Path
 
 from bookwarden.clusters.offload.inventory import InventoryFolder, read_manifest
 from bookwarden.clusters.offload.inventory import pages as inventory_pages
-from bookwarden.clusters.offload.name_ranges import EVERYTHING, RANGES, NameRange, StoredObject
-from bookwarden.clusters.offload.names import parse_map_file_name, parse_object_name
+from bookwarden.clusters.offload.names import (
+    EVERYTHING,
+    RANGES,
+    NameRange,
+    StoredObject,
+    parse_map_file_name,
+    parse_object_name,
+)
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.errors import ConfigError, FormatError
 from bookwarden.ledgers.listing import ListedObject

@@ -17,10 +17,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from bookwarden.clusters.offload.heads import Head, StoredHead, examine, look
-from bookwarden.clusters.offload.limits import RequestLimits
-from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.names import object_names, owner_in
-from bookwarden.clusters.offload.silence import StoreSilentError, is_silence, look_at_each
+from bookwarden.clusters.offload.names import NameRange, StoredObject, object_names, owner_in
+from bookwarden.clusters.offload.requests import RequestLimits, StoreSilentError, is_silence, look_at_each
 from bookwarden.errors import ConfigError, StoreError
 from bookwarden.ledgers.offloaded_copies import (
     AbsentCopy,

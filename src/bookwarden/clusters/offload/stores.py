@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from bookwarden.clusters.offload.name_ranges import NameRange, StoredObject
-from bookwarden.clusters.offload.silence import StoreSilentError
+from bookwarden.clusters.offload.names import NameRange, StoredObject
+from bookwarden.clusters.offload.requests import StoreSilentError
 from bookwarden.errors import ConfigError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.offloaded_copies import (
     FILE_SYSTEM,
@@ -27,7 +27,7 @@ from bookwarden.ledgers.offloaded_copies import (
 _T = TypeVar("_T")
 
 
-# A silent store is not asked again for so many seconds, since a batch looks at its copies in many calls.
+# A silent store is not asked again for these seconds, since a batch looks at its copies in many calls.
 _SILENCE = 30.0
 
 

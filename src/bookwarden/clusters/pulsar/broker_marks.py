@@ -1,16 +1,18 @@
-"""Brokers that mark what leaves their metadata, seen in the metadata store: what each says, and their outbox.
+"""Brokers that mark what leaves their metadata, by the metadata store: what each says, their outbox, where they send.
 
 Formats: docs/broker-marks.md, decoded by `wire.broker_marks`. Every call may raise StoreError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from bookwarden.errors import FormatError, LostRaceError
+from bookwarden.clusters.pulsar.rest.deletion_topics import DeletionTopics, Provision
+from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.errors import FormatError, LostRaceError, NotFoundError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.broker_marks import (
@@ -22,6 +24,7 @@ from bookwarden.wire.broker_marks import (
     MarksEnabled,
     decode_marking_broker,
     decode_marks_enabled,
+    encode_deletion_topic,
     encode_marks_enabled,
 )
 
@@ -198,3 +201,40 @@ class Outbox:
 def _by_number(name: str) -> tuple[int, str]:
     """Order names that are numbers: the oldest first."""
     return len(name), name
+
+
+def publish_deletion_topic(
+    store_of: Callable[[], MetadataStore], topics: Topics, wanted: DeletionTopics, *, dry_run: bool = False
+) -> Provision:
+    """Write the node if it is missing or has another value; ``store_of`` returns Pulsar's own metadata store.
+
+    Raises StoreError, also where another init comes first. Brokers read the node at each send: what is in their
+    outboxes goes where it then names.
+    """
+    try:
+        partitions = topics.partition_count(wanted.topic)
+    except NotFoundError:
+        partitions = wanted.partitions
+    value = encode_deletion_topic(
+        wanted.topic,
+        partitions,
+        wanted.schema,
+        wanted.subscription,
+        retry_topic=wanted.retry_topic,
+        dlq_topic=wanted.dlq_topic,
+    )
+    return Provision("node", DELETION_TOPIC_NODE, provide_deletion_topic_node(store_of(), value, dry_run=dry_run))
+
+
+def provide_deletion_topic_node(store: MetadataStore, value: bytes, *, dry_run: bool = False) -> str:
+    """Write this value, unless the node has it; return the state of the node, as a Provision has it."""
+    found = store.get(DELETION_TOPIC_NODE)
+    if found is not None and found.value == value:
+        return "exists"
+    if dry_run:
+        return "would create" if found is None else "would replace"
+    if found is None:
+        store.create(DELETION_TOPIC_NODE, value, make_parents=True)
+        return "created"
+    store.put(DELETION_TOPIC_NODE, value, found.version)
+    return "replaced"

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection, hosts_of
-from bookwarden.clusters.pulsar.lookup import lookup
 from bookwarden.clusters.pulsar.protocol import (
     CLOSE_CONSUMER,
     FLOW,
@@ -23,6 +22,7 @@ from bookwarden.clusters.pulsar.protocol import (
     SUBSCRIBE,
     SUCCESS,
     Session,
+    lookup,
 )
 from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError, PulsarAccessError, PulsarError, PulsarUnavailableError
@@ -38,7 +38,7 @@ _IDLE_S: Final = 25.0
 _LOOK_S: Final = 5.0
 
 
-class Entry(NamedTuple):
+class TopicEntry(NamedTuple):
     """An entry as its broker delivered it; without ``metadata``, ``problem`` says what is wrong with its bytes."""
 
     position: Position
@@ -79,7 +79,7 @@ class EntryStream:
         session.answer(SUCCESS, f"reading {topic}", timeout_s, request=consumer)
         self._permit(_PERMITS)
 
-    def next(self, timeout_s: float) -> Entry | None:
+    def next(self, timeout_s: float) -> TopicEntry | None:
         """Return the next entry, None if none comes in time; raise PulsarUnavailableError when the broker ends it."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -98,17 +98,17 @@ class EntryStream:
         asked.close_consumer.consumer_id = asked.close_consumer.request_id = self._consumer
         self._session.send(asked)
 
-    def _entry(self, command: BaseCommand, rest: bytes) -> Entry:
+    def _entry(self, command: BaseCommand, rest: bytes) -> TopicEntry:
         found = command.message.message_id
         position = Position(found.ledgerId, found.entryId)
         try:
             metadata, payload = open_entry(rest)
         except FormatError as error:
             self._repay(1)
-            return Entry(position, None, b"", str(error))
+            return TopicEntry(position, None, b"", str(error))
         # The broker takes off what the producer claims, however large that is.
         self._repay(max(1, metadata.num_messages_in_batch))
-        return Entry(position, metadata, payload)
+        return TopicEntry(position, metadata, payload)
 
     def _repay(self, messages: int) -> None:
         self._owed += messages

@@ -1,4 +1,4 @@
-"""A connection to one broker or proxy by Pulsar's binary protocol, for what the native client does not do.
+"""A connection to one broker or proxy by Pulsar's binary protocol, for what the native client does not do; lookups.
 
 Format: frames of PulsarApi.proto: four bytes of size, four of the command's, the command, and of a message what is
 behind it.
@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import time
+from contextlib import closing
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import urllib3
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.oauth2 import ClientCredentials
 from bookwarden.errors import ConfigError, FormatError, PulsarAccessError, PulsarError, PulsarUnavailableError
-from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandConnected
+from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandConnected, CommandLookupTopicResponse
 from bookwarden.wire.protobuf import parse
 
 # BaseCommand.Type
@@ -35,6 +36,8 @@ _LARGEST: Final = 5 * 1024 * 1024
 _AROUND: Final = 64 * 1024
 _READ_AT_ONCE: Final = 256 * 1024
 _OAUTH2_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
+_REDIRECTS: Final = 5
 
 
 class Frame(NamedTuple):
@@ -201,3 +204,54 @@ def _credentials(connection: PulsarConnection) -> tuple[str, bytes]:
 def _unreachable(url: str, error: OSError) -> PulsarUnavailableError:
     reason = error.strerror or str(error) or type(error).__name__
     return PulsarUnavailableError(f"{url} is not reachable ({reason})")
+
+
+class BrokerLookup(NamedTuple):
+    """The answer: the owner's address of the kind that was asked for, and the version of the server that was reached.
+
+    ``through_proxy`` says that clients stay with the address that they have.
+    """
+
+    owner: str
+    server: str
+    through_proxy: bool
+
+
+def lookup(connection: PulsarConnection, url: str, topic: str, timeout_s: float = _TIMEOUT_S) -> BrokerLookup:
+    """Look a topic up through this address, with the credentials of the connection; follow redirects.
+
+    ``url`` names one host, and is of the settings. The topic need not exist, and does not afterwards. Raises
+    PulsarUnavailableError without an answer, PulsarAccessError where the credentials are refused or a redirect leads to
+    where they are not sent, PulsarError where the lookup is refused, ConfigError for an address that is none.
+    """
+    authoritative, connection = False, connection.trusting(url)
+    for _ in range(_REDIRECTS):
+        with closing(Session(connection, url, timeout_s)) as session:
+            answer = _ask(session, connection, url, topic, timeout_s, authoritative=authoritative)
+            owner = answer.brokerServiceUrlTls if url.startswith("pulsar+ssl:") else answer.brokerServiceUrl
+            if answer.response == CommandLookupTopicResponse.Failed:
+                raise refused(f"looking {topic} up through {url}", answer.error, answer.message)
+            if not owner:
+                raise PulsarError(f"{url} found {topic}, and named no address of the kind that was asked with")
+            if answer.response == CommandLookupTopicResponse.Connect:
+                return BrokerLookup(owner, session.server, answer.proxy_through_service_url)
+            url, authoritative = owner, answer.authoritative
+    raise PulsarUnavailableError(f"looking {topic} up was redirected more than {_REDIRECTS} times; try again later")
+
+
+def look_up(connection: PulsarConnection, url: str, topic: str) -> tuple[str, str]:
+    """Look a topic up as `lookup` does; return its owner's address, and the version of the server."""
+    found = lookup(connection, url, topic)
+    return found.owner, found.server
+
+
+def _ask(
+    session: Session, connection: PulsarConnection, url: str, topic: str, timeout_s: float, *, authoritative: bool
+) -> CommandLookupTopicResponse:
+    asked = BaseCommand(type=LOOKUP)
+    asked.lookupTopic.topic, asked.lookupTopic.request_id = topic, 1
+    asked.lookupTopic.authoritative = authoritative
+    if connection.client_options.get("listener_name"):
+        asked.lookupTopic.advertised_listener_name = str(connection.client_options["listener_name"])
+    session.send(asked)
+    return session.answer(LOOKED_UP, f"looking {topic} up through {url}", timeout_s).lookupTopicResponse

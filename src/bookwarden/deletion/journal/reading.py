@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from bookwarden.deletion.journal.entries import (
     FORMAT,
@@ -37,20 +37,13 @@ _NEVER: Final = -1
 _NOT_READ: Final = 0
 
 
-class Lines(Protocol):
-    """An open file."""
-
-    def readline(self, limit: int, /) -> bytes:
-        """Read through the next line end, at most `limit` bytes; nothing at the end."""
-
-
 class JournalSource(Protocol):
     """The files of a journal; every call may raise StoreError."""
 
     def names(self) -> Iterable[str]:
         """List the files, oldest first."""
 
-    def open(self, name: str) -> AbstractContextManager[Lines] | None:
+    def open(self, name: str) -> AbstractContextManager[BinaryIO] | None:
         """Open a file; None if it is gone meanwhile."""
 
     def close(self) -> None:
@@ -93,7 +86,7 @@ class JournalFolder:
         except OSError as error:
             raise FileError(f"journal {self._folder} cannot be read: {error.strerror}") from error
 
-    def open(self, name: str) -> AbstractContextManager[Lines] | None:
+    def open(self, name: str) -> AbstractContextManager[BinaryIO] | None:
         """Open a file; None if it is gone meanwhile."""
         try:
             return (self._folder / name).open("rb")
@@ -133,7 +126,7 @@ class JournalReader:
         """Close the source."""
         self._source.close()
 
-    def _records(self, name: str, lines: Lines) -> Iterator[JournalRecord]:
+    def _records(self, name: str, lines: BinaryIO) -> Iterator[JournalRecord]:
         number = 0
         while line := lines.readline(_MAX_LINE):
             number += 1
@@ -148,7 +141,7 @@ class JournalReader:
                 self._damaged(JournalDamage(name, number, cut_off=not whole))
 
 
-def _skip_line(line: bytes, lines: Lines) -> bool:
+def _skip_line(line: bytes, lines: BinaryIO) -> bool:
     """Skip to the end of the line; return whether it has one."""
     while line and not line.endswith(b"\n"):
         line = lines.readline(_MAX_LINE)

@@ -18,12 +18,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bookwarden.deletion.journal.entries import FORMAT, JournalHeader, JournalRecord
 from bookwarden.durable import sync
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.processes import described_here, has_certainly_ended
+
+if TYPE_CHECKING:
+    from bookwarden.clusters.journal_objects import S3Objects
 
 logger = logging.getLogger(__name__)
 
@@ -177,32 +180,22 @@ class DriverFile:
                     path.unlink(missing_ok=True)
 
 
-class JournalSink(Protocol):
-    """A store of whole objects, durable and seen by readers when `put` returns."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write an object; raises StoreUnavailableError when the store did not confirm it."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class ObjectJournal:
     """A journal in an object store: one object for each append, since objects cannot be appended to."""
 
-    def __init__(self, sink: JournalSink) -> None:
-        self._sink = sink
+    def __init__(self, objects: S3Objects) -> None:
+        self._objects = objects
 
     def append(self, records: Sequence[JournalRecord]) -> None:
         """Write the records as one object; raises StoreUnavailableError when that is not confirmed."""
         if records:
             now = time.time()
             data = b"".join([header(records[0].run, now), *(record.encode() for record in records)])
-            self._sink.put(file_name(now), data)
+            self._objects.put(file_name(now), data)
 
     def close(self) -> None:
         """Close the store's connections; nothing is open between appends."""
-        self._sink.close()
+        self._objects.close()
 
 
 def file_name(now: float) -> str:

@@ -9,16 +9,16 @@ from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
-from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import LedgerComponent
+from bookwarden.ledgers.list_gaps import ListStatus, has_entries, list_status_of
 from bookwarden.ledgers.live_references import LiveReferences
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver, mark_of_holder
 
 _REASON = "marked by id"
 _LIST = {
-    Standing.INSIDE: "and lists older ledgers without it, which no trim does",
-    Standing.OF_NO_LIST: "and lists no ledger at all, which no trim does",
+    ListStatus.INSIDE: "and lists older ledgers without it, which no trim does",
+    ListStatus.OF_NO_LIST: "and lists no ledger at all, which no trim does",
 }
 
 
@@ -57,10 +57,10 @@ def refuse_holes(marks: Sequence[PendingDeletion], catalog: LedgerCatalog, refer
         named = found[mark.holder()]
         if not isinstance(named, LiveReferences) or named.names(mark.ledger_id):
             continue
-        standing = standing_of(mark.ledger_id, named.first_listed, has_entries(reading.metadata))
-        if standing in (Standing.INSIDE, Standing.OF_NO_LIST):
+        status = list_status_of(mark.ledger_id, named.first_listed, has_entries(reading.metadata))
+        if status in (ListStatus.INSIDE, ListStatus.OF_NO_LIST):
             raise RefusedError(
-                f"ledger {mark.ledger_id} has entries, and {mark.holder()} exists {_LIST[standing]}: a write of the "
+                f"ledger {mark.ledger_id} has entries, and {mark.holder()} exists {_LIST[status]}: a write of the "
                 "topic's node lost it, and with it messages that were acknowledged. Nothing was marked: see "
                 "docs/orphans.md, and add --inside-list to delete it for good"
             )

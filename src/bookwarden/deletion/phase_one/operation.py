@@ -11,7 +11,7 @@ from bookwarden.errors import NotFoundError, PulsarError, RefusedError, StoreUna
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pending_deletion import MarkReport, PendingDeletion
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 
 class Operation(enum.Enum):
@@ -31,7 +31,7 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MarkPlan:
     """An operation's marks, from what was read; making a plan changes nothing.
 
     ``act`` sends exactly these marks, and then has the target removed.
@@ -41,7 +41,7 @@ class Plan:
     mode: Mode
     target: str
     marks: tuple[PendingDeletion, ...]
-    act: Callable[[Plan], OperationResult] = field(repr=False, compare=False)
+    act: Callable[[MarkPlan], OperationResult] = field(repr=False, compare=False)
 
     def carry_out(self) -> OperationResult:
         """Mark, then have the target removed; raises PulsarError only if nothing was sent and nothing was done."""
@@ -56,14 +56,14 @@ class OperationResult:
     in broker mode the broker decides, and the sweep finds out.
     """
 
-    plan: Plan
+    plan: MarkPlan
     report: MarkReport = field(default_factory=MarkReport)
     done: bool = False
     problem: str = ""
     removed: tuple[int, ...] = ()
 
 
-def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
+def require_shown(shown: Iterable[MarkPlan], now: Iterable[MarkPlan]) -> None:
     """Raise RefusedError if more would be marked now than was shown; less is allowed, as after the broker trimmed."""
     agreed: dict[int, list[PendingDeletion]] = {}
     for plan in shown:
@@ -79,7 +79,7 @@ def require_shown(shown: Iterable[Plan], now: Iterable[Plan]) -> None:
 
 
 def ask_broker(
-    marker: Marker, plan: Plan, ask: Callable[[], None], *, migrations: Migrations | None
+    marker: Marker, plan: MarkPlan, ask: Callable[[], None], *, migrations: Migrations | None
 ) -> OperationResult:
     """Mark all that may leave, then ask the broker to remove it, unless a mark failed.
 

@@ -10,20 +10,27 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topics import Topics
-from bookwarden.deletion.phase_one.inventory import (
+from bookwarden.deletion.phase_one.mark import (
+    Marker,
     marks_of_compacted,
     marks_of_cursors,
     marks_of_ledgers,
     marks_of_schema,
 )
-from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, ask_broker, refuse_shadow
+from bookwarden.deletion.phase_one.operation import (
+    MarkPlan,
+    Mode,
+    Operation,
+    OperationResult,
+    ask_broker,
+    refuse_shadow,
+)
 from bookwarden.deletion.phase_one.trimming import TRIMMED, consumed_ledgers, understood
 from bookwarden.errors import NotFoundError, PulsarError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, LedgerInfo, VersionedCursor
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.pending_deletion import PendingDeletion
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +55,7 @@ class Removal:
         self._topics = topics
         self._migrations = migrations
 
-    def plan_topic(self, topic: str, *, force: bool = False, check: Callable[[], None] = lambda: None) -> Plan:
+    def plan_topic(self, topic: str, *, force: bool = False, check: Callable[[], None] = lambda: None) -> MarkPlan:
         """Plan to delete a topic with all partitions, cursors and its schema; NotFoundError if it does not exist.
 
         ``force`` disconnects clients and drops subscriptions. RefusedError for a shadow topic. A partition alone
@@ -68,7 +75,7 @@ class Removal:
             marks += marks_of_schema(name, self._store.schema(name.schema_id), "topic deleted")
         return self._plan(Operation.DELETE_TOPIC, str(name), marks, ask)
 
-    def plan_subscription(self, topic: str, subscription: str, *, force: bool = False) -> Plan:
+    def plan_subscription(self, topic: str, subscription: str, *, force: bool = False) -> MarkPlan:
         """Plan to delete a subscription on all partitions; NotFoundError if none has it.
 
         ``force`` disconnects consumers.
@@ -90,7 +97,7 @@ class Removal:
             lambda: self._topics.delete_subscription(str(name), subscription, force=force),
         )
 
-    def plan_schema(self, topic: str) -> Plan:
+    def plan_schema(self, topic: str) -> MarkPlan:
         """Plan to delete all versions of a topic's schema; NotFoundError if it has none."""
         name = TopicName.parse(topic)
         schema = self._store.schema(name.schema_id)
@@ -99,14 +106,14 @@ class Removal:
         marks = marks_of_schema(name, schema, "schema deleted")
         return self._plan(Operation.DELETE_SCHEMA, str(name.base), marks, lambda: self._topics.delete_schema(str(name)))
 
-    def plan_trim(self, topic: str) -> list[Plan]:
+    def plan_trim(self, topic: str) -> list[MarkPlan]:
         """Plan to trim each partition; the broker decides which ledgers go.
 
         NotFoundError if the topic does not exist, RefusedError for a shadow topic.
         """
         return [self._plan_trim(TopicName.parse(name)) for name in self._topics.partitions(topic)]
 
-    def _plan_trim(self, topic: TopicName) -> Plan:
+    def _plan_trim(self, topic: TopicName) -> MarkPlan:
         # The store has the positions of the cursors' last switch; the broker knows the current ones.
         positions = self._topics.mark_delete_positions(str(topic))
         read = self._store.read(topic.managed_ledger)
@@ -119,11 +126,11 @@ class Removal:
 
     def _plan(
         self, operation: Operation, target: str, marks: Sequence[PendingDeletion], ask: Callable[[], None]
-    ) -> Plan:
-        def act(plan: Plan) -> OperationResult:
+    ) -> MarkPlan:
+        def act(plan: MarkPlan) -> OperationResult:
             return ask_broker(self._marker, plan, ask, migrations=self._migrations)
 
-        return Plan(operation, Mode.BROKER, target, tuple(marks), act)
+        return MarkPlan(operation, Mode.BROKER, target, tuple(marks), act)
 
     def _marks_of_topic(self, topic: TopicName) -> list[PendingDeletion]:
         read = self._store.read(topic.managed_ledger)

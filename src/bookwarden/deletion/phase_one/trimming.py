@@ -11,9 +11,8 @@ from itertools import takewhile
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.deletion.node_check import NodeCheck
-from bookwarden.deletion.phase_one.inventory import marks_of_ledgers
-from bookwarden.deletion.phase_one.mark import Marker
-from bookwarden.deletion.phase_one.operation import Mode, Operation, OperationResult, Plan, refuse_shadow
+from bookwarden.deletion.phase_one.mark import Marker, marks_of_ledgers
+from bookwarden.deletion.phase_one.operation import MarkPlan, Mode, Operation, OperationResult, refuse_shadow
 from bookwarden.deletion.ports import LedgerCatalog
 from bookwarden.errors import (
     LostRaceError,
@@ -67,7 +66,7 @@ class StoreTrim:
         *,
         before_ms: int | None = None,
         force: bool = False,
-    ) -> Plan:
+    ) -> MarkPlan:
         """Plan to trim given ledgers, or those closed before a moment (ms since 1970), or else all that are consumed.
 
         As by a broker, they are removed from the front of the list: the sweep keeps ledgers inside it. Raises
@@ -93,9 +92,9 @@ class StoreTrim:
         chosen = _choose(name, read.info, cursors, ledger_ids, before_ms, force=force)
         chosen = _front(read.info, {ledger.ledger_id for ledger in chosen})
         marks = tuple(marks_of_ledgers(name, chosen, TRIMMED))
-        return Plan(Operation.TRIM, Mode.STORE, str(name), marks, lambda plan: self._carry_out(plan, name, read))
+        return MarkPlan(Operation.TRIM, Mode.STORE, str(name), marks, lambda plan: self._carry_out(plan, name, read))
 
-    def _carry_out(self, plan: Plan, name: TopicName, read: VersionedManagedLedger) -> OperationResult:
+    def _carry_out(self, plan: MarkPlan, name: TopicName, read: VersionedManagedLedger) -> OperationResult:
         if not plan.marks:
             return OperationResult(plan, done=True)
         report = self._marker.mark(plan.marks)

@@ -15,7 +15,7 @@ from typing import Final
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.deletion.journal.entries import CopyEntry, Journal
 from bookwarden.deletion.phase_two.decide import Action, Decision, DeletionPolicy, finish, retry
-from bookwarden.deletion.phase_two.guards import Candidate, Guard
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard
 from bookwarden.errors import MalformedMarkError
 from bookwarden.ledgers.offloaded_copies import (
     LEGACY_SEGMENT,
@@ -65,7 +65,7 @@ class CopyOwnerGuard(Guard):
         self._stores = stores
         self._verify_owner = verify_owner
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Read the owner of each copy; what is proven is to be deleted."""
         copies = [copy_of(one.mark) for one in candidates]
         read = [copy for copy in dict.fromkeys(copies) if self._verify_owner or copy.segment]
@@ -87,7 +87,7 @@ class CopyDeleter:
         self._policy = policy
         self._clock = clock
 
-    def carry_out(self, candidates: Sequence[Candidate], run: str) -> list[Candidate]:
+    def carry_out(self, candidates: Sequence[DeletionCandidate], run: str) -> list[DeletionCandidate]:
         """Journal and delete these copies; return all candidates, in order, with what became of them.
 
         Raises StoreUnavailableError when the journal cannot be written: nothing was deleted then.

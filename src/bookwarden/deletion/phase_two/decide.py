@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, is_unfinished
-from bookwarden.ledgers.holes import Standing, has_entries, standing_of
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.left_behind import why_not_offloaded
+from bookwarden.ledgers.list_gaps import ListStatus, has_entries, list_status_of
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.metadata import (
     AbsentLedger,
@@ -21,10 +21,9 @@ from bookwarden.ledgers.metadata import (
 )
 from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.outcomes import Outcome
-from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion, Waiver
+from bookwarden.ledgers.pending_deletion import LAST_MS, LedgerType, PendingDeletion, Waiver
 from bookwarden.ledgers.shared_doubts import SharedDoubt
 from bookwarden.ledgers.switch_event import SwitchEvent
-from bookwarden.ledgers.times import LAST_MS
 
 
 class Action(enum.Enum):
@@ -77,7 +76,7 @@ class DeletionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class MarkContext:
     """The past of a pending deletion, and what counts besides the values that were read."""
 
     attempts: int  #: Retries before this one.
@@ -124,12 +123,12 @@ def decide(
     mark: PendingDeletion,
     reading: LedgerReading,
     references: References,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
     """Decide about one pending deletion; doubt never leads to a delete."""
-    decision = _judge(mark, reading, references, circumstances, policy)
-    return limit_retries(decision, circumstances.attempts, policy)
+    decision = _judge(mark, reading, references, context, policy)
+    return limit_retries(decision, context.attempts, policy)
 
 
 def judge_directive(event: SwitchEvent, active: ActiveCluster | None, owner: str | None) -> Decision:
@@ -168,13 +167,13 @@ def _judge(
     mark: PendingDeletion,
     reading: LedgerReading,
     references: References,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
-    if circumstances.bookie_clusters and mark.bookie_cluster not in circumstances.bookie_clusters:
-        names = ", ".join(sorted(circumstances.bookie_clusters))
+    if context.bookie_clusters and mark.bookie_cluster not in context.bookie_clusters:
+        names = ", ".join(sorted(context.bookie_clusters))
         return retry(f"it is of the bookie cluster {mark.bookie_cluster!r}, and there are {names}")
-    if not circumstances.bookie_clusters and mark.bookie_cluster not in ("", policy.bookie_cluster):
+    if not context.bookie_clusters and mark.bookie_cluster not in ("", policy.bookie_cluster):
         # Two BookKeepers give the same ids, and a topic may have had ledgers in both.
         ours = f"is {policy.bookie_cluster!r}" if policy.bookie_cluster else "has no name"
         return retry(
@@ -182,7 +181,7 @@ def _judge(
             "(deletion.bookie_cluster)"
         )
     if mark.ledger_type is LedgerType.OFFLOAD_LEDGER:
-        return _judge_copy(mark, reading, references, circumstances, policy)
+        return _judge_copy(mark, reading, references, context, policy)
     if isinstance(reading, AbsentLedger):
         return finish(Outcome.ALREADY_GONE, "BookKeeper has no metadata of this ledger")
     if isinstance(reading, UnreadableLedger):
@@ -193,10 +192,10 @@ def _judge(
     if isinstance(references, UnknownReferences):
         return unknown(mark, references)
     if mark.ledger_id in references.left_behind and mark.ledger_id not in references.puzzling:
-        return _judge_left_behind(mark, reading, references, circumstances, policy)
+        return _judge_left_behind(mark, reading, references, context, policy)
     if references.names(mark.ledger_id):
-        return _judge_referenced(mark, references, circumstances, policy)
-    return _judge_unreferenced(mark, reading, references, circumstances, policy)
+        return _judge_referenced(mark, references, context, policy)
+    return _judge_unreferenced(mark, reading, references, context, policy)
 
 
 def unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
@@ -206,31 +205,31 @@ def unknown(mark: PendingDeletion, references: UnknownReferences) -> Decision:
 
 
 def _judge_referenced(
-    mark: PendingDeletion, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+    mark: PendingDeletion, references: LiveReferences, context: MarkContext, policy: DeletionPolicy
 ) -> Decision:
     namer = str(mark.holder())
     if mark.ledger_id not in references.ledger_ids:
         namer = f"{references.naming_shadow(mark.ledger_id)}, which lists ledgers of {namer},"
-    return _still_named(f"{namer} still names the ledger", circumstances, policy)
+    return _still_named(f"{namer} still names the ledger", context, policy)
 
 
 def _judge_left_behind(
     mark: PendingDeletion,
     reading: StoredLedger,
     references: LiveReferences,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
     problem = why_not_offloaded(references.left_behind[mark.ledger_id], reading.metadata)
     if problem is not None:
-        return _still_named(f"{mark.holder()} still names the ledger ({problem})", circumstances, policy)
-    delayed = _delayed(circumstances, policy, "its topic names an offloaded copy in its place")
+        return _still_named(f"{mark.holder()} still names the ledger ({problem})", context, policy)
+    delayed = _delayed(context, policy, "its topic names an offloaded copy in its place")
     return delayed or Decision(Action.PROVE_LEFT, Outcome.DELETED, "")
 
 
-def _still_named(what: str, circumstances: Circumstances, policy: DeletionPolicy) -> Decision:
-    text = f"{what} {circumstances.age:.0f} s after its mark was first read"
-    if circumstances.age < policy.still_referenced_grace:
+def _still_named(what: str, context: MarkContext, policy: DeletionPolicy) -> Decision:
+    text = f"{what} {context.age:.0f} s after its mark was first read"
+    if context.age < policy.still_referenced_grace:
         return retry(text)
     return finish(Outcome.STILL_REFERENCED, text)
 
@@ -239,17 +238,17 @@ def _judge_unreferenced(
     mark: PendingDeletion,
     reading: StoredLedger,
     references: LiveReferences,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
-    standing = _standing(mark, reading, references, circumstances)
-    action = Action.PROVE_EMPTY if standing is Standing.UNPROVEN else Action.DELETE
+    status = _list_status(mark, reading, references, context)
+    action = Action.PROVE_EMPTY if status is ListStatus.UNPROVEN else Action.DELETE
     return (
         _of_no_time(reading)
-        or _too_young(reading, circumstances, policy)
-        or _perhaps_in_use(reading, references, circumstances, policy)
-        or _kept(mark, standing, references, circumstances.attempts)
-        or _delayed(circumstances, policy)
+        or _too_young(reading, context, policy)
+        or _perhaps_in_use(reading, references, context, policy)
+        or _kept(mark, status, references, context.attempts)
+        or _delayed(context, policy)
         or Decision(action, Outcome.DELETED, "")
     )
 
@@ -261,9 +260,9 @@ def _of_no_time(reading: StoredLedger) -> Decision | None:
     return retry(f"ledger metadata: its creation time {reading.metadata.ctime_ms} lies beyond the year 9999")
 
 
-def _too_young(reading: StoredLedger, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
+def _too_young(reading: StoredLedger, context: MarkContext, policy: DeletionPolicy) -> Decision | None:
     """Keep a ledger that was created a moment ago, and whose holder may be about to name it."""
-    age = (circumstances.there_ms - _created_ms(reading)) / 1000
+    age = (context.there_ms - _created_ms(reading)) / 1000
     if age >= policy.unlisted_grace:
         return None
     return retry(f"created {age:.0f} s ago: it may not be listed yet (unlisted_grace_seconds)")
@@ -275,13 +274,13 @@ def _created_ms(reading: StoredLedger) -> int:
 
 
 def _perhaps_in_use(
-    reading: StoredLedger, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+    reading: StoredLedger, references: LiveReferences, context: MarkContext, policy: DeletionPolicy
 ) -> Decision | None:
     """Keep a ledger of a kind that is used before, or without, being named, unless that is ruled out."""
     use = references.unnamed_use
     if use is None:
         return None
-    before_ms = circumstances.there_ms - policy.unlisted_grace * 1000
+    before_ms = context.there_ms - policy.unlisted_grace * 1000
     unchanged = all(0 < place.modified_ms <= before_ms for place in reading.places)
     if use.rules_out(reading.ledger_id, _created_ms(reading), unchanged=unchanged):
         return None
@@ -289,26 +288,26 @@ def _perhaps_in_use(
     return retry(text) if use.lasting else wait(text)
 
 
-def _standing(
-    mark: PendingDeletion, reading: StoredLedger, references: LiveReferences, circumstances: Circumstances
-) -> Standing:
+def _list_status(
+    mark: PendingDeletion, reading: StoredLedger, references: LiveReferences, context: MarkContext
+) -> ListStatus:
     """Return how the ledger stands to its topic's list; LET_GO for other holders, and where the list is waived."""
-    if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in circumstances.waives:
-        return Standing.LET_GO
+    if mark.component is not LedgerComponent.MANAGED_LEDGER or Waiver.INSIDE_LIST in context.waives:
+        return ListStatus.LET_GO
     # How far a copier came says nothing of the ledger.
     filled = is_unfinished(reading.metadata) or has_entries(reading.metadata)
-    return standing_of(reading.ledger_id, references.first_listed, filled)
+    return list_status_of(reading.ledger_id, references.first_listed, filled)
 
 
 def judge_proven(mark: PendingDeletion, references: LiveReferences, attempts: int) -> Decision:
     """Decide about a ledger that is not closed, and that the bookies say has entries."""
-    kept = _kept(mark, standing_of(mark.ledger_id, references.first_listed, True), references, attempts)
+    kept = _kept(mark, list_status_of(mark.ledger_id, references.first_listed, True), references, attempts)
     return kept or Decision(Action.DELETE, Outcome.DELETED, "")
 
 
-def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences, attempts: int) -> Decision | None:
+def _kept(mark: PendingDeletion, status: ListStatus, references: LiveReferences, attempts: int) -> Decision | None:
     """Keep an unnamed ledger that no trim can have removed from its topic's list."""
-    if standing is Standing.INSIDE:
+    if status is ListStatus.INSIDE:
         reason = (
             f"it has entries, and {mark.holder()} lists older ledgers (from {references.first_listed} on) without it: "
             "no trim does that, so a write of the topic's node lost it (docs/orphans.md, inside the list)"
@@ -317,7 +316,7 @@ def _kept(mark: PendingDeletion, standing: Standing, references: LiveReferences,
         if attempts == 0:
             return retry(reason, Outcome.INSIDE_LIST)
         return Decision(Action.GIVE_UP, Outcome.INSIDE_LIST, reason)
-    if standing is Standing.OF_NO_LIST:
+    if status is ListStatus.OF_NO_LIST:
         return retry(
             f"it has entries, and the node of {mark.holder()} is there without naming any ledger: it may have lost its "
             "list (docs/orphans.md, inside the list)"
@@ -329,7 +328,7 @@ def _judge_copy(
     mark: PendingDeletion,
     reading: LedgerReading,
     references: References,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
     """Decide about an offloaded copy, which is named by its UUID, since a ledger may be offloaded again.
@@ -349,34 +348,32 @@ def _judge_copy(
     # Without the ledger's own metadata only the copy itself can name its owner.
     action = Action.DELETE_COPY if isinstance(reading, StoredLedger) else Action.PROVE_COPY
     return (
-        _named_copy(mark, mark.offload_context.uuid, references, circumstances, policy)
-        or _copy_of_lost_ledger(mark, references, circumstances)
+        _named_copy(mark, mark.offload_context.uuid, references, context, policy)
+        or _copy_of_lost_ledger(mark, references, context)
         or _of_puzzling_ledger(mark, references)
         or _perhaps_the_only_copy(mark, mark.offload_context.uuid, reading, references)
-        or _delayed(circumstances, policy)
+        or _delayed(context, policy)
         or Decision(action, Outcome.DELETED, "")
     )
 
 
 def _named_copy(
-    mark: PendingDeletion, uuid: UUID, references: LiveReferences, circumstances: Circumstances, policy: DeletionPolicy
+    mark: PendingDeletion, uuid: UUID, references: LiveReferences, context: MarkContext, policy: DeletionPolicy
 ) -> Decision | None:
     """Keep a copy that the holder names, for any ledger, or may name in fields that are not known here."""
     if not all(listed.offload is None or listed.offload.understood for listed in references.with_copies):
         return retry(f"{mark.holder()} says more of its offloaded copies than is known here: it may name this one")
     if uuid in references.offloaded:
-        return _still_named(f"{mark.holder()} still names the offloaded copy", circumstances, policy)
+        return _still_named(f"{mark.holder()} still names the offloaded copy", context, policy)
     return None
 
 
-def _copy_of_lost_ledger(
-    mark: PendingDeletion, references: LiveReferences, circumstances: Circumstances
-) -> Decision | None:
+def _copy_of_lost_ledger(mark: PendingDeletion, references: LiveReferences, context: MarkContext) -> Decision | None:
     """Keep a copy that may be the only one of a ledger that the list lost."""
-    if references.names(mark.ledger_id) or Waiver.INSIDE_LIST in circumstances.waives:
+    if references.names(mark.ledger_id) or Waiver.INSIDE_LIST in context.waives:
         return None
-    standing = standing_of(mark.ledger_id, references.first_listed, True)
-    return _kept(mark, standing, references, circumstances.attempts)
+    status = list_status_of(mark.ledger_id, references.first_listed, True)
+    return _kept(mark, status, references, context.attempts)
 
 
 def _of_puzzling_ledger(mark: PendingDeletion, references: LiveReferences) -> Decision | None:
@@ -404,19 +401,19 @@ def _perhaps_the_only_copy(
     )
 
 
-def _delayed(circumstances: Circumstances, policy: DeletionPolicy, why: str = "nothing names it") -> Decision | None:
-    left = policy.delete_delay - _verified_for(circumstances)
+def _delayed(context: MarkContext, policy: DeletionPolicy, why: str = "nothing names it") -> Decision | None:
+    left = policy.delete_delay - _verified_for(context)
     if left <= 0:
         return None
     reason = f"{why}; to be deleted in {left:.0f} s (delete_delay_seconds)"
     return Decision(Action.DELAY, Outcome.DELAYED, reason, wait=min(left, policy.longest_wait))
 
 
-def _verified_for(circumstances: Circumstances) -> float:
-    if circumstances.verified_ms is None:
+def _verified_for(context: MarkContext) -> float:
+    if context.verified_ms is None:
         return 0.0
     # A time in the future, by a wrong clock, counts as now.
-    return max(0.0, (circumstances.now_ms - circumstances.verified_ms) / 1000)
+    return max(0.0, (context.now_ms - context.verified_ms) / 1000)
 
 
 def finish(outcome: Outcome, reason: str) -> Decision:

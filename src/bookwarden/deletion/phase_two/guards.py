@@ -1,17 +1,24 @@
 """Guards: each may keep what would be deleted. A guard reads, and changes nothing.
 
 The sweep, its dry run and `ledger explain` ask the same guards in the same order (`guards_of` in wiring/deletion.py).
+
+A ledger that a broker dropped after offload and left behind goes only if its copy is there and whole. The list is read
+again after the copy was examined, and must be unchanged.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds
-from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
+from bookwarden.clusters.offload.stores import OffloadStores
+from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.node_check import BookieReads, NodeCheck, NodeDoubt, Suspect
 from bookwarden.deletion.phase_two.decide import (
     Action,
@@ -25,18 +32,23 @@ from bookwarden.deletion.phase_two.decide import (
 )
 from bookwarden.errors import BookieError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import Holder
+from bookwarden.ledgers.left_behind import copy_left, why_not_whole
 from bookwarden.ledgers.live_references import LiveReferences, References
-from bookwarden.ledgers.metadata import LedgerReading
+from bookwarden.ledgers.managed_ledger import LedgerInfo
+from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
+from bookwarden.ledgers.offloaded_copies import OffloadedCopy
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import PendingDeletion, Waiver
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.ledgers.undone import UndoneLedger
 
+logger = logging.getLogger(__name__)
 # A ledger goes now, or once it has waited; all proofs are done.
 _OF_LEDGERS: Final = (Action.DELETE, Action.DELAY)
+_PROVEN = Decision(Action.DELETE, Outcome.DELETED, "its offloaded copy is there and whole")
+_CHANGED = retry("its list changed while the offloaded copy was looked at")
 
 
-class Candidate(NamedTuple):
+class DeletionCandidate(NamedTuple):
     """A mark, what was read for it, and the decision about it."""
 
     message: ReceivedMark  #: As it was received.
@@ -47,7 +59,7 @@ class Candidate(NamedTuple):
     waives: frozenset[Waiver]  #: Those of the message.
     decision: Decision  #: So far.
 
-    def decided(self, decision: Decision, policy: DeletionPolicy) -> Candidate:
+    def decided(self, decision: Decision, policy: DeletionPolicy) -> DeletionCandidate:
         """Return it with this decision, in which a retry beyond the maximum is giving up."""
         if decision is self.decision:
             return self
@@ -61,14 +73,16 @@ class Guard(ABC):
     actions: ClassVar[tuple[Action, ...]]
 
     @abstractmethod
-    def review(self, candidates: Sequence[Candidate]) -> Sequence[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> Sequence[Decision]:
         """Return the decision about each, in order: as it is, or why it is kept. Retries are limited by the caller.
 
         Raises StoreError where a store does not answer: then nothing of the step is deleted.
         """
 
 
-def reviewed(candidates: Sequence[Candidate], guards: Sequence[Guard], policy: DeletionPolicy) -> list[Candidate]:
+def reviewed(
+    candidates: Sequence[DeletionCandidate], guards: Sequence[Guard], policy: DeletionPolicy
+) -> list[DeletionCandidate]:
     """Ask each guard about what those before it let go; return all candidates, in order."""
     found = list(candidates)
     for guard in guards:
@@ -88,7 +102,7 @@ class UndoneGuard(Guard):
     def __init__(self, records: UndoneLedgers) -> None:
         self._records = records
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """End the marks of these ledgers."""
         records = self._records.read_many(list(dict.fromkeys(one.mark.ledger_id for one in candidates)))
         if not records:
@@ -96,7 +110,7 @@ class UndoneGuard(Guard):
         return [self._decision(one, records.get(one.mark.ledger_id)) for one in candidates]
 
     @staticmethod
-    def _decision(one: Candidate, record: UndoneLedger | None) -> Decision:
+    def _decision(one: DeletionCandidate, record: UndoneLedger | None) -> Decision:
         if record is None or not record.is_of(one.reading):
             return one.decision
         text = f"put back by {record.undo}: `bookwarden mark ledger {record.ledger_id}` lets the sweep delete it again"
@@ -114,7 +128,7 @@ class ReusedIdGuard(Guard):
     def __init__(self, ids: ReturningIds) -> None:
         self._ids = ids
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Have the marks wait as long as ids return."""
         doubt = self._ids.doubt()
         return [one.decision if doubt is None else wait(doubt.reason, doubt) for one in candidates]
@@ -132,19 +146,19 @@ class NodeGuard(Guard):
         self._nodes = nodes
         self._entries = entries
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Check the nodes of all holders, and then the entries of ledgers that must have none; StoreError as there."""
         bookies = BookieReads(self._entries)
         doubts = self._nodes.doubts([_suspect(one) for one in candidates], bookies)
         return [_decision(one, doubt, bookies) for one, doubt in zip(candidates, doubts, strict=True)]
 
 
-def _suspect(one: Candidate) -> Suspect:
+def _suspect(one: DeletionCandidate) -> Suspect:
     nodes = one.references.nodes if isinstance(one.references, LiveReferences) else ()
     return Suspect(one.holder, one.reading, nodes, one.decision.action in _OF_COPIES, one.waives)
 
 
-def _decision(one: Candidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:
+def _decision(one: DeletionCandidate, doubt: NodeDoubt | None, bookies: BookieReads) -> Decision:
     if doubt is not None:
         return retry(str(doubt), Outcome.DAMAGED_HOLDER)
     if one.decision.action is not Action.PROVE_EMPTY or not isinstance(one.references, LiveReferences):
@@ -158,3 +172,64 @@ def _decision(one: Candidate, doubt: NodeDoubt | None, bookies: BookieReads) -> 
     if last is None:
         return Decision(Action.DELETE, Outcome.DELETED, "")
     return judge_proven(one.mark, one.references, one.message.attempts)
+
+
+class LeftBehindGuard(Guard):
+    """Guard of BookKeeper's ledger where the offloaded copy in its place is not proven to be whole."""
+
+    actions = (Action.PROVE_LEFT,)
+
+    def __init__(self, stores: Callable[[], OffloadStores], references: MetadataReferences) -> None:
+        self._stores = stores
+        self._references = references
+
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
+        """Examine each copy, and read the lists of the whole ones again; StoreError as of a metadata root."""
+        listed = {(one.holder, one.mark.ledger_id): _listed(one) for one in candidates}
+        copies = {(holder, ledger_id): _copy(info, holder) for (holder, ledger_id), info in listed.items()}
+        distinct = list(dict.fromkeys(copies.values()))
+        found = dict(zip(distinct, self._stores().examine_many(distinct), strict=True))
+        verdicts: dict[tuple[Holder, int], Decision] = {}
+        whole: defaultdict[Holder, list[int]] = defaultdict(list)
+        for one in candidates:
+            key = one.holder, one.mark.ledger_id
+            if key not in verdicts:
+                problem = why_not_whole(copies[key], found[copies[key]], *_extent(one.reading, listed[key]))
+                verdicts[key] = _PROVEN if problem is None else _kept(copies[key], problem)
+                if problem is None:
+                    whole[one.holder].append(one.mark.ledger_id)
+        now = self._references.read(list(whole), whole) if whole else {}
+        for holder, references in now.items():
+            for ledger_id in whole[holder]:
+                again = references.left_behind.get(ledger_id) if isinstance(references, LiveReferences) else None
+                if again != listed[holder, ledger_id]:
+                    verdicts[holder, ledger_id] = _CHANGED
+        return [verdicts[one.holder, one.mark.ledger_id] for one in candidates]
+
+
+def _listed(one: DeletionCandidate) -> LedgerInfo:
+    if not isinstance(one.references, LiveReferences):
+        raise ValueError(f"ledger {one.mark.ledger_id} is of a holder whose references are not known")
+    return one.references.left_behind[one.mark.ledger_id]
+
+
+def _copy(listed: LedgerInfo, holder: Holder) -> OffloadedCopy:
+    if listed.offload is None:
+        raise ValueError(f"ledger {listed.ledger_id} of {holder} was not offloaded")
+    return copy_left(listed, listed.offload, str(holder))
+
+
+def _extent(reading: LedgerReading, listed: LedgerInfo) -> tuple[int, int]:
+    """Return the least bytes and last entry of a whole copy: the larger of what metadata and list say."""
+    if not isinstance(reading, StoredLedger) or reading.metadata.last_entry_id is None:
+        return listed.size, listed.entries - 1
+    return max(reading.metadata.length, listed.size), max(reading.metadata.last_entry_id, listed.entries - 1)
+
+
+def _kept(copy: OffloadedCopy, problem: str) -> Decision:
+    reason = (
+        f"the list says that only the offloaded copy {copy.uuid} in {copy.location} is left, which is not proven, so "
+        f"BookKeeper's ledger is kept: {problem}"
+    )
+    logger.warning("ledger %d of %s: %s", copy.ledger_id, copy.managed_ledger, reason)
+    return retry(reason)

@@ -11,7 +11,7 @@ from typing import Final
 
 from bookwarden.deletion.journal.entries import Journal, JournalEntry
 from bookwarden.deletion.phase_two.decide import Action, DeletionPolicy, finish, in_its_place, retry, wait
-from bookwarden.deletion.phase_two.guards import Candidate, Guard, reviewed
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard, reviewed
 from bookwarden.deletion.phase_two.superseded import SupersededGuard
 from bookwarden.deletion.ports import BookieClusters, LedgerCatalog
 from bookwarden.ledgers.live_references import LiveReferences
@@ -58,7 +58,9 @@ class LedgerDeleter:
         self._superseded = superseded
         self._again = again
 
-    def carry_out(self, candidates: Sequence[Candidate], run: str) -> tuple[list[Candidate], frozenset[int]]:
+    def carry_out(
+        self, candidates: Sequence[DeletionCandidate], run: str
+    ) -> tuple[list[DeletionCandidate], frozenset[int]]:
         """Journal and delete these ledgers; return all candidates, in order, with what became of them.
 
         The second result are the ledgers that could not be deleted, or perhaps were not. Raises StoreUnavailableError
@@ -78,8 +80,8 @@ class LedgerDeleter:
         return [after[at] for at in range(len(candidates))], not_done
 
     def _delete(
-        self, candidates: Sequence[Candidate], demanded: Sequence[Conditions], run: str
-    ) -> tuple[list[Candidate], frozenset[int]]:
+        self, candidates: Sequence[DeletionCandidate], demanded: Sequence[Conditions], run: str
+    ) -> tuple[list[DeletionCandidate], frozenset[int]]:
         doomed: dict[_Place, StoredLedger] = {}
         entries: list[JournalEntry] = []
         conditions: list[Conditions] = []
@@ -106,7 +108,7 @@ class LedgerDeleter:
         not_done = frozenset(ledger_id for (ledger_id, _), result in results.items() if result in _NOT_DONE)
         return [self._after_delete(one, results) if _goes(one) else one for one in candidates], not_done
 
-    def _after_delete(self, one: Candidate, results: dict[_Place, DeleteResult]) -> Candidate:
+    def _after_delete(self, one: DeletionCandidate, results: dict[_Place, DeleteResult]) -> DeletionCandidate:
         places = [(ledger.ledger_id, ledger.bookie_cluster) for ledger in _doomed(one)]
         result = worst(results[place] for place in places)
         for place in places:
@@ -124,26 +126,26 @@ def worst(results: Iterable[DeleteResult]) -> DeleteResult:
     return next(result for result in _WORST_FIRST if result in found)
 
 
-def _goes(one: Candidate) -> bool:
+def _goes(one: DeletionCandidate) -> bool:
     return one.decision.action is Action.DELETE
 
 
-def _is_superseded(one: Candidate) -> bool:
+def _is_superseded(one: DeletionCandidate) -> bool:
     return _goes(one) and Waiver.SUPERSEDED in one.waives
 
 
-def _doomed(one: Candidate) -> tuple[StoredLedger, ...]:
+def _doomed(one: DeletionCandidate) -> tuple[StoredLedger, ...]:
     """List what is to be deleted: the ledger in each of its places, or in the one that the mark names."""
     reading = in_its_place(one.mark, one.reading) if _goes(one) else None
     return reading.places if isinstance(reading, StoredLedger) else ()
 
 
-def _as_read(one: Candidate) -> Conditions:
+def _as_read(one: DeletionCandidate) -> Conditions:
     """Return the nodes that must be as they were read when the ledger is deleted."""
     return one.references.conditions if _goes(one) and isinstance(one.references, LiveReferences) else ()
 
 
-def _entry(ledger: StoredLedger, one: Candidate, run: str, now_ms: int, instance: str) -> JournalEntry:
+def _entry(ledger: StoredLedger, one: DeletionCandidate, run: str, now_ms: int, instance: str) -> JournalEntry:
     return JournalEntry(
         ledger_id=ledger.ledger_id,
         holder=str(one.holder),

@@ -15,16 +15,18 @@ import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bookwarden.clusters.pulsar.messages.retries import RetrySender
 from bookwarden.deletion.phase_two.decide import Action, Decision, await_dead_letters, finish
 from bookwarden.errors import StoreError, StoreUnavailableError, UnconfirmedError
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.received import ReceivedMark
+
+if TYPE_CHECKING:
+    from bookwarden.clusters.journal_objects import S3Objects
 
 logger = logging.getLogger(__name__)
 SUFFIX: Final = ".sent"
@@ -207,26 +209,10 @@ def _make_folder(folder: Path) -> None:
             raise
 
 
-class SentObjects(Protocol):
-    """A store of whole objects."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write an object; raises StoreError."""
-
-    def names_from(self, beginning: str) -> Iterable[str]:
-        """List the objects whose names begin so; raises StoreError."""
-
-    def open(self, name: str) -> AbstractContextManager[BinaryIO] | None:
-        """Read an object; None if it is gone meanwhile."""
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class ObjectSentRecords:
     """Records in an object store, one object for each call; a lifecycle rule of the bucket may expire them."""
 
-    def __init__(self, objects: SentObjects) -> None:
+    def __init__(self, objects: S3Objects) -> None:
         self._objects = objects
 
     def read(self, run: str) -> Iterator[SentOn]:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.deletion.phase_two.decide import (
     Action,
-    Circumstances,
     Decision,
     DeletionPolicy,
+    MarkContext,
     finish,
     retry,
     unknown,
     wait,
 )
-from bookwarden.deletion.phase_two.guards import Candidate, Guard
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard
 from bookwarden.deletion.ports import BookieClusters, Promoted
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
@@ -47,7 +47,7 @@ def judge_superseded(
     reading: LedgerReading,
     references: References,
     active: ActiveCluster | None,
-    circumstances: Circumstances,
+    context: MarkContext,
     policy: DeletionPolicy,
 ) -> Decision:
     """Decide about a mark with Waiver.SUPERSEDED by the ledger as all registered bookie clusters have it.
@@ -71,7 +71,7 @@ def judge_superseded(
     problem = why_not_superseded(former, place_in(reading, active.name), active.name)
     if problem is not None:
         return retry(problem)
-    return _within_window(active, circumstances, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
+    return _within_window(active, context, policy) or Decision(Action.PROVE_KEPT, Outcome.DELETED, "")
 
 
 def _of_another(mark: PendingDeletion, former: StoredLedger, references: References) -> Decision | None:
@@ -90,10 +90,10 @@ def _of_another(mark: PendingDeletion, former: StoredLedger, references: Referen
     return finish(Outcome.MISMATCH, difference)
 
 
-def _within_window(active: ActiveCluster, circumstances: Circumstances, policy: DeletionPolicy) -> Decision | None:
-    if Waiver.ROLLBACK_WINDOW in circumstances.waives:
+def _within_window(active: ActiveCluster, context: MarkContext, policy: DeletionPolicy) -> Decision | None:
+    if Waiver.ROLLBACK_WINDOW in context.waives:
         return None
-    left = active.window_left(policy.rollback_window, circumstances.there_ms)
+    left = active.window_left(policy.rollback_window, context.there_ms)
     if not left:
         # Over, or nothing was ever switched: then brokers have always read it there.
         return None
@@ -116,7 +116,7 @@ class SupersededGuard(Guard):
         self._proof = proof
         self._newest_promotion = newest_promotion
 
-    def review(self, candidates: Sequence[Candidate]) -> list[Decision]:
+    def review(self, candidates: Sequence[DeletionCandidate]) -> list[Decision]:
         """Read the promotion for each, and each ledger's entries once."""
         active = self._clusters.active()
         problems: dict[int, str | None] = {}
@@ -130,8 +130,8 @@ class SupersededGuard(Guard):
         return after
 
     def require(
-        self, candidates: Sequence[Candidate], policy: DeletionPolicy
-    ) -> tuple[list[Candidate], list[Conditions]]:
+        self, candidates: Sequence[DeletionCandidate], policy: DeletionPolicy
+    ) -> tuple[list[DeletionCandidate], list[Conditions]]:
         """Read registry and promotion again right before these deletes; give with each what its transaction demands.
 
         A delete that was proven by another state of the registry waits: brokers were switched meanwhile, and may read
@@ -139,7 +139,7 @@ class SupersededGuard(Guard):
         """
         active = self._clusters.active()
         now, promoted = self._clusters.snapshot(), None if self._newest_promotion is None else self._newest_promotion()
-        after: list[Candidate] = []
+        after: list[DeletionCandidate] = []
         demanded: list[Conditions] = []
         for one in candidates:
             kept, decision = _kept(one), one.decision
@@ -162,7 +162,7 @@ class SupersededGuard(Guard):
         return "no bookies can be asked" if self._proof is None else self._proof.problem_of(kept)
 
 
-def _kept(one: Candidate) -> StoredLedger:
+def _kept(one: DeletionCandidate) -> StoredLedger:
     """Return the ledger as brokers read it: that is its first place."""
     assert isinstance(one.reading, StoredLedger)
     return one.reading.places[0]

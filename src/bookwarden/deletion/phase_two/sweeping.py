@@ -25,8 +25,8 @@ from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import LedgerReading, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.received import ReceivedMark
-from bookwarden.metastore.following.all_stores import Migrations
-from bookwarden.unavailable_stores import retry_while_unavailable
+from bookwarden.metastore.deadline import retry_while_unavailable
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -115,12 +115,12 @@ class Sweep:
         if acts is not None:
             acts.sendings.begin(run)
             acts.held.begin()
-        self._clusters.look_again()
+        self._clusters.invalidate()
         self._epoch = epoch
         for step in self._steps_of(received):
             yield from self._isolated(step, run, tell)
         while acts is not None and acts.held.wait(self._pause):
-            self._clusters.look_again()
+            self._clusters.invalidate()
             for messages in acts.held.by_doubt():
                 for part in _slices(messages, self._limits.ledgers_per_step):
                     held = acts.held.marks

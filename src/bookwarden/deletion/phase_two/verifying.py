@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
 from bookwarden.deletion.phase_two.decide import (
-    Circumstances,
     Decision,
     DeletionPolicy,
+    MarkContext,
     decide,
     in_its_place,
     limit_retries,
 )
-from bookwarden.deletion.phase_two.guards import Candidate, Guard, reviewed
+from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard, reviewed
 from bookwarden.deletion.phase_two.superseded import judge_superseded
 from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, NoBookieClusters
 from bookwarden.errors import MalformedMarkError
@@ -32,7 +32,7 @@ _NO_NAMES: Final = frozenset[str]()
 class Verified(NamedTuple):
     """The marks with the decisions about them, in order, and when they were made."""
 
-    candidates: list[Candidate]
+    candidates: list[DeletionCandidate]
     now_ms: int  #: In ms since the epoch.
 
 
@@ -85,7 +85,7 @@ class Verifier:
             mark = mark_of(message)
             reading, found, waives = readings[mark.ledger_id], references[holder], message.waives
             decision = self._decide(mark, message, waives, reading, found, now_ms)
-            candidates.append(Candidate(message, mark, holder, reading, found, waives, decision))
+            candidates.append(DeletionCandidate(message, mark, holder, reading, found, waives, decision))
         return Verified(reviewed(candidates, self._guards, self.policy), now_ms)
 
     def _decide(
@@ -98,15 +98,15 @@ class Verifier:
         now_ms: int,
     ) -> Decision:
         names = self.clusters.names() if mark.bookie_cluster else _NO_NAMES
-        circumstances = Circumstances(
+        context = MarkContext(
             *(message.attempts, message.age(now_ms), now_ms, message.verified_at, waives, names),
             store_now_ms=self._store_now_ms(waives, reading),
         )
         if Waiver.SUPERSEDED in waives:
             active = self.clusters.active()
-            judged = judge_superseded(mark, reading, references, active, circumstances, self.policy)
+            judged = judge_superseded(mark, reading, references, active, context, self.policy)
             return limit_retries(judged, message.attempts, self.policy)
-        return decide(mark, in_its_place(mark, reading), references, circumstances, self.policy)
+        return decide(mark, in_its_place(mark, reading), references, context, self.policy)
 
     def _store_now_ms(self, waives: frozenset[Waiver], reading: LedgerReading) -> int | None:
         """Return the earliest time of the stores whose times count; None where no bookie cluster is registered."""

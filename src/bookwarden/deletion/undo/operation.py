@@ -21,15 +21,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.probe import Holding, ReplicaProbe
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger
 from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
 from bookwarden.deletion.journal.reading import Deletion
 from bookwarden.deletion.ports import LedgerCatalog, RecordsUndone
-from bookwarden.deletion.undo.rows import UndoCase, UndoOutcome, UndoRow, conclusion, preview
-from bookwarden.deletion.undo.survival import Survival, entries_to_ask, survey
+from bookwarden.deletion.undo.rows import (
+    Survival,
+    UndoCase,
+    UndoOutcome,
+    UndoRow,
+    conclusion,
+    entries_to_ask,
+    preview,
+    survey,
+)
 from bookwarden.errors import FormatError, StoreAccessError
-from bookwarden.ledgers.holdings import Holding
 from bookwarden.ledgers.metadata import (
     DeleteResult,
     LedgerMetadata,
@@ -39,8 +47,7 @@ from bookwarden.ledgers.metadata import (
     StoredLedger,
     UnreadableLedger,
 )
-from bookwarden.ledgers.undone import UndoneLedger
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 _AT_ONCE: Final = 500

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from bookwarden.clusters.bookkeeper.undone import UndoneLedger
 from bookwarden.deletion.journal.reading import Deletion, SelectedDeletions
 from bookwarden.deletion.ports import BookieClusters, LedgerCatalog, RecordsUndone
 from bookwarden.deletion.undo.operation import ReadsElsewhere, Undo
@@ -15,7 +16,6 @@ from bookwarden.deletion.undo.rows import UndoCase, UndoRow, conclusion
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
-from bookwarden.ledgers.undone import UndoneLedger
 
 _BEFORE: Final = "before bookie clusters were registered, in the first one, which is registered no more"
 

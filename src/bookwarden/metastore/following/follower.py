@@ -24,22 +24,21 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.following.flag import MIGRATION_PATH
-from bookwarden.metastore.following.phases import Action, Event
-from bookwarden.metastore.following.progress import Progress
-from bookwarden.metastore.following.readings import COORDINATOR_PATH, PARTICIPANTS_PATH
+from bookwarden.metastore.following.flag import COORDINATOR_PATH, MIGRATION_PATH, PARTICIPANTS_PATH
+from bookwarden.metastore.following.phases import Event, ParticipantAction
+from bookwarden.metastore.following.progress import MigrationProgress
 from bookwarden.metastore.interface import MetadataStore
 
 _LOG = logging.getLogger(__name__)
 
 
-class Follower:
+class MigrationFollower:
     """Carries out the actions of a progress, one after the other; begun by the first `start`.
 
     ``moved`` is called with the target when it serves, before the source is closed.
     """
 
-    def __init__(self, progress: Progress, moved: Callable[[MetadataStore], None]) -> None:
+    def __init__(self, progress: MigrationProgress, moved: Callable[[MetadataStore], None]) -> None:
         self._progress = progress
         self._source = progress.source
         self._target = progress.target
@@ -86,29 +85,31 @@ class Follower:
             except BookwardenError as error:
                 self._progress.note(error)
 
-    def _carry_out(self, action: Action, visit: int) -> None:
-        if action is Action.READ_FLAG:
+    def _carry_out(self, action: ParticipantAction, visit: int) -> None:
+        if action is ParticipantAction.READ_FLAG:
             self._progress.refresh(time.monotonic())
-        elif action is Action.DISCARD_TARGET:
+        elif action is ParticipantAction.DISCARD_TARGET:
             self._target.discard()
-        elif action is Action.MOVE_WATCHES:
+        elif action is ParticipantAction.MOVE_WATCHES:
             self._move_watches()
-        elif action is Action.CLOSE_SOURCE:
+        elif action is ParticipantAction.CLOSE_SOURCE:
             self._close_source()
         elif visit == self._progress.participation.visit:
-            self._progress.answer(self._drain(visit) if action is Action.DRAIN else self._try(action), visit)
+            self._progress.answer(self._drain(visit) if action is ParticipantAction.DRAIN else self._try(action), visit)
 
-    def _try(self, action: Action) -> Event:
+    def _try(self, action: ParticipantAction) -> Event:
         attempt, failed = {
-            Action.REGISTER: (self._register, Event.REGISTRATION_FAILED),
-            Action.CONNECT_TARGET: (self._connect, Event.TARGET_FAILED),
-            Action.RECREATE_EPHEMERALS: (self._recreate, Event.TARGET_FAILED),
-            Action.LEAVE: (self._leave, Event.LEAVE_FAILED),
+            ParticipantAction.REGISTER: (self._register, Event.REGISTRATION_FAILED),
+            ParticipantAction.CONNECT_TARGET: (self._connect, Event.TARGET_FAILED),
+            ParticipantAction.RECREATE_EPHEMERALS: (self._recreate, Event.TARGET_FAILED),
+            ParticipantAction.LEAVE: (self._leave, Event.LEAVE_FAILED),
         }[action]
         try:
             return attempt()
         except BookwardenError as error:
-            self._registration_in_doubt |= action is Action.REGISTER and isinstance(error, OutcomeUnknownError)
+            self._registration_in_doubt |= action is ParticipantAction.REGISTER and isinstance(
+                error, OutcomeUnknownError
+            )
             self._progress.note(error)
             return failed
 
@@ -183,7 +184,7 @@ class Follower:
             self._moved(self._target.store)
         except StoreError as error:
             self._progress.note(error)
-            self._progress.do_later([Action.MOVE_WATCHES])
+            self._progress.do_later([ParticipantAction.MOVE_WATCHES])
 
     def _close_source(self) -> None:
         progress = self._progress

@@ -16,8 +16,8 @@ from bookwarden.errors import StoreError
 _REMEMBERED: Final = 12
 
 
-class State(Enum):
-    """The standing of a process; *registered*: a node of its own is among the participants."""
+class ParticipantState(Enum):
+    """The status of a process; *registered*: a node of its own is among the participants."""
 
     STARTING = "starting"  # not registered; the flag must be read before anything else
     READING = "reading"  # not registered, no migration: reads from the source
@@ -62,7 +62,7 @@ class Event(Enum):
     LEAVE_FAILED = "leave failed"
 
 
-class Action(Enum):
+class ParticipantAction(Enum):
     """An action to carry out; one whose end is an event is void once the state was left."""
 
     READ_FLAG = "read flag"
@@ -79,11 +79,11 @@ class Action(Enum):
 class Step(NamedTuple):
     """The state that follows, and the actions on the way."""
 
-    state: State
-    actions: tuple[Action, ...] = ()
+    state: ParticipantState
+    actions: tuple[ParticipantAction, ...] = ()
 
 
-S, E, A = State, Event, Action
+S, E, A = ParticipantState, Event, ParticipantAction
 
 ANSWERS: Final = frozenset(
     {
@@ -120,7 +120,7 @@ def _on(step: Step, *events: Event) -> dict[Event, Step]:
     return dict.fromkeys(events, step)
 
 
-def _row(state: State, *overrides: dict[Event, Step]) -> dict[Event, Step]:
+def _row(state: ParticipantState, *overrides: dict[Event, Step]) -> dict[Event, Step]:
     """Stay at any event, and read the flag again when it is in doubt, unless the row says otherwise."""
     rules = {event: Step(state) for event in HAPPENINGS} | _on(Step(state, (A.READ_FLAG,)), E.FLAG_IN_DOUBT)
     for override in overrides:
@@ -138,7 +138,7 @@ _REGISTERED: Final = (
     _on(_DRAIN, E.FLAG_PREPARATION) | _COPIED_WITHOUT_US | _on(_RESTART, E.SESSION_EXPIRED, E.OWN_NODE_GONE)
 )
 
-TABLE: Final[Mapping[State, Mapping[Event, Step]]] = {
+TABLE: Final[Mapping[ParticipantState, Mapping[Event, Step]]] = {
     S.STARTING: _row(S.STARTING, _on(Step(S.READING), *IDLE_FLAGS), _NOT_MOVED),
     S.READING: _row(
         S.READING,
@@ -225,7 +225,7 @@ class Participation:
     """
 
     def __init__(self) -> None:
-        self.state = State.STARTING
+        self.state = ParticipantState.STARTING
         self.visit = 0
         self.knows_flag = False
         self._history: deque[str] = deque(maxlen=_REMEMBERED)
@@ -235,7 +235,7 @@ class Participation:
         """True while a write may be sent to the source."""
         return self.knows_flag and self.state in WRITING_SOURCE
 
-    def apply(self, event: Event) -> tuple[Action, ...]:
+    def apply(self, event: Event) -> tuple[ParticipantAction, ...]:
         """Go on to the next state and return the actions due. Raises StoreError for a pair that the table lacks."""
         step = TABLE[self.state].get(event)
         if step is None:
@@ -253,6 +253,6 @@ class Participation:
         self.state = step.state
         return step.actions
 
-    def answer(self, event: Event, visit: int) -> tuple[Action, ...] | None:
+    def answer(self, event: Event, visit: int) -> tuple[ParticipantAction, ...] | None:
         """Apply the end of an action of that visit; None, without effect, if the state was left since."""
         return self.apply(event) if visit == self.visit else None

@@ -12,18 +12,17 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import BookwardenError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition
-from bookwarden.metastore.following.flag import MIGRATION_PATH
+from bookwarden.metastore.following.flag import MIGRATION_PATH, UNREAD, read_fresh_flag
 from bookwarden.metastore.following.phases import (
     FLAG_UNKNOWN,
     HELD_UP,
     MOVED,
     STOPPED,
-    Action,
     Event,
+    ParticipantAction,
+    ParticipantState,
     Participation,
-    State,
 )
-from bookwarden.metastore.following.readings import UNREAD, read_fresh_flag
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.write_conditions import ConditionalStore
 
@@ -43,10 +42,10 @@ class MigrationTimes:
     retry_s: float = 1.0  #: Pause after a failure.
 
 
-class Standing(NamedTuple):
-    """The standing of a process in a migration, as others see it."""
+class MigrationStatus(NamedTuple):
+    """The status of a process in a migration, as others see it."""
 
-    state: State  #: Step in the table of phases.py.
+    state: ParticipantState  #: Step in the table of phases.py.
     phase: str  #: The flag's, as Pulsar writes it.
     target_url: str | None  #: None before the flag names one.
     blocked: bool  #: No write is sent now.
@@ -54,7 +53,7 @@ class Standing(NamedTuple):
     stops: int  #: Times that writes were stopped; anything read or sent before the latest has to be read again.
 
 
-class Progress:
+class MigrationProgress:
     """State shared by the callers of a migrating store and the thread that follows the flag.
 
     ``changed`` is held for every look at it, and notified of every change; no store is asked while it is held.
@@ -76,20 +75,22 @@ class Progress:
         self._error: tuple[float, BookwardenError] | None = None
         self._reading = threading.Lock()
         self._read_began = _NEVER
-        self._to_do: deque[tuple[Action, int]] = deque()
+        self._to_do: deque[tuple[ParticipantAction, int]] = deque()
         self._sessions_seen = source.sessions_lost
 
     @property
-    def state(self) -> State:
+    def state(self) -> ParticipantState:
         return self.participation.state
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MigrationStatus:
         with self.changed:
             blocked = self._stopped_at is not None
             now_s = time.monotonic() - self._stopped_at if self._stopped_at is not None else 0.0
             flag = self.flag
-            return Standing(self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops)
+            return MigrationStatus(
+                self.state, flag.phase, flag.target_url, blocked, self._stopped_s + now_s, self.stops
+            )
 
     def refresh(self, since: float) -> None:
         """Read the flag after a sync, unless a reading began after ``since``."""
@@ -114,7 +115,7 @@ class Progress:
     def conditions(self) -> list[Condition]:
         """List the conditions of a write to the source now."""
         conditions = []
-        if self.state is State.SERVING_SOURCE and self.own_node is not None:
+        if self.state is ParticipantState.SERVING_SOURCE and self.own_node is not None:
             conditions.append(Condition(self.own_node, 0))
         if self.flag.version is not None:
             conditions.append(Condition(MIGRATION_PATH, self.flag.version))
@@ -145,21 +146,21 @@ class Progress:
             self._note_move(before, event)
             self.do_later(actions or ())
 
-    def do_later(self, actions: Sequence[Action]) -> None:
+    def do_later(self, actions: Sequence[ParticipantAction]) -> None:
         """Queue actions for the following thread; one reading of the flag serves all that ask for one."""
         with self.changed:
             for action in actions:
-                if action is not Action.READ_FLAG or all(action is not other for other, _ in self._to_do):
+                if action is not ParticipantAction.READ_FLAG or all(action is not other for other, _ in self._to_do):
                     self._to_do.append((action, self.participation.visit))
             self.changed.notify_all()
 
-    def next_action(self) -> tuple[Action, int] | None:
+    def next_action(self) -> tuple[ParticipantAction, int] | None:
         """Wait for the next action, and return it with the visit for which it counts; None once closed."""
         with self.changed:
             self.changed.wait_for(lambda: self._to_do or self.closed, self.times.look_s)
             if self.closed:
                 return None
-            return self._to_do.popleft() if self._to_do else (Action.READ_FLAG, self.participation.visit)
+            return self._to_do.popleft() if self._to_do else (ParticipantAction.READ_FLAG, self.participation.visit)
 
     def note(self, error: BookwardenError) -> None:
         """Report a failure to the waiting callers, and pause before the next try."""
@@ -192,7 +193,7 @@ class Progress:
         """Return how long a call waits for the state to change, in seconds."""
         return self.times.write_wait_s if self.state in HELD_UP else self.times.answer_wait_s
 
-    def _note_move(self, before: State, event: Event) -> None:
+    def _note_move(self, before: ParticipantState, event: Event) -> None:
         not_understood = event is Event.FLAG_UNREADABLE and self.state in FLAG_UNKNOWN
         stopped = self.state in STOPPED or not_understood
         if stopped and self._stopped_at is None:
@@ -209,11 +210,11 @@ class Progress:
 # Every process goes to and fro between these without any migration.
 _QUIET: Final = frozenset(
     {
-        State.STARTING,
-        State.READING,
-        State.REGISTERING,
-        State.CHECKING,
-        State.SERVING_SOURCE,
-        State.SERVING_UNREGISTERED,
+        ParticipantState.STARTING,
+        ParticipantState.READING,
+        ParticipantState.REGISTERING,
+        ParticipantState.CHECKING,
+        ParticipantState.SERVING_SOURCE,
+        ParticipantState.SERVING_UNREGISTERED,
     }
 )

@@ -14,7 +14,7 @@ from typing import TypeVar
 from bookwarden.errors import StoreAccessError, StoreError, StoreMigratingError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangedNodes, ChangeFeed
-from bookwarden.metastore.following.follower import Follower
+from bookwarden.metastore.following.follower import MigrationFollower
 from bookwarden.metastore.following.phases import (
     BEFORE_WRITING,
     FLAG_UNKNOWN,
@@ -22,9 +22,9 @@ from bookwarden.metastore.following.phases import (
     STOPPED,
     WRITING_SOURCE,
     Event,
-    State,
+    ParticipantState,
 )
-from bookwarden.metastore.following.progress import MigrationTimes, Progress, Standing
+from bookwarden.metastore.following.progress import MigrationProgress, MigrationStatus, MigrationTimes
 from bookwarden.metastore.following.target import MigrationTarget
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.urls import open_store
@@ -48,27 +48,27 @@ class MigratingStore(MetadataStore):
         open_target: Callable[[str], MetadataStore] = open_store,
         times: MigrationTimes | None = None,
     ) -> None:
-        self._progress = Progress(source, MigrationTarget(open_target), times or MigrationTimes())
-        self._follower = Follower(self._progress, self._move_watches)
+        self._progress = MigrationProgress(source, MigrationTarget(open_target), times or MigrationTimes())
+        self._follower = MigrationFollower(self._progress, self._move_watches)
         self._conditional = source.under(_Permission(self._progress))
         self._lock = threading.Lock()
         self._watches: list[_Watch] = []
 
     @property
-    def state(self) -> State:
+    def state(self) -> ParticipantState:
         """The step of this process in a migration."""
         return self._progress.state
 
     @property
-    def standing(self) -> Standing:
-        """The standing of this process, with what it knows of the migration."""
-        return self._progress.standing
+    def status(self) -> MigrationStatus:
+        """The status of this process, with what it knows of the migration."""
+        return self._progress.status
 
     @property
     def moved_to(self) -> str | None:
         """The URL of the target once the migration is COMPLETED, as far as this process knows; None before."""
-        standing = self._progress.standing
-        return standing.target_url if standing.state in MOVED else None
+        status = self._progress.status
+        return status.target_url if status.state in MOVED else None
 
     def look(self) -> None:
         """Read the flag afresh; raise StoreError if that is not possible."""
@@ -213,7 +213,7 @@ class MigratingStore(MetadataStore):
         while True:
             with progress.changed:
                 progress.require_open()
-                if progress.state is State.SERVING_TARGET:
+                if progress.state is ParticipantState.SERVING_TARGET:
                     return self._target()
                 if progress.state in MOVED:
                     _wait_for_change(progress, began)
@@ -234,7 +234,7 @@ class MigratingStore(MetadataStore):
         while True:
             with progress.changed:
                 progress.require_open()
-                target = self._target() if progress.state is State.SERVING_TARGET else None
+                target = self._target() if progress.state is ParticipantState.SERVING_TARGET else None
                 allowed = target is None and progress.may_write_source(fresh_since)
                 progress.in_flight += allowed
             if target is not None:
@@ -268,7 +268,7 @@ class MigratingStore(MetadataStore):
 class _Permission:
     """The conditions of each request of a write to the source: our node among the participants, the flag as read."""
 
-    progress: Progress
+    progress: MigrationProgress
 
     def current(self) -> Sequence[Condition]:
         """Return them, after a lost session once our next node is there; StoreMigratingError if it must not be sent."""
@@ -348,10 +348,10 @@ class _Watch:
             end()
 
 
-def _advance_to_writing(progress: Progress, began: float, fresh_since: float) -> float:
+def _advance_to_writing(progress: MigrationProgress, began: float, fresh_since: float) -> float:
     """Take, or wait for, the next step towards a write; return since when the flag has to be known."""
     with progress.changed:
-        if progress.state is State.READING:
+        if progress.state is ParticipantState.READING:
             progress.tell(Event.WRITE_WANTED)
         if progress.state not in FLAG_UNKNOWN | WRITING_SOURCE:
             _wait_for_change(progress, began)
@@ -362,7 +362,7 @@ def _advance_to_writing(progress: Progress, began: float, fresh_since: float) ->
     return fresh_since
 
 
-def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
+def _refresh_flag(progress: MigrationProgress, began: float, fresh_since: float) -> None:
     """Read the flag; raise StoreMigratingError if it has given no answer for too long."""
     progress.refresh(fresh_since)
     if progress.state in FLAG_UNKNOWN:
@@ -372,7 +372,7 @@ def _refresh_flag(progress: Progress, began: float, fresh_since: float) -> None:
             raise progress.migrating("its flag changes all the time")
 
 
-def _wait_for_change(progress: Progress, began: float) -> None:
+def _wait_for_change(progress: MigrationProgress, began: float) -> None:
     """Wait for a change; raise the error that keeps us from registering, or StoreMigratingError in the end."""
     error = progress.error_since(began)
     if error is not None and progress.state in BEFORE_WRITING:
@@ -382,3 +382,48 @@ def _wait_for_change(progress: Progress, began: float) -> None:
     left = began + longest_s - time.monotonic()
     if left <= 0 or not progress.changed.wait(left):
         raise progress.migrating(f"waited {longest_s:g} s" if longest_s else "nothing is written meanwhile", error)
+
+
+class Migrations:
+    """Status of this process with each store that Pulsar may move, by URL; other stores are passed over."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, MigratingStore] = {}
+
+    def follow(self, url: str, store: MetadataStore) -> None:
+        """Add a store, if it is one that Pulsar may move."""
+        if isinstance(store, MigratingStore):
+            self._stores[url] = store
+
+    def look(self) -> None:
+        """Read each flag afresh; raise StoreError where that is not possible."""
+        for store in self._stores.values():
+            store.look()
+
+    def await_writes(self) -> None:
+        """Wait, as a write would, until none of the stores is being moved; raises StoreMigratingError as one would."""
+        for store in self._stores.values():
+            store.await_writes()
+
+    def statuses(self) -> dict[str, MigrationStatus]:
+        """Return where each store stands, as far as this process knows."""
+        return {url: store.status for url, store in self._stores.items()}
+
+    def moved_to(self, url: str) -> str | None:
+        """Return the store that the metadata of this one was moved to; None if it was not."""
+        store = self._stores.get(url)
+        return None if store is None else store.moved_to
+
+    @property
+    def stops(self) -> int:
+        """The times that writes were stopped, in all stores: anything read before has to be read again."""
+        return sum(status.stops for status in self.statuses().values())
+
+    @property
+    def blocked(self) -> str | None:
+        """A description of a store that is being moved, so that it takes no writes; None if there is none."""
+        return next((_described(url, at) for url, at in self.statuses().items() if at.blocked), None)
+
+
+def _described(url: str, at: MigrationStatus) -> str:
+    return f"the metadata of {url} is being moved to {at.target_url or 'another store'}: {at.phase}, {at.state.value}"

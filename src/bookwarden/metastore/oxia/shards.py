@@ -18,8 +18,7 @@ import xxhash
 
 from bookwarden.errors import BookwardenError, StoreError, StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import Channels, OxiaServer, ServerLost, meaning_of
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import Channels, OxiaConnection, OxiaServer, ServerLost, meaning_of
 from bookwarden.metastore.pacing import Rate
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wire.pb import oxia_client_pb2 as pb
@@ -142,7 +141,7 @@ class OxiaCluster:
         return self.connection.in_flight if self._rate is None else 1
 
     def keep_rate(self, keys: int, deadline: Deadline) -> None:
-        """Wait until a request for so many keys may be sent."""
+        """Wait until a request for a number of keys may be sent."""
         held = 0.0 if self._rate is None else self._rate.reserve(keys)
         if held > 0:
             self._closing.wait(held)

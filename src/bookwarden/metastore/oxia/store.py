@@ -13,30 +13,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError
+import grpc
+
+from bookwarden.errors import LostRaceError, NotFoundError, OutcomeUnknownError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.changes import ChangeFeed
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target, runs
+from bookwarden.metastore.doomed_nodes import DoomedNode, runs
 from bookwarden.metastore.interface import CreateResult, MigrationTarget, NewNode, TargetSeen, Versioned, Write
-from bookwarden.metastore.oxia.channels import ServerLost
-from bookwarden.metastore.oxia.connection import OxiaConnection
+from bookwarden.metastore.oxia.channels import OxiaConnection, ServerLost, meaning_of
 from bookwarden.metastore.oxia.notifications import KeyChanges, Watch
 from bookwarden.metastore.oxia.numbers import KeyNumbers
-from bookwarden.metastore.oxia.probe import probe_namespace
 from bookwarden.metastore.oxia.reads import ChildLists, OxiaReader, Parents
 from bookwarden.metastore.oxia.sessions import OxiaSessions
-from bookwarden.metastore.oxia.shards import OxiaCluster
+from bookwarden.metastore.oxia.shards import OxiaCluster, Shard
 from bookwarden.metastore.oxia.writes import WRITE_OVERHEAD, BatchCreate, OxiaBatchDelete, ShardWriters
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
 # This key is never created, so its delete goes through the log of the shard and changes nothing.
 _KEY: Final = "/bookwarden-nothing"
 _VERSION: Final = 0
+_PROBE_PREFIX: Final = "/bookwarden-preflight-"
+_NO_KEY: Final = -1
 
 
 def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
@@ -61,8 +66,6 @@ def prove_leaders(cluster: OxiaCluster, writers: ShardWriters) -> None:
         if lost is not None:
             cluster.wait_for_news(shards, lost, deadline)
 
-
-_LOG = logging.getLogger(__name__)
 
 _NONE = -1
 
@@ -102,7 +105,7 @@ class OxiaStore(MigrationTarget):
         self._cluster.require_open()
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
         validate_paths([path for path, _ in expected])
-        targets = [Target(path, version, created) for (path, version), created in zip(expected, times, strict=True)]
+        targets = [DoomedNode(path, version, created) for (path, version), created in zip(expected, times, strict=True)]
         if targets:
             self._reader.require_hierarchical(self._cluster.deadline())
         results: dict[tuple[str, int], DeleteResult] = {}
@@ -287,3 +290,71 @@ class OxiaStore(MigrationTarget):
             watches = list(self._watches)
         for watch in watches:
             watch.restart()
+
+
+def probe_namespace(connection: OxiaConnection, *, may_write: bool) -> TargetSeen:
+    """Look at a namespace, as `MigrationTarget.probe` does."""
+    cluster = OxiaCluster(connection)
+    writers = ShardWriters(cluster)
+    try:
+        return _Probe(cluster, OxiaReader(cluster), writers).look(may_write=may_write)
+    finally:
+        writers.close()
+        cluster.close()
+
+
+class _Probe:
+    def __init__(self, cluster: OxiaCluster, reader: OxiaReader, writers: ShardWriters) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._writers = writers
+        self._deadline = cluster.deadline()
+
+    def look(self, *, may_write: bool) -> TargetSeen:
+        names = self._names()
+        hierarchical = self._reader.is_hierarchical(self._deadline)
+        if may_write and not names and hierarchical is None:
+            with self._one_key():
+                hierarchical = self._reader.is_hierarchical(self._deadline)
+        return TargetSeen(names, hierarchical, self._is_0_15())
+
+    def _names(self) -> tuple[str, ...]:
+        keys = self._reader.list_range("/", "//", self._deadline)
+        return tuple(sorted(key[1:] for key in keys if key != "/"))
+
+    @contextmanager
+    def _one_key(self) -> Iterator[None]:
+        key = f"{_PROBE_PREFIX}{uuid.uuid4().hex}"
+        (put,) = self._write(key, pb.WriteRequest(puts=[pb.PutRequest(key=key, expected_version_id=_NO_KEY)])).puts
+        if put.status != pb.OK:
+            raise StoreError(f"{key} could not be written to the target, which answered {pb.Status.Name(put.status)}")
+        try:
+            yield
+        finally:
+            delete = pb.DeleteRequest(key=key, expected_version_id=put.version.version_id)
+            (deleted,) = self._write(key, pb.WriteRequest(deletes=[delete])).deletes
+            if deleted.status != pb.OK:
+                status = pb.Status.Name(deleted.status)
+                raise StoreError(f"{key} could not be deleted from the target, which answered {status}: delete it")
+
+    def _write(self, key: str, request: pb.WriteRequest) -> pb.WriteResponse:
+        shard = self._cluster.shards(self._deadline).of(key)
+        try:
+            return self._writers.send(shard, request).get(self._deadline)
+        except ServerLost as lost:
+            raise StoreUnavailableError(
+                f"Oxia {shard.leader} was lost while {key} was written and deleted again: look whether that key is "
+                "left, then try again"
+            ) from lost
+
+    def _is_0_15(self) -> bool:
+        shards = self._cluster.shards(self._deadline)
+        return all(self._answers_as_0_15(shard) for shard in shards.shards)
+
+    def _answers_as_0_15(self, shard: Shard) -> bool:
+        connection = self._cluster.connection
+        try:
+            return self._cluster.server(shard).is_0_15(connection.namespace, connection.connect_timeout_s)
+        except grpc.RpcError as error:
+            meaning = meaning_of(error, shard.leader)
+            raise meaning if isinstance(meaning, StoreError) else StoreUnavailableError(str(meaning)) from error

@@ -20,7 +20,7 @@ import grpc
 from bookwarden.errors import FormatError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import BatchDelete, Target
+from bookwarden.metastore.doomed_nodes import BatchDelete, DoomedNode
 from bookwarden.metastore.interface import CreateResult, NewNode, Versioned
 from bookwarden.metastore.oxia.channels import ServerLost, meaning_of
 from bookwarden.metastore.oxia.reads import OxiaReader, Parents
@@ -28,6 +28,7 @@ from bookwarden.metastore.oxia.shards import OxiaCluster, Shard, ShardMap
 from bookwarden.metastore.paths import validate_path
 from bookwarden.wire.pb import oxia_client_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
 # Bytes of a request besides its puts.
 WRITE_OVERHEAD: Final = 2048
 _ABSENT: Final = -1
@@ -147,9 +148,6 @@ def _put_of(node: NewNode) -> pb.PutRequest | None:
     )
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class _Delete(NamedTuple):
     paths: list[str]
     pending: PendingWrite
@@ -169,7 +167,7 @@ class OxiaBatchDelete(BatchDelete):
     writers: ShardWriters
     _failure: StoreError | None = None
 
-    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+    def _send_and_settle(self, targets: Sequence[DoomedNode]) -> None:
         deadline = self.cluster.deadline()
         try:
             left = {target.path: target for target in targets}
@@ -182,7 +180,7 @@ class OxiaBatchDelete(BatchDelete):
         except StoreError as error:
             self._failure = self._failure or error
 
-    def _end(self, targets: Sequence[Target]) -> None:
+    def _end(self, targets: Sequence[DoomedNode]) -> None:
         if self._failure is not None:
             if DeleteResult.DELETED not in self.results.values():
                 raise self._failure
@@ -191,7 +189,7 @@ class OxiaBatchDelete(BatchDelete):
     def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
         return self.reader.get_many(paths, deadline)
 
-    def _work_off(self, targets: dict[str, Target], deadline: Deadline) -> None:
+    def _work_off(self, targets: dict[str, DoomedNode], deadline: Deadline) -> None:
         left = targets
         while left and self._failure is None:
             shards = self.cluster.shards(deadline)
@@ -201,13 +199,13 @@ class OxiaBatchDelete(BatchDelete):
                 self.cluster.wait_for_news(shards, lost, deadline)
 
     def _send_all(
-        self, shards: ShardMap, left: dict[str, Target], deadline: Deadline
-    ) -> tuple[list[Target], ServerLost | None]:
+        self, shards: ShardMap, left: dict[str, DoomedNode], deadline: Deadline
+    ) -> tuple[list[DoomedNode], ServerLost | None]:
         """Send each key once; return the keys to send again, and the reason."""
         most = self.cluster.in_flight * len(shards.shards)
         window: deque[_Delete] = deque()
         last: dict[int, PendingWrite] = {}
-        again: list[Target] = []
+        again: list[DoomedNode] = []
         lost: ServerLost | None = None
         for shard, paths in self.reader.batches(shards, left):
             if lost is not None or self._failure is not None:
@@ -223,7 +221,7 @@ class OxiaBatchDelete(BatchDelete):
         return again, lost
 
     def _settle(
-        self, delete: _Delete, left: dict[str, Target], again: list[Target], deadline: Deadline
+        self, delete: _Delete, left: dict[str, DoomedNode], again: list[DoomedNode], deadline: Deadline
     ) -> ServerLost | None:
         """Wait for one request; settle its keys or add them to ``again``."""
         lost: ServerLost | None = None
@@ -253,7 +251,7 @@ class OxiaBatchDelete(BatchDelete):
         return lost
 
 
-def _request_of(paths: Iterable[str], targets: Mapping[str, Target]) -> pb.WriteRequest:
+def _request_of(paths: Iterable[str], targets: Mapping[str, DoomedNode]) -> pb.WriteRequest:
     request = pb.WriteRequest()
     for path in paths:
         request.deletes.add(key=path, expected_version_id=targets[path].version)

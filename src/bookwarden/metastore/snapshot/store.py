@@ -14,11 +14,10 @@ from bookwarden.ledgers.metadata import Conditions, DeleteResult
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.paths import validate_path
 from bookwarden.metastore.snapshot.file import SnapshotFile, open_snapshot
-from bookwarden.metastore.snapshot.index import SnapshotIndex
-from bookwarden.metastore.snapshot.walk import paths_between, read_values
+from bookwarden.metastore.snapshot.walk import SnapshotIndex, paths_between, read_values
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged, is_of_session
 
-# So many paths below the kept nodes are remembered, the last used.
+# The number of paths below the kept nodes that are remembered, the last used.
 _REMEMBERED_PATHS: Final = 200_000
 
 

@@ -47,7 +47,7 @@ class ConditionalMulti(wire.Multi):
 
 Row = Versioned | int
 
-# So many batches of nodes as small as a ledger's metadata make one request: half of their cost is the request's.
+# The number of batches of nodes as small as a ledger's metadata make one request: half of their cost is the request's.
 _SMALL_NODE_BYTES: Final = 1024
 _BATCHES_OF_SMALL_NODES: Final = 5
 

@@ -11,7 +11,7 @@ from typing import Final
 from bookwarden.errors import StoreAccessError, StoreMigratingError
 from bookwarden.ledgers.metadata import Condition, DeleteResult
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import BatchDelete, Target
+from bookwarden.metastore.doomed_nodes import BatchDelete, DoomedNode
 from bookwarden.metastore.interface import Versioned
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.request_batches import halves, split
@@ -37,7 +37,7 @@ _RESULT_OF_CODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Delete:
-    targets: list[Target]
+    targets: list[DoomedNode]
     demanded: list[Condition]
     request: ConditionalMulti
     reply: PendingReply
@@ -59,7 +59,7 @@ class ZooKeeperBatchDelete(BatchDelete):
     _access_refused: bool = False
     _forbidden: StoreMigratingError | None = None
 
-    def _send_and_settle(self, targets: Sequence[Target]) -> None:
+    def _send_and_settle(self, targets: Sequence[DoomedNode]) -> None:
         settings = self.session.connection
         size = self.session.pace.most_nodes(settings.batch_size)
         batches = split(targets, size, settings.max_request_bytes, _all_paths)
@@ -68,7 +68,7 @@ class ZooKeeperBatchDelete(BatchDelete):
         except StoreAccessError:
             self._access_refused = True
 
-    def _end(self, targets: Sequence[Target]) -> None:
+    def _end(self, targets: Sequence[DoomedNode]) -> None:
         if self._forbidden is not None:
             if not self._sent:
                 raise self._forbidden
@@ -80,7 +80,7 @@ class ZooKeeperBatchDelete(BatchDelete):
     def _read(self, paths: Sequence[str], deadline: Deadline) -> list[Versioned | None]:
         return self.reader.read(paths, deadline)
 
-    def _work_off(self, queue: deque[list[Target]], deadline: Deadline) -> None:
+    def _work_off(self, queue: deque[list[DoomedNode]], deadline: Deadline) -> None:
         window: deque[_Delete] = deque()
         try:
             while queue or window:
@@ -95,7 +95,7 @@ class ZooKeeperBatchDelete(BatchDelete):
             for delete in window:
                 self._withdraw(delete)
 
-    def _fill(self, window: deque[_Delete], queue: deque[list[Target]], deadline: Deadline) -> None:
+    def _fill(self, window: deque[_Delete], queue: deque[list[DoomedNode]], deadline: Deadline) -> None:
         try:
             while queue and len(window) < self.session.connection.in_flight:
                 window.append(self._send(queue[0], deadline))
@@ -104,7 +104,7 @@ class ZooKeeperBatchDelete(BatchDelete):
             self._forbidden = error
             queue.clear()
 
-    def _send(self, targets: list[Target], deadline: Deadline) -> _Delete:
+    def _send(self, targets: list[DoomedNode], deadline: Deadline) -> _Delete:
         # Most targets share their holder's node.
         demanded = list(dict.fromkeys([some for target in targets for some in target.conditions]))
         operations = [
@@ -119,7 +119,7 @@ class ZooKeeperBatchDelete(BatchDelete):
         self._sent = self._sent or not withdrawn
         return withdrawn
 
-    def _settle(self, delete: _Delete, deadline: Deadline) -> list[list[Target]]:
+    def _settle(self, delete: _Delete, deadline: Deadline) -> list[list[DoomedNode]]:
         """Wait for one multi; return the batches to send again."""
         try:
             results = delete.reply.get()
@@ -144,14 +144,16 @@ class ZooKeeperBatchDelete(BatchDelete):
         culprit = delete.targets[failed - len(delete.demanded)]
         return self._settle_refused(delete.targets, culprit, results[failed], deadline)
 
-    def _settle_changed(self, targets: list[Target], changed: Condition, deadline: Deadline) -> list[list[Target]]:
+    def _settle_changed(
+        self, targets: list[DoomedNode], changed: Condition, deadline: Deadline
+    ) -> list[list[DoomedNode]]:
         """Settle the nodes that depend on the changed one as lost races; send the others again."""
         self._record([target for target in targets if changed in target.conditions], DeleteResult.LOST_RACE)
         deadline.progress()
         again = [target for target in targets if changed not in target.conditions]
         return [again] if again else []
 
-    def _settle_lost(self, delete: _Delete, lost: ReplyLost, deadline: Deadline) -> list[list[Target]]:
+    def _settle_lost(self, delete: _Delete, lost: ReplyLost, deadline: Deadline) -> list[list[DoomedNode]]:
         withdrawn = self._withdraw(delete)
         self.session.require_time(deadline, lost)
         if withdrawn:
@@ -162,8 +164,8 @@ class ZooKeeperBatchDelete(BatchDelete):
         return halves(self._still_to_delete(doubtful, deadline))
 
     def _settle_refused(
-        self, targets: list[Target], culprit: Target, code: int, deadline: Deadline
-    ) -> list[list[Target]]:
+        self, targets: list[DoomedNode], culprit: DoomedNode, code: int, deadline: Deadline
+    ) -> list[list[DoomedNode]]:
         rest = [target for target in targets if target is not culprit]
         if code == wire.NO_AUTH:
             # The right to delete belongs to the parent, so its other children are refused too.
@@ -178,19 +180,19 @@ class ZooKeeperBatchDelete(BatchDelete):
         again = self._still_to_delete(rest, deadline)
         return [again] if again else []
 
-    def _still_to_delete(self, targets: Sequence[Target], deadline: Deadline) -> list[Target]:
+    def _still_to_delete(self, targets: Sequence[DoomedNode], deadline: Deadline) -> list[DoomedNode]:
         again = super()._still_to_delete(targets, deadline)
         if len(again) < len(targets):
             deadline.progress()
         return again
 
 
-def _all_paths(target: Target) -> str:
+def _all_paths(target: DoomedNode) -> str:
     """Return a text as long as all paths of this node in a request, at most."""
     return "".join([target.path, *(some.path for some in target.conditions)]) if target.conditions else target.path
 
 
-def _result_of_code(target: Target, code: int) -> DeleteResult:
+def _result_of_code(target: DoomedNode, code: int) -> DeleteResult:
     if code == wire.NO_NODE and target.in_doubt:
         return DeleteResult.DELETED
     return _RESULT_OF_CODE.get(code, DeleteResult.UNKNOWN)

@@ -97,7 +97,7 @@ class JuteReader:
             self.read_value()
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes; the caller has checked that they are there."""
+        """Read a number of bytes; the caller has checked that they are there."""
         start, self.offset = self.offset, self.offset + size
         return self._data[start : self.offset]
 

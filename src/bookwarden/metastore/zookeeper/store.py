@@ -1,4 +1,8 @@
-"""The metadata store on ZooKeeper."""
+"""The metadata store on ZooKeeper.
+
+Changes of whole trees come from persistent recursive watches (servers from 3.6 on). They are the connection's: one that
+broke has lost them, even if its session goes on, and no event reports what changed until they are set again.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,15 @@ from bookwarden.errors import (
     StoreUnavailableError,
 )
 from bookwarden.ledgers.metadata import Condition, Conditions, DeleteResult
-from bookwarden.metastore.changes import ChangeFeed
+from bookwarden.metastore.changes import ChangedNodes, ChangeFeed, ChangeLog
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.doomed_nodes import Target, runs
+from bookwarden.metastore.doomed_nodes import DoomedNode, runs
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.paths import ancestors, parent_of, validate_path, validate_paths
 from bookwarden.metastore.write_conditions import ConditionalStore, NoConditions, WriteConditions
 from bookwarden.metastore.zookeeper import requests as wire
 from bookwarden.metastore.zookeeper.access import NodeAccess, validate_acl
 from bookwarden.metastore.zookeeper.batches import BatchReader, ConditionalMulti
-from bookwarden.metastore.zookeeper.changes import TreeChanges
 from bookwarden.metastore.zookeeper.deletes import ZooKeeperBatchDelete
 from bookwarden.metastore.zookeeper.session import (
     ACCESS_REFUSED_TEXT,
@@ -41,7 +44,59 @@ from bookwarden.metastore.zookeeper.session import (
     ZooKeeperSession,
 )
 
+_LOG = logging.getLogger(__name__)
+_NOT_KNOWN = "this ZooKeeper, older than 3.6, reports no changes below a node"
 _IN_FLIGHT: Final = 64
+
+
+class TreeChanges(ChangeFeed):
+    """Changes below some nodes; a server without such watches reports a gap instead."""
+
+    def __init__(self, session: ZooKeeperSession, prefixes: Sequence[str]) -> None:
+        self._session = session
+        self._prefixes = prefixes
+        self._log = ChangeLog(prefixes)
+        self._lock = threading.Lock()
+        self._watched: int | None = None
+        self._refused = False
+
+    def start(self) -> None:
+        """Set the watches; raise when there is no connection."""
+        self._session.listen(self._note)
+        try:
+            with self._lock:
+                self._watch()
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self) -> ChangedNodes:
+        with self._lock:
+            if not self._refused and self._watched != self._session.breaks:
+                self._watch()
+                self._log.lose("the connection to ZooKeeper broke, and its watches were lost")
+            return ChangedNodes(frozenset(), _NOT_KNOWN, unwatched=True) if self._refused else self._log.take()
+
+    def close(self) -> None:
+        self._session.forget(self._note)
+
+    def _note(self, path: str) -> None:
+        self._log.add((path,))
+
+    def _watch(self) -> None:
+        deadline = self._session.deadline()
+        while self._watched != self._session.breaks or self._watched is None:
+            # A connection that breaks meanwhile may take a watch with it that was just confirmed.
+            breaks = self._session.breaks
+            try:
+                for prefix in self._prefixes:
+                    self._session.read(wire.AddWatch(self._session.absolute(prefix)), deadline)
+            except ServerRefusal as refusal:
+                if refusal.code != wire.UNIMPLEMENTED:
+                    raise
+                self._refused = True
+                return
+            self._watched = breaks
 
 
 def list_many(session: ZooKeeperSession, paths: Sequence[str], deadline: Deadline) -> list[list[str]]:
@@ -74,8 +129,6 @@ def _children(session: ZooKeeperSession, path: str, reply: PendingReply, deadlin
     deadline.progress()
     return sorted(names)
 
-
-_LOG = logging.getLogger(__name__)
 
 _WRITE_OVERHEAD: Final = 2048
 
@@ -128,7 +181,7 @@ class ZooKeeperStore(ConditionalStore):
         times: Sequence[int | None] = created_ms if created_ms is not None else [None] * len(expected)
         demanded = [self._demanded(some) for some in conditions] if conditions is not None else [()] * len(expected)
         targets = [
-            Target(path, version, created, some)
+            DoomedNode(path, version, created, some)
             for path, version, created, some in zip(paths, versions, times, demanded, strict=True)
         ]
         results: dict[tuple[str, int], DeleteResult] = {}

@@ -11,7 +11,7 @@ from bookwarden.findings import size_text
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
-from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, Count, GrowthPoint, Summary
+from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, ClassCount, GrowthPoint, Summary
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -111,37 +111,37 @@ def _class_line(summary: Summary, one: LedgerClass) -> ClassLine:
     return ClassLine(one.value, _MEANING[one], f"{ledgers:,}", shown, lost)
 
 
-def _orphans(counts: Iterable[Count]) -> list[Count]:
+def _orphans(counts: Iterable[ClassCount]) -> list[ClassCount]:
     return [count for count in counts if count.ledger_class == LedgerClass.ORPHAN.value]
 
 
-def _in_words(counts: Iterable[Count]) -> list[Count]:
+def _in_words(counts: Iterable[ClassCount]) -> list[ClassCount]:
     return [replace(count, key=_KINDS.get(count.key, count.key)) for count in counts]
 
 
-def _with_rest(counts: Sequence[Count]) -> list[Count]:
+def _with_rest(counts: Sequence[ClassCount]) -> list[ClassCount]:
     """Keep the first, and add the others to those that the summary has added up."""
     named = [count for count in counts if count.key != REST]
     rest = [*named[_SHOWN_BARS:], *(count for count in counts if count.key == REST)]
     if not rest:
         return named
-    together = Count(
+    together = ClassCount(
         LedgerClass.ORPHAN.value, REST, sum(one.ledgers for one in rest), sum(one.logical_bytes for one in rest)
     )
     return [*named[:_SHOWN_BARS], together]
 
 
-def _figures(counts: Iterable[Count]) -> list[Figure]:
+def _figures(counts: Iterable[ClassCount]) -> list[Figure]:
     return [
         Figure(one.key, one.logical_bytes, size_text(one.logical_bytes), _tip(one.key, one.ledgers, one.logical_bytes))
         for one in counts
     ]
 
 
-def _ages(counts: Iterable[Count]) -> list[Figure]:
+def _ages(counts: Iterable[ClassCount]) -> list[Figure]:
     """List a bar for every age, also for ages without an orphan."""
     found = {one.key: one for one in _orphans(counts)}
-    empty = Count(LedgerClass.ORPHAN.value, "", 0, 0)
+    empty = ClassCount(LedgerClass.ORPHAN.value, "", 0, 0)
     return [
         Figure(age, one.logical_bytes, size_text(one.logical_bytes), _tip(age, one.ledgers, one.logical_bytes))
         for age, one in ((age, found.get(age, empty)) for age in AGE_BUCKETS)

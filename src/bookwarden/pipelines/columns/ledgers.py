@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bookwarden.clusters.bookkeeper.listed import Meaning, listed_ledger, meaning_of
-from bookwarden.clusters.bookkeeper.listing import PieceOfLedgers
+from bookwarden.clusters.bookkeeper.listing import Meaning, PieceOfLedgers, listed_ledger, meaning_of
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
@@ -181,7 +180,7 @@ def _bodies(buffer: Buffer) -> tuple[Numbers, Flags]:
 
 
 def _has_segments(buffer: Buffer, segments: Fields, ensemble: Numbers) -> Flags:
-    """Return for each ledger whether it has segments, each of so many bookies and behind the one before."""
+    """Return for each ledger whether it has segments, each of that number of bookies and behind the one before."""
     order = np.argsort(segments.message, kind="stable")
     ledger, starts, ends = segments.message[order], segments.content[order], segments.end[order]
     fields, fine = buffer.fields(starts, ends, _SEGMENT_KINDS)

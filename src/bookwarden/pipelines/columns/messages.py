@@ -66,7 +66,7 @@ class Fields(NamedTuple):
         return self.content + self.value
 
     def last(self, number: int, messages: int, default: int) -> Numbers:
-        """Return the value of the field with this number that counts in each of so many messages."""
+        """Return the value of the field with this number that counts in each message."""
         at = np.flatnonzero(self.number == number)
         found = np.full(messages, default, np.int64)
         # Of what is assigned to one place, the last counts here as well.

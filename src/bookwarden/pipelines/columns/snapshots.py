@@ -79,7 +79,7 @@ def _directory(nodes: EncodedNodes, chroot: str) -> _Directory | None:
 
 
 def _places(data: bytes, width: int) -> list[int]:
-    """Return the offset of each value; None if these nodes cannot all have paths of so many bytes.
+    """Return the offset of each value; None if these nodes cannot all have paths of that number of bytes.
 
     The caller checks the size of each path: then each node begins where the one before ends.
     """

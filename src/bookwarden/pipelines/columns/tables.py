@@ -37,7 +37,7 @@ class OddName(NamedTuple):
 class HolderName(NamedTuple):
     """The text of a holder that exists, or the name of its managed ledger.
 
-    ``first_listed`` is the smallest id that the topic of this name lists, as `ledgers.holes.standing_of` takes it; None
+    ``first_listed`` is the smallest id that the topic of this name lists, as `list_status_of` takes it; None
     if the holder is no topic.
     """
 
@@ -45,7 +45,7 @@ class HolderName(NamedTuple):
     first_listed: int | None = None
 
 
-class AbsentLedger(NamedTuple):
+class AbsentLedgerRow(NamedTuple):
     """A ledger that a place names and that was not listed."""
 
     ledger_id: int
@@ -146,7 +146,7 @@ CHANGES = Columns(ChangedLedger)
 ODD_NAMES = Columns(OddName)
 DOUBTS = Columns(StoredDoubt)
 HOLDERS = Columns(HolderName)
-ABSENT = Columns(AbsentLedger)
+ABSENT = Columns(AbsentLedgerRow)
 MISSING = Columns(MissingReference)
 OTHERS = Columns(ListedLedger, NamedBy)
 OWNERS = Columns(UnnamedOwner)

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from bookwarden.bookie_clusters.moving.build import STAYING, CopyCounts, NotCopied
+from bookwarden.bookie_clusters.moving.build import STAYING, CopyCounts, UncopiedLedger
 from bookwarden.bookie_clusters.moving.copiers import copier_between
-from bookwarden.bookie_clusters.moving.scope import EVERYTHING, Candidate, Route, Scope, candidate_of, with_target
+from bookwarden.bookie_clusters.moving.scope import EVERYTHING, CopyCandidate, Route, Scope, candidate_of, with_target
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -32,10 +32,10 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, why_not_superseded
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerReading, UnreadableLedger, place_in
 from bookwarden.ledgers.outcomes import CopyOutcome, CopyResult
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.reading import as_json, from_json
 from bookwarden.pipelines.scan.stage import Stages
+from bookwarden.pipelines.workers import PerProcess
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 from bookwarden.wiring.cluster import Cluster
 
@@ -53,7 +53,7 @@ _ROW_SCHEMA: Final = pa.schema(
 )
 
 
-def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
+def table_of_candidates(candidates: Iterable[CopyCandidate]) -> pa.Table:
     """Lay out ledgers of the source as rows."""
     rows = (
         (
@@ -70,7 +70,7 @@ def table_of_candidates(candidates: Iterable[Candidate]) -> pa.Table:
     return _table(rows)
 
 
-class ListedLedger(NamedTuple):
+class SourceLedger(NamedTuple):
     """A ledger to be copied, as it was listed: its holder is known although it may be gone by now."""
 
     kind: str
@@ -78,13 +78,13 @@ class ListedLedger(NamedTuple):
     size: int
 
 
-def listed_in(rows: pa.Table) -> dict[int, ListedLedger]:
+def listed_in(rows: pa.Table) -> dict[int, SourceLedger]:
     """Read the ledgers of a part of a listing, by id."""
     columns = (rows.column(name).to_pylist() for name in ("ledger_id", "kind", "holder", "bytes"))
-    return {ledger_id: ListedLedger(*values) for ledger_id, *values in zip(*columns, strict=True)}
+    return {ledger_id: SourceLedger(*values) for ledger_id, *values in zip(*columns, strict=True)}
 
 
-def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, ListedLedger]) -> pa.Table:
+def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, SourceLedger]) -> pa.Table:
     """Lay out what came of listed ledgers as rows."""
     rows = (
         (
@@ -101,11 +101,11 @@ def table_of_results(results: Iterable[CopyResult], listed: Mapping[int, ListedL
     return _table(rows)
 
 
-def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[NotCopied]:
+def staying_in(rows: pa.Table, outcome: CopyOutcome) -> Iterator[UncopiedLedger]:
     """Yield the rows with this outcome."""
     for row in rows.to_pylist():
         if row["outcome"] == outcome.value:
-            yield NotCopied(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
+            yield UncopiedLedger(row["ledger_id"], outcome, row["kind"], row["holder"], row["reason"])
 
 
 def _table(rows: Iterable[tuple[object, ...]]) -> pa.Table:
@@ -169,7 +169,7 @@ class CopyJob:
         key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
         return _copiers.get(key, lambda: copier_of(_opened(self.settings, None), self.route, self.scope, self.limits))
 
-    def asked_of(self, candidate: Candidate) -> Candidate:
+    def asked_of(self, candidate: CopyCandidate) -> CopyCandidate:
         """Return a ledger of the source with the outcome that it has before anything is done about it."""
         return candidate
 
@@ -182,7 +182,7 @@ class CopyJob:
 class VerifyJob(CopyJob):
     """Ledgers of which the target has a whole copy by its metadata, to be proven by its bookies; picklable."""
 
-    def asked_of(self, candidate: Candidate) -> Candidate:
+    def asked_of(self, candidate: CopyCandidate) -> CopyCandidate:
         """Return one with a whole copy without an outcome, and leave out all others."""
         outcome = None if candidate.outcome is CopyOutcome.COMPLETE else CopyOutcome.LEFT_OUT
         return candidate._replace(outcome=outcome)
@@ -190,7 +190,7 @@ class VerifyJob(CopyJob):
     def settle(self, ledger_ids: Iterable[int]) -> Iterator[CopyResult]:
         """Read the copies of these from all bookies that should have them; yield COMPLETE, GONE or FAILED for each."""
         cluster, proof = self.cluster(), self.proof()
-        cluster.bookkeeper.clusters.look_again()
+        cluster.bookkeeper.clusters.invalidate()
         for reading in cluster.bookkeeper.catalog.read_many(list(ledger_ids)):
             yield _proven(reading, self.route, proof)
 
@@ -251,8 +251,8 @@ class ListLedgers:
             },
         )
 
-    def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[Candidate]:
-        cluster.bookkeeper.clusters.look_again()
+    def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[CopyCandidate]:
+        cluster.bookkeeper.clusters.invalidate()
         placed = cluster.bookkeeper.clusters.registered()
         if placed is None:
             raise RefusedError("nothing is copied: no bookie cluster is registered any more")
@@ -382,12 +382,12 @@ def planned_counts_of(listed: Iterable[Seal]) -> CopyCounts:
     return counts
 
 
-def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[NotCopied]:
+def first_staying(folder: ScanFolder, stage: str, seals: Sequence[Seal], keep: int) -> list[UncopiedLedger]:
     """Return the first ledgers that stay where they are, ``keep`` of each outcome, the worst outcome first."""
     before = _PLANNED if stage == LISTING_STAGE else ""
-    found: list[NotCopied] = []
+    found: list[UncopiedLedger] = []
     for outcome in STAYING:
-        some: list[NotCopied] = []
+        some: list[UncopiedLedger] = []
         for seal in seals:
             if len(some) >= keep:
                 break

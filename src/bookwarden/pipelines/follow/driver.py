@@ -17,15 +17,20 @@ from bookwarden.errors import ConfigError, StoppedFailingError
 from bookwarden.follow.table import FollowedNodes
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
-from bookwarden.pipelines.follow.kept_roots import find_roots
 from bookwarden.pipelines.follow.metrics import FollowMetrics
 from bookwarden.pipelines.follow.query import FollowRecord, ReferenceChanges
-from bookwarden.pipelines.follow.state import KeptState
+from bookwarden.pipelines.follow.state import KeptState, find_roots
 from bookwarden.pipelines.metadata_source.columns import read_now
 from bookwarden.pipelines.session import QUICK_JVM, running_session, unless_gone
 from bookwarden.pipelines.streams.checkpoint_identity import FolderIdentityFile, identity_of, require_own
-from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.running import holding, limits_of, stopped_by_signals
+from bookwarden.pipelines.streams.checks import (
+    holding,
+    limits_of,
+    looked_at_again,
+    once_answered,
+    prove_roots,
+    stopped_by_signals,
+)
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
 from bookwarden.preflight import require_marking
@@ -97,7 +102,7 @@ def run_follow(spark: SparkSession | None, settings: Settings, *, once: bool = F
 def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowEnd:
     settings = cluster.settings
     follow, metrics, pulse = settings.follow, FollowMetrics(), Pulse()
-    metrics.show_migrations(cluster.migrations.standings)
+    metrics.show_migrations(cluster.migrations.statuses)
     state = KeptState(follow.checkpoint)
     limits = limits_of(settings.sweep, follow.trigger_seconds + _IDLE_SECONDS)
     if spark is not None:

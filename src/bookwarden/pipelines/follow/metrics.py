@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge
 
 from bookwarden.follow.drops import DropCause
-from bookwarden.follow.following import Tally
+from bookwarden.follow.following import FollowTally
 from bookwarden.ledgers.kinds import KINDS, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import MarkReport
@@ -63,7 +63,7 @@ class FollowMetrics(QueryMetrics):
         """Add the marks of one call."""
         self._marks.count(report)
 
-    def count(self, tally: Tally, nodes: int, pending: int, seconds: float) -> None:
+    def count(self, tally: FollowTally, nodes: int, pending: int, seconds: float) -> None:
         """Add a finished batch."""
         for (place, cause), number in tally.dropped.items():
             self._dropped.labels(place.value, cause.value).inc(number)

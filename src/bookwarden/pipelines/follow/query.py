@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.config import Settings
-from bookwarden.follow.checking import Looked
-from bookwarden.follow.following import DroppedLedgers, Tally
+from bookwarden.follow.checking import CheckedDrop
+from bookwarden.follow.following import DroppedLedgers, FollowTally
 from bookwarden.follow.table import Changes, FollowedNodes
 from bookwarden.ledgers.outcomes import OutcomeRow
 from bookwarden.ledgers.pending_deletion import LedgerType
@@ -57,7 +57,7 @@ class FollowRecord:
         self._beat = beat
         self._next: int | None = None
 
-    def keep(self, looks: Sequence[Looked]) -> None:
+    def keep(self, looks: Sequence[CheckedDrop]) -> None:
         """Write rows of these, and make what changed in the nodes since the last call durable.
 
         Raises StateTakenOverError, with nothing written, if another process writes the state now.
@@ -140,7 +140,7 @@ class ReferenceChanges:
     def finish_due(self) -> None:
         """Look at all that is due now, for a run that ends."""
         while self._dropped.has_due:
-            self._settle(Tally(), time.monotonic())
+            self._settle(FollowTally(), time.monotonic())
 
     def _batch(self, batch: DataFrame, number: int) -> None:
         try:
@@ -158,12 +158,12 @@ class ReferenceChanges:
             self._pulse.leave(number, finished=finished)
 
     def _take(self, rows: pa.Table, started: float) -> None:
-        tally = Tally()
+        tally = FollowTally()
         if rows.num_rows:
             self._dropped.take(nodes_in(rows), tally, ended_in(rows))
         self._settle(tally, started)
 
-    def _settle(self, tally: Tally, started: float) -> None:
+    def _settle(self, tally: FollowTally, started: float) -> None:
         self._dropped.settle(tally)
         seconds = time.monotonic() - started
         for outcome, count in tally.outcomes.items():
@@ -186,12 +186,12 @@ def outcomes_location(settings: Settings) -> str:
     return settings.follow.outcomes + ("-dry-run" if settings.follow.dry_run else "")
 
 
-def _rows(looks: Sequence[Looked], number: int) -> pa.Table:
+def _rows(looks: Sequence[CheckedDrop], number: int) -> pa.Table:
     now_ms = int(time.time() * 1000)
     return pa.Table.from_batches([outcome_batch([_row(one, now_ms) for one in looks], number)])
 
 
-def _row(one: Looked, now_ms: int) -> OutcomeRow:
+def _row(one: CheckedDrop, now_ms: int) -> OutcomeRow:
     drop, ledger = one.drop, one.ledger
     metadata = None if ledger is None else ledger.metadata
     return OutcomeRow(

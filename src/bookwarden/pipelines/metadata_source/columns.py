@@ -17,10 +17,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from bookwarden.clusters.pulsar.references.node_snapshots import NodeSnapshot, is_ambiguous, read_nodes, snapshot_of
 from bookwarden.clusters.pulsar.references.nodes import ManagedLedgerNode, ReferenceNode
-from bookwarden.clusters.pulsar.references.said import Said, is_ambiguous, read_said, said_by
 from bookwarden.follow.table import NodeNow
-from bookwarden.ledgers.nodes.naming import NodeKind, pack
+from bookwarden.ledgers.naming import NodeKind, pack
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.pipelines.columns.topics import PlainLists, plain_lists
 
@@ -60,28 +60,28 @@ ARROW: Final = pa.schema(
 )
 
 
-def said_batch(said: Sequence[Said], root: str, listing: int | None) -> pa.RecordBatch:
+def snapshot_batch(snapshots: Sequence[NodeSnapshot], root: str, listing: int | None) -> pa.RecordBatch:
     """Make rows of what nodes say."""
-    known = [one.version is not None and not one.problem for one in said]
-    ids = [np.frombuffer(one.ids, "<i8") if there else None for one, there in zip(said, known, strict=True)]
+    known = [one.version is not None and not one.problem for one in snapshots]
+    ids = [np.frombuffer(one.ids, "<i8") if there else None for one, there in zip(snapshots, known, strict=True)]
     arrays = [
-        pa.repeat(root, len(said)),
-        pa.array([one.path for one in said], pa.string()),
-        pa.array([one.kind for one in said], pa.string()),
-        pa.array([one.version for one in said], pa.int64()),
+        pa.repeat(root, len(snapshots)),
+        pa.array([one.path for one in snapshots], pa.string()),
+        pa.array([one.kind for one in snapshots], pa.string()),
+        pa.array([one.version for one in snapshots], pa.int64()),
         pa.array(ids, _IDS),
-        pa.array([one.places for one in said], _PLACES),
-        pa.array([one.copies for one in said], pa.string()),
-        pa.array([one.problem or None for one in said], pa.string()),
-        _times([one.at_ms for one in said]),
-        pa.array([listing] * len(said), pa.int64()),
+        pa.array([one.places for one in snapshots], _PLACES),
+        pa.array([one.copies for one in snapshots], pa.string()),
+        pa.array([one.problem or None for one in snapshots], pa.string()),
+        _times([one.at_ms for one in snapshots]),
+        pa.array([listing] * len(snapshots), pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
 
 
 def end_batch(listing: int) -> pa.RecordBatch:
     """Make the row that ends a comparison."""
-    return said_batch([Said("", LISTED, None, listing)], "", listing)
+    return snapshot_batch([NodeSnapshot("", LISTED, None, listing)], "", listing)
 
 
 def node_batches(
@@ -98,10 +98,12 @@ def node_batches(
     if len(topics) == len(nodes):
         return
     paths = {node.path for node, _ in topics}
-    yield said_batch([said_by(node, value, root) for node, value in nodes if node.path not in paths], root, listing)
+    yield snapshot_batch(
+        [snapshot_of(node, value, root) for node, value in nodes if node.path not in paths], root, listing
+    )
 
 
-# Fast path of said_batch, must equal it: tests/unit/pipelines/test_metadata_source.py
+# Fast path of snapshot_batch, must equal it: tests/unit/pipelines/test_metadata_source.py
 def _topic_batch(
     topics: Sequence[tuple[ReferenceNode, Versioned]], lists: PlainLists, root: str, listing: int | None
 ) -> pa.RecordBatch:
@@ -134,16 +136,16 @@ def nodes_in(table: pa.Table) -> Iterator[NodeNow]:
         yield from _nodes_in(batch)
 
 
-def now_of(said: Said, root: str) -> NodeNow:
+def now_of(snapshot: NodeSnapshot, root: str) -> NodeNow:
     """Turn what a node says into what is followed of it."""
-    there = said.version is not None and not said.problem
-    naming = pack(said.kind, said.ids, said.places, said.copies) if there else None
-    return NodeNow(root, said.path, naming, said.at_ms, None, said.problem)
+    there = snapshot.version is not None and not snapshot.problem
+    naming = pack(snapshot.kind, snapshot.ids, snapshot.places, snapshot.copies) if there else None
+    return NodeNow(root, snapshot.path, naming, snapshot.at_ms, None, snapshot.problem)
 
 
 def read_now(stores: Mapping[str, MetadataStore], root: str, paths: Sequence[str]) -> list[NodeNow]:
     """Read what single nodes name now, never older than this call; StoreError where the root does not answer."""
-    return [now_of(one, root) for one in read_said(stores[root], root, paths)]
+    return [now_of(one, root) for one in read_nodes(stores[root], root, paths)]
 
 
 def ended_in(table: pa.Table) -> int | None:

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from bookwarden.clusters.pulsar.references.node_snapshots import FOLLOWED
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece, ReferencePieces
-from bookwarden.clusters.pulsar.references.said import FOLLOWED
 from bookwarden.config import Settings
 from bookwarden.errors import StoreUnavailableError
 from bookwarden.metastore.changes import ChangeFeed

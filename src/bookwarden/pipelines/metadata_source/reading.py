@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from bookwarden.clusters.pulsar.references.node_snapshots import NodeSnapshot, read_nodes, snapshot_of
 from bookwarden.clusters.pulsar.references.pieces import ReferencePiece, ReferencePieces
-from bookwarden.clusters.pulsar.references.said import Said, read_said, said_by
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, StoreAccessError
-from bookwarden.ledgers.nodes.naming import NodeKind
-from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, said_batch
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
-from bookwarden.pipelines.per_process import PerProcess
+from bookwarden.ledgers.naming import NodeKind
+from bookwarden.pipelines.metadata_source.columns import end_batch, node_batches, snapshot_batch
+from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.wiring.cluster import Cluster
 
 _AT_ONCE = 5_000
@@ -62,9 +60,9 @@ def rows_of(share: InputPartition, opened: Callable[[], Cluster]) -> Iterator[pa
     cluster = opened()
     if isinstance(share, PathShare):
         for at in range(0, len(share.paths), _AT_ONCE):
-            said = read_said(cluster.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
-            if said:
-                yield said_batch(said, share.root, None)
+            snapshots = read_nodes(cluster.stores[share.root], share.root, share.paths[at : at + _AT_ONCE])
+            if snapshots:
+                yield snapshot_batch(snapshots, share.root, None)
     elif isinstance(share, PieceShare):
         for piece in share.pieces:
             yield from _read_piece(cluster, piece, share.listing)
@@ -77,8 +75,12 @@ def _read_piece(cluster: Cluster, piece: ReferencePiece, listing: int) -> Iterat
             for nodes, refused in ReferencePieces(cluster.stores).values(piece):
                 yield from node_batches(nodes, piece.root, listing)
                 if refused:
-                    yield said_batch([said_by(node, error, piece.root) for node, error in refused], piece.root, listing)
+                    yield snapshot_batch(
+                        [snapshot_of(node, error, piece.root) for node, error in refused], piece.root, listing
+                    )
         except (StoreAccessError, FormatError) as error:
             problem = str(error)
     if problem:
-        yield said_batch([Said(piece.path, NodeKind.TOPIC.value, None, 0, problem=problem)], piece.root, listing)
+        yield snapshot_batch(
+            [NodeSnapshot(piece.path, NodeKind.TOPIC.value, None, 0, problem=problem)], piece.root, listing
+        )

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.pulsar.entries import Entry, EntryStream, TopicEntries
+from bookwarden.clusters.pulsar.entries import EntryStream, TopicEntries, TopicEntry
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
 from bookwarden.errors import BookwardenError, PulsarUnavailableError
 from bookwarden.pipelines.pulsar_source.ranges import advance, ranges_between
@@ -27,9 +27,9 @@ _LOOKAHEAD: Final = 20_000
 _TIMEOUT_S: Final = 5.0
 _WAIT_S: Final = 1.0
 _PAUSE_S: Final = 0.5
-# A reader that is given nothing for so long is opened again, and one that has nothing to read is closed.
+# Seconds after which a reader that is given nothing is opened again, and one that has nothing to read is closed.
 _SILENCE_S: Final = 10.0
-# What comes damaged so many times in a row is stored so.
+# The number of times in a row after which what comes damaged is taken to be stored so.
 _SURE: Final = 3
 # Arrivals are noted this exactly, and of the longest delay by a thousandth of it, so that they stay few.
 _SHORTEST_STEP_S: Final = 1.0
@@ -136,7 +136,7 @@ class DueTimes:
         """True once everything up to the goal is known."""
         return self.reached >= self.goal
 
-    def note(self, entry: Entry, now: float) -> None:
+    def note(self, entry: TopicEntry, now: float) -> None:
         """Note an entry; those between the last one and it were passed over, and are as due as it is."""
         if entry.position <= self.reached:
             return
@@ -296,7 +296,7 @@ class DelayScan:
         with self._changed:
             return not self._times.is_read and self._times.last_due(moment)
 
-    def _require_whole(self, entry: Entry) -> None:
+    def _require_whole(self, entry: TopicEntry) -> None:
         """Raise PulsarUnavailableError for an entry that may have been damaged on its way, so that it comes again."""
         if entry.metadata is not None or self._damaged.count(entry.position) >= _SURE - 1:
             self._damaged.clear()

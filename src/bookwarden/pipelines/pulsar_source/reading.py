@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.entries import Entry, EntryStream, TopicEntries
+from bookwarden.clusters.pulsar.entries import EntryStream, TopicEntries, TopicEntry
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
     Position,
@@ -34,12 +34,9 @@ from bookwarden.errors import (
     PulsarUnavailableError,
 )
 from bookwarden.ledgers.names import TopicName
-from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
-from bookwarden.pipelines.pulsar_source.progress import Progress, first_readable
-from bookwarden.pipelines.pulsar_source.ranges import EntryRange
+from bookwarden.pipelines.pulsar_source.ranges import EntryRange, ReadProgress, first_readable
+from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.wire.entry import is_chunk, messages
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 
@@ -174,7 +171,7 @@ class _PartitionReader:
         self._rules = rules
         self._steady = steady
         self._pause = pause
-        self._progress = Progress(work.ranges)
+        self._progress = ReadProgress(work.ranges)
         self._rows = RowBuffer(work.topic, TopicName.parse(work.topic).partition or 0, rules.rows_per_arrow_batch)
         self._lost: set[int] = set()
         self._note_progress()
@@ -209,7 +206,7 @@ class _PartitionReader:
                 # The consumer of the rows may have taken its time.
                 self._tries.moved_at = self._steady()
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: TopicEntry) -> None:
         position, metadata = entry.position, entry.metadata
         if metadata is None:
             # Damage on the way here is not there when it comes again.

@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from bookwarden.pipelines.pulsar_source.columns import SCHEMA
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import dump_offsets, load_offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions, parse_options
 from bookwarden.pipelines.pulsar_source.planner import Planner
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
-from bookwarden.pipelines.pulsar_source.schema import SCHEMA
 
 
 class PulsarDataSource(DataSource):

@@ -45,7 +45,7 @@ from bookwarden.pipelines.columns.tables import (
     doubt_of,
     stored_doubt,
 )
-from bookwarden.pipelines.plans.candidate_tables import ORPHANS, merged
+from bookwarden.pipelines.plan_files import ORPHANS, merged
 from bookwarden.pipelines.scan.files import ScanFolder
 from bookwarden.pipelines.scan.ids import ABSENT_TABLE
 from bookwarden.pipelines.scan.join import JOIN_STAGE, REFERENCED_CELLS, cells_of

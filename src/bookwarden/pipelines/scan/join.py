@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bookwarden.ledgers.holes import Standing, standing_of
 from bookwarden.ledgers.kinds import KINDS, ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import ListStatus, list_status_of
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge, sign_of_life
@@ -132,7 +132,7 @@ class LedgerJoin:
             owner.holder.name
             for owner, last_written in self._last_written.items()
             if isinstance(owner.holder, ManagedLedgerHolder)
-            and standing_of(last_written, self._known.get(owner.holder.name), True) is not Standing.LET_GO
+            and list_status_of(last_written, self._known.get(owner.holder.name), True) is not ListStatus.LET_GO
         }
         return frozenset(found | {without_partition(topic) for topic in found})
 
@@ -228,6 +228,6 @@ def _namespaces(ledgers: pa.Table) -> pa.Array:
 
 
 def _without(texts: pa.Array, prefix: str, names: int) -> pa.Array:
-    """Cut a prefix and so many last names off paths."""
+    """Cut a prefix and a number of last names off paths."""
     paths = pc.utf8_slice_codeunits(texts, len(prefix)) if prefix else texts
     return pc.list_element(pc.split_pattern(paths, "/", max_splits=names, reverse=True), 0)

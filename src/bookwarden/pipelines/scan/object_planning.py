@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bookwarden.deletion.node_check import Suspect
-from bookwarden.ledgers.holes import NAMES_NOTHING
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING
 from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy, StoreLocation
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classify import Knowledge
@@ -28,11 +28,19 @@ from bookwarden.orphans.copies import (
     owner_named,
 )
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
-from bookwarden.orphans.summary import Count
+from bookwarden.orphans.summary import ClassCount
 from bookwarden.pipelines.columns.tables import COPIES, LEDGERS, OBJECTS, REFERENCES
 from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE, UNREAD, UNREAD_TABLE
-from bookwarden.pipelines.scan.reading import COPY_TABLES, LATE_STAGE, LEDGERS_STAGE, REFERENCES_STAGE, TOPIC_PLACES
+from bookwarden.pipelines.scan.reading import (
+    COPY_TABLES,
+    LATE_STAGE,
+    LEDGERS_STAGE,
+    OBJECTS_STAGE,
+    REFERENCES_STAGE,
+    TOPIC_PLACES,
+    UNREAD,
+    UNREAD_TABLE,
+)
 from bookwarden.pipelines.scan.rows import read_table, read_tables
 from bookwarden.wiring.scan import ScanSources
 
@@ -45,7 +53,7 @@ _LOOKED_AT_ONCE = 1_000
 class PlannedCopies:
     """The results of a scan of the stores of offloaded copies."""
 
-    objects: tuple[Count, ...] = ()  #: Counts by class and store.
+    objects: tuple[ClassCount, ...] = ()  #: Counts by class and store.
     stores: tuple[StoreCopies, ...] = ()  #: Copies by store.
     #: Orphans, still without number and without the time since when they are.
     candidates: tuple[CopyCandidate, ...] = ()
@@ -85,7 +93,7 @@ class ObjectPlanning:
             tally.add(copy, found)
         orphans = [(copy, found) for copy, found in classified if found.copy_class is CopyClass.ORPHAN]
         return PlannedCopies(
-            (*tally.counts(), *(Count(NOT_SCANNED, store, 0, 0) for store in sorted(unread))),
+            (*tally.counts(), *(ClassCount(NOT_SCANNED, store, 0, 0) for store in sorted(unread))),
             tally.stores(),
             tuple(self._candidate(copy, found) for copy, found in orphans),
             (*_not_scanned(unread), *damaged),
@@ -239,8 +247,8 @@ class _Tally:
             self._orphans[copy.store][0] += 1
             self._orphans[copy.store][1] += copy.length
 
-    def counts(self) -> list[Count]:
-        return [Count(kind.value, store, *tally) for (kind, store), tally in self._objects.items()]
+    def counts(self) -> list[ClassCount]:
+        return [ClassCount(kind.value, store, *tally) for (kind, store), tally in self._objects.items()]
 
     def stores(self) -> tuple[StoreCopies, ...]:
         return tuple(StoreCopies(store, number, *self._orphans[store]) for store, number in sorted(self.copies.items()))

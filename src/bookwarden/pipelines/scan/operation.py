@@ -24,10 +24,8 @@ from bookwarden.errors import RefusedError
 from bookwarden.orphans.guards import cutoff_of
 from bookwarden.orphans.plan import check_id, new_id
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
-from bookwarden.pipelines.scan.folder import folder_errors, scan_folder
-from bookwarden.pipelines.scan.header import TABLES, ScanHeader, header_of
+from bookwarden.pipelines.scan.folder import TABLES, ScanHeader, folder_errors, header_of, scan_folder
 from bookwarden.pipelines.scan.lock import alone
-from bookwarden.pipelines.scan.object_reading import OBJECTS_STAGE, UNREAD_TABLE, ReadObjects
 from bookwarden.pipelines.scan.planning import Planning, ScanResult
 from bookwarden.pipelines.scan.reading import (
     CHANGES_STAGE,
@@ -37,12 +35,15 @@ from bookwarden.pipelines.scan.reading import (
     LATE_STAGE,
     LEDGERS_STAGE,
     NEWEST,
+    OBJECTS_STAGE,
     ODD_NAMES_TABLE,
     REFERENCES_STAGE,
+    UNREAD_TABLE,
     CompareListings,
     PieceT,
     ReadLateReferences,
     ReadLedgers,
+    ReadObjects,
     ReadReferences,
     ScanInput,
     as_json,

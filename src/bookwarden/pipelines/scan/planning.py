@@ -1,14 +1,21 @@
-"""The plan of a scan whose pieces are all read: joined, classified, summed up and written."""
+"""The plan of a scan whose pieces are all read: joined, classified, summed up and written.
+
+Ledgers that places name and that were not listed are looked up directly, and so are the places that still name them.
+The pieces are those of the references, so that all ledgers of a node are in one piece and the node is read once more,
+however many it names: after a loss of BookKeeper's metadata that is every ledger of a topic.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
@@ -16,6 +23,8 @@ from pyspark.storagelevel import StorageLevel
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, NotFoundError, StoreError
+from bookwarden.ledgers.listing import ListedReference
+from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
@@ -27,22 +36,19 @@ from bookwarden.orphans.summary import (
     OTHER_KIND,
     SHOWN_MISSING,
     Cell,
-    Findings,
     GrowthPoint,
     MissingLedger,
+    ScanFindings,
     Summary,
     summarize,
 )
-from bookwarden.pipelines.columns.tables import DOUBTS, MISSING, ODD_NAMES, StoredDoubt, doubt_of
-from bookwarden.pipelines.plans.candidate_tables import carry_over
-from bookwarden.pipelines.plans.files import SUMMARY, PlanFiles
+from bookwarden.pipelines.columns.tables import DOUBTS, MISSING, ODD_NAMES, REFERENCES, StoredDoubt, doubt_of
+from bookwarden.pipelines.plan_files import SUMMARY, PlanFiles, carry_over
 from bookwarden.pipelines.scan.classes import CheckNodes, Classification, ClassifyPiece
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
-from bookwarden.pipelines.scan.folder import plans_of
-from bookwarden.pipelines.scan.header import ScanHeader
-from bookwarden.pipelines.scan.ids import ScanIds, compare_ids
+from bookwarden.pipelines.scan.folder import ScanHeader, plans_of
+from bookwarden.pipelines.scan.ids import ScanIds, compare_ids, is_absent
 from bookwarden.pipelines.scan.join import LedgerJoin
-from bookwarden.pipelines.scan.missing_ledgers import MISSING_STAGE, LookUpMissing, pieces_with_references
 from bookwarden.pipelines.scan.object_planning import ObjectPlanning, PlannedCopies
 from bookwarden.pipelines.scan.reading import (
     BARE_TOPICS,
@@ -69,6 +75,9 @@ _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification holds all of them.
 _MOST_DOUBTS = 100_000
+MISSING_STAGE = "missing"
+_STAGES = (REFERENCES_STAGE, LATE_STAGE)
+_LOOKED_UP_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ class Planning:
                 doubts = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing.where("not outdated"))
                 outdated = () if missing is None else _Missing(missing.where("outdated"))
-                findings = Findings(
+                findings = ScanFindings(
                     lost, found.foreign(), doubts, copies.objects, sources.fuzzy, found.inside_lists(), outdated
                 )
                 return self._write(found, findings, copies, cutoff_ms, self._emptied(found, ids, sources))
@@ -165,7 +174,7 @@ class Planning:
     def _write(
         self,
         found: Classification,
-        findings: Findings,
+        findings: ScanFindings,
         copies: PlannedCopies,
         cutoff_ms: int,
         emptied: tuple[Emptied, ...],
@@ -322,3 +331,60 @@ def _growth(plans: PlanFiles, before: PlanManifest | None) -> tuple[GrowthPoint,
         # Of another version, as a rule. The charts of growth start over; that is no reason to lose a scan.
         logger.warning("the growth in plan %s is not taken over: %s", before.plan_id, error)
         return ()
+
+
+def pieces_with_references(seals: Mapping[str, Sequence[Seal]]) -> list[Any]:
+    """List the pieces, by stage and number, in which places name ledgers."""
+    return [[stage, seal.number] for stage in _STAGES for seal in seals[stage] if seal.rows]
+
+
+@dataclass(frozen=True)
+class LookUpMissing:
+    """Looks up the absent ledgers of a piece; writes the ones still missing and still named, by place."""
+
+    source: ScanInput
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        stage, number_there = piece
+        # Where a ledger may be has to be known as it is now.
+        self.source.shared().cluster.bookkeeper.clusters.invalidate()
+        references = absent_references(folder, stage, number_there)
+        found = [row for some in _whole_nodes(references) for row in self._missing(some)]
+        folder.write(MISSING_STAGE, number, MISSING.table(found), names=references.num_rows, digest="")
+
+    def _missing(self, references: Sequence[ListedReference]) -> list[tuple[int, str, bool]]:
+        sources = self.source.shared()
+        ids = sorted({reference.ledger_id for reference in references if reference.ledger_id is not None})
+        absent: set[int] = set()
+        for at in range(0, len(ids), _LOOKED_UP_AT_ONCE):
+            readings = sources.cluster.bookkeeper.catalog.read_many(ids[at : at + _LOOKED_UP_AT_ONCE])
+            absent.update(reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger))
+        # A deletion removes the ledger's name first; that may have happened since it was read.
+        named = sources.still_named([reference for reference in references if reference.ledger_id in absent])
+        outdated = sources.outdated(named)
+        return [
+            (one.ledger_id, f"{one.place} {one.holder}, {one.path} in {one.root}", one in outdated)
+            for one in named
+            if one.ledger_id is not None
+        ]
+
+
+def absent_references(folder: ScanFolder, stage: str, number: int) -> pa.Table:
+    """Return a piece's references to ledgers that should have been listed and were not, grouped by node."""
+    rows = folder.read(stage, number, REFERENCES.arrow.names)
+    rows = rows.filter(pc.and_(rows.column("ledger_id").is_valid(), pc.invert(rows.column("gone"))))
+    rows = rows.filter(pa.array(is_absent(folder, rows.column("ledger_id").to_numpy())))
+    return rows.sort_by([("root", "ascending"), ("path", "ascending")])
+
+
+def _whole_nodes(references: pa.Table) -> Iterator[list[ListedReference]]:
+    """Yield the references some at a time, all those of a node at once."""
+    some: list[ListedReference] = []
+    for batch in references.to_batches(max_chunksize=_LOOKED_UP_AT_ONCE):
+        for row in map(ListedReference, *(column.to_pylist() for column in batch.columns)):
+            if len(some) >= _LOOKED_UP_AT_ONCE and (row.root, row.path) != (some[-1].root, some[-1].path):
+                yield some
+                some = []
+            some.append(row)
+    if some:
+        yield some

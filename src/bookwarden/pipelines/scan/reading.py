@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,29 +13,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bookwarden.clusters.bookkeeper.listing import ListingPiece, PieceOfNames, digest_of
+from bookwarden.clusters.offload.listing import ListingDigest, ObjectPiece, store_name
 from bookwarden.clusters.pulsar.references.pieces import PieceOfReferences, ReferencePiece
 from bookwarden.clusters.pulsar.references.pieces import digest_of as digest_of_paths
 from bookwarden.config import Settings
-from bookwarden.errors import FormatError, TruncatedListingError
-from bookwarden.ledgers.holes import NAMES_NOTHING
+from bookwarden.errors import FormatError, StoreError, TruncatedListingError
 from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING
 from bookwarden.pipelines.columns.tables import (
     CHANGES,
     COPIES,
     DOUBTS,
     HOLDERS,
+    OBJECTS,
     ODD_NAMES,
     REFERENCES,
     ChangedLedger,
+    Columns,
     OddName,
     stored_doubt,
 )
 from bookwarden.pipelines.columns.topics import TopicRows
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.places import created_lately, read_listed
+from bookwarden.pipelines.workers import PerProcess
 from bookwarden.wiring.scan import ScanSources
 
+logger = logging.getLogger(__name__)
 LEDGERS_STAGE = "ledgers"
 REFERENCES_STAGE = "references"
 LATE_STAGE = "late_references"
@@ -55,6 +60,8 @@ TOPIC_PLACES = (PlaceKind.MANAGED_LEDGER.value, PlaceKind.SHADOW_TOPIC.value)
 PieceT = TypeVar("PieceT")
 
 _sources: PerProcess[ScanSources] = PerProcess()
+OBJECTS_STAGE = "objects"
+UNREAD_TABLE = "unread_objects"
 
 
 @dataclass(frozen=True)
@@ -281,3 +288,41 @@ def digest_of_seals(seals: Iterable[Seal]) -> str:
     for seal in seals:
         digest.update(f"{seal.number} {seal.names} {seal.rows} {seal.digest}\n".encode())
     return digest.hexdigest()
+
+
+class UnreadObjects(NamedTuple):
+    """A store, as ListedObject names it, of which a piece could not be listed."""
+
+    store: str
+    reason: str
+
+
+UNREAD = Columns(UnreadObjects)
+
+
+@dataclass(frozen=True)
+class ReadObjects:
+    """Lists a piece of a store of offloaded copies; a store that does not answer is noted, and ends no scan."""
+
+    source: ScanInput
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        listed = from_json(ObjectPiece, piece)
+        tables, digest, unread = [OBJECTS.table([])], ListingDigest(), list[UnreadObjects]()
+        try:
+            for page in self.source.shared().objects.pages(listed):
+                tables.append(OBJECTS.table(page))
+                digest.add(page)
+        except StoreError as error:
+            # Half a listing would be safe, but its shares would be wrong.
+            tables, digest = tables[:1], ListingDigest()
+            unread = [UnreadObjects(store_name(listed.location), str(error))]
+            logger.warning("%s is not scanned: %s", *unread[0])
+        folder.write(
+            OBJECTS_STAGE,
+            number,
+            pa.concat_tables(tables),
+            names=digest.names,
+            digest=str(digest),
+            others={UNREAD_TABLE: UNREAD.table(unread)},
+        )

@@ -19,9 +19,8 @@ from pyspark.sql import SparkSession
 from bookwarden import errors
 from bookwarden.background import in_background
 from bookwarden.errors import BookwardenError, FileError, SparkError, StoreError, StoreUnavailableError
-from bookwarden.pipelines.garbage import collect_seldom
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
+from bookwarden.pipelines.workers import collect_seldom, end_with_daemon
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ class Stages:
 
 
 def _shares_of(pieces: int, at_once: int) -> int:
-    """Return the number of shares for so many pieces, of which so many are read at once."""
+    """Return the number of shares that the pieces are read in."""
     wanted = max(_FEWEST_SHARES * at_once, pieces // _PIECES_IN_SHARE)
     return min(pieces, wanted, _MOST_SHARES * at_once)
 

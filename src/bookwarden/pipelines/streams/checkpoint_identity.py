@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from bookwarden.bookie_clusters.offline.record import MoveNode
 from bookwarden.bookie_clusters.registry_node import RegistryNode
-from bookwarden.clusters.bookkeeper.members import read_instance
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_instance
 from bookwarden.clusters.pulsar.rest.topic_positions import read_positions
 from bookwarden.errors import FormatError, RefusedError, SparkError
 from bookwarden.ledgers.cluster_identity import ClusterIdentity

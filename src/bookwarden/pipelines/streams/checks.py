@@ -1,17 +1,24 @@
-"""Checks of a stream before its first batch, and again while it runs: for months, in which much may change."""
+"""Conditions of a stream's driver: checks before the first batch and again while it runs, restarts, a lock, its end.
+
+A stream runs for months, in which much may change.
+"""
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from bookwarden.background import in_background
+from bookwarden.config import MetadataStoreSettings, SweepSettings
 from bookwarden.errors import BookwardenError, PulsarUnavailableError, RefusedError, SparkError, StoreUnavailableError
+from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.streams.supervisor import StreamLimits
+from bookwarden.signals import at_signals
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.roots import roots_proof_of
 
@@ -23,6 +30,8 @@ _END_SECONDS = 5.0
 _ONCE_SECONDS = 5.0
 # What ends by itself, as an outage does.
 _UNAVAILABLE: Final = (StoreUnavailableError, PulsarUnavailableError, SparkError)
+# A server ends sessions in steps of its own tick, and may not grant a time as short as we ask for.
+_SESSION_GRACE_SECONDS = 10.0
 
 
 def once_answered(
@@ -93,3 +102,33 @@ def looked_at_again(
         yield
     if refused:
         raise refused[0]
+
+
+def limits_of(sweep: SweepSettings, trigger_s: float) -> StreamLimits:
+    """Return the limits of a supervisor; ``trigger_s`` is the time between two triggers, without signs of life."""
+    return StreamLimits(
+        stall=sweep.stall_seconds + trigger_s,
+        max_failures=sweep.max_failures,
+        failure_window=sweep.failure_window_seconds,
+        backoff=sweep.backoff_seconds,
+        max_backoff=sweep.max_backoff_seconds,
+        stop_timeout=sweep.stop_timeout_seconds,
+    )
+
+
+@contextmanager
+def holding(lock: StoreLock, store: MetadataStoreSettings, stop: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock for the body, which `stop` should end when it is lost to another."""
+    lock.acquire(store.session_timeout_seconds + _SESSION_GRACE_SECONDS)
+    with lock.kept(stop):
+        yield
+
+
+def stopped_by_signals(stop: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `stop` at SIGTERM and SIGINT during the body."""
+
+    def finish(number: signal.Signals) -> None:
+        logger.info("%s: finishing the running batch", number.name)
+        stop()
+
+    return at_signals(finish)

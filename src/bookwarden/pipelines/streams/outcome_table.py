@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bookwarden.ledgers.outcomes import OutcomeRow
-from bookwarden.ledgers.times import LAST_MS, is_time
+from bookwarden.ledgers.pending_deletion import LAST_MS, is_time
 from bookwarden.pipelines.folders import Folder
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import JStreamingQueryListener, StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.errors import (
     BookwardenError,
@@ -30,7 +31,7 @@ from bookwarden.errors import (
     StateTakenOverError,
     StoreError,
 )
-from bookwarden.metastore.following.all_stores import Migrations
+from bookwarden.metastore.following.store import Migrations
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -44,20 +45,6 @@ _FINAL = (DataGoneError, SharedDoubtError, StateTakenOverError)
 
 class BatchRefusedError(SparkError):
     """A batch was planned after a stop was asked for; it is replayed at the next start."""
-
-
-class Query(Protocol):
-    """The part of StreamingQuery that the supervisor needs."""
-
-    @property
-    def isActive(self) -> bool:
-        """True while the query runs."""
-
-    def stop(self) -> None:
-        """End the query."""
-
-    def exception(self) -> Exception | None:
-        """Return why it ended; None while it runs or when it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +192,7 @@ class Supervisor:
 
     def __init__(
         self,
-        start: Callable[[], Query],
+        start: Callable[[], StreamingQuery],
         pulse: Pulse,
         limits: StreamLimits,
         *,
@@ -249,7 +236,7 @@ class Supervisor:
         self._stopping.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so many seconds, or until a stop is asked for; return whether it was."""
+        """Wait, or until a stop is asked for; return whether it was."""
         return self._stopping.wait(seconds)
 
     def run(self) -> None:
@@ -296,7 +283,7 @@ class Supervisor:
         before, self._stops = self._stops, self._migrations.stops
         return self._migrations.blocked is not None or self._stops != before
 
-    def _watch(self, query: Query) -> tuple[str | None, BaseException | None]:
+    def _watch(self, query: StreamingQuery) -> tuple[str | None, BaseException | None]:
         while not self._stopping.wait(_WATCH_SECONDS):
             self._note_advance()
             if not _asked(lambda: query.isActive):
@@ -332,7 +319,7 @@ class Supervisor:
                 logger.warning("the running batch did not end in %.0f s; it is replayed", self._limits.stop_timeout)
                 return
 
-    def _note_failure_at_stop(self, query: Query) -> None:
+    def _note_failure_at_stop(self, query: StreamingQuery) -> None:
         cause = None if _asked(lambda: query.isActive) else _asked(query.exception)
         if cause is not None and not self._pulse.refused:
             self._last_failure = f"the query ended: {describe_cause(cause)}"
@@ -372,7 +359,7 @@ class Supervisor:
         self._on_failures(self._streak)
         self._stopping.wait(delay)
 
-    def _end(self, query: Query) -> None:
+    def _end(self, query: StreamingQuery) -> None:
         # A stalled query may not stop at all; the process that replaces it must not wait for that.
         stopped = threading.Event()
         thread = threading.Thread(target=_stop, args=(query, stopped), name="stop-query", daemon=True)
@@ -394,7 +381,7 @@ def _asked(question: Callable[[], _T]) -> _T:
         raise SparkError(f"Spark no longer answers ({describe_cause(error)}): start it again") from error
 
 
-def _stop(query: Query, stopped: threading.Event) -> None:
+def _stop(query: StreamingQuery, stopped: threading.Event) -> None:
     try:
         query.stop()
     except Exception as error:  # noqa: BLE001 - Spark's and py4j's; the caller sees that it is not stopped

@@ -1,4 +1,7 @@
-"""The sweep's driver process: lock, metrics, supervisor, signals."""
+"""The sweep's driver process: lock, metrics, supervisor, signals.
+
+It finds by itself what a running batch waits for, and the entries that block one: tasks return nothing before they end.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
 from bookwarden.config import Settings
 from bookwarden.errors import (
     BookwardenError,
@@ -30,6 +34,7 @@ from bookwarden.errors import (
     StoreError,
 )
 from bookwarden.ledgers.names import TopicName, encode_local_name
+from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.lock import StoreLock
 from bookwarden.pipelines.metrics import SweepMetrics
@@ -40,14 +45,17 @@ from bookwarden.pipelines.streams.checkpoint_identity import (
     identity_of,
     require_own,
 )
-from bookwarden.pipelines.streams.checks import looked_at_again, once_answered, prove_roots
-from bookwarden.pipelines.streams.running import holding, limits_of, stopped_by_signals
+from bookwarden.pipelines.streams.checks import (
+    holding,
+    limits_of,
+    looked_at_again,
+    once_answered,
+    prove_roots,
+    stopped_by_signals,
+)
 from bookwarden.pipelines.streams.supervisor import Pulse, Supervisor, attach
 from bookwarden.pipelines.streams.task_beats import figures_of
-from bookwarden.pipelines.sweep.doubts import DoubtWatch
-from bookwarden.pipelines.sweep.query import LedgerDeletion
-from bookwarden.pipelines.sweep.stuck import StuckWatch
-from bookwarden.pipelines.sweep.writers import Writers
+from bookwarden.pipelines.sweep.query import LedgerDeletion, Writers
 from bookwarden.preflight import require_absolute_journal, require_sweeping
 from bookwarden.trash.keeper import TrashKeeper
 from bookwarden.trash.policy_keeper import PolicyKeeper
@@ -98,7 +106,7 @@ def _run_sweep(
     pulse = Pulse()
     attach(spark, pulse)
     metrics = SweepMetrics()
-    metrics.show_migrations(cluster.migrations.standings)
+    metrics.show_migrations(cluster.migrations.statuses)
     writers = Writers(settings.metadata_store, cluster.bookkeeper.moved_to, cluster.bookkeeper.clusters.own_store_urls)
     query = LedgerDeletion(
         *(spark, settings, pulse, metrics),
@@ -303,3 +311,105 @@ def _topics_watched(
 
     with in_background(publish, "backlog", end_seconds=5):
         yield
+
+
+# Nothing is read before: a batch ends much sooner, if it does not wait.
+_BATCH_ASKED_AFTER_S: Final = 20.0
+
+
+class DoubtWatch:
+    """Reports for how long the running batch has waited for shared doubts, by cause.
+
+    A batch waits if there is a doubt and the retry topic has ``limit`` messages. ``doubts`` finds all shared doubts,
+    and ``batch_seconds`` returns for how long the batch has run, 0 while none runs.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        doubts: Callable[[], Sequence[SharedDoubt]],
+        batch_seconds: Callable[[], float],
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._doubts = doubts
+        self._batch_seconds = batch_seconds
+        self._steady = steady
+        self._since: dict[DoubtCause, float] = {}
+        self._logged: set[str] = set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch runs and waits, by the latest look."""
+        return bool(self._since) and self._batch_seconds() > _BATCH_ASKED_AFTER_S
+
+    def look(self, on_retry_topic: int) -> dict[DoubtCause, float]:
+        """Return the seconds for each cause, 0 where no batch waits for it; a doubt is logged when it is first found.
+
+        ``on_retry_topic`` is the number of messages there. Raises StoreError.
+        """
+        may_wait = on_retry_topic >= self._limit and self._batch_seconds() > _BATCH_ASKED_AFTER_S
+        found = self._doubts() if may_wait else ()
+        now = self._steady()
+        self._since = {doubt.cause: self._since.get(doubt.cause, now) for doubt in found}
+        for doubt in found:
+            if doubt.path not in self._logged:
+                logger.warning(
+                    "the batch waits until this is mended; see docs/metrics.md, 'A doubt that the sweep waits for': %s",
+                    doubt,
+                )
+        if self._logged and not found:
+            logger.info("no batch waits for a doubt any more")
+        self._logged = {doubt.path for doubt in found}
+        return {cause: now - self._since[cause] if cause in self._since else 0.0 for cause in DoubtCause}
+
+
+# No broker is asked before: most entries that wait for less are not due, or in a long batch.
+_ENTRY_ASKED_AFTER_S: Final = 60.0
+
+
+class _FirstEntry(NamedTuple):
+    position: Position
+    since: float
+
+
+class StuckWatch:
+    """Reports for how long an entry that cannot be read has blocked each partition.
+
+    ``why_unreadable`` reads from an entry on, and returns what keeps that from going; None if nothing does.
+    """
+
+    def __init__(
+        self, why_unreadable: Callable[[str, Position], str | None], steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._why_unreadable = why_unreadable
+        self._steady = steady
+        self._seen: dict[str, _FirstEntry] = {}
+        self._reported: dict[str, Position] = {}
+
+    def look(self, backlog: Mapping[str, EntriesBehind]) -> dict[str, float]:
+        """Return the seconds for each partition, 0 where it gets on; the first look that finds one logs the entry."""
+        return {topic: self._look(topic, behind.first) for topic, behind in backlog.items()}
+
+    def _look(self, topic: str, first: Position | None) -> float:
+        now, seen = self._steady(), self._seen.get(topic)
+        if first is None or seen is None or seen.position != first:
+            if self._reported.pop(topic, None) is not None:
+                logger.info("%s: the sweep gets on", topic)
+            self._seen.pop(topic, None)
+            if first is not None:
+                self._seen[topic] = _FirstEntry(first, now)
+            return 0.0
+        if now - seen.since < _ENTRY_ASKED_AFTER_S:
+            return 0.0
+        reason = self._why_unreadable(topic, first)
+        if reason is None:
+            return 0.0
+        if self._reported.get(topic) != first:
+            self._reported[topic] = first
+            logger.warning(
+                "%s: entry %s cannot be read (%s), and has blocked those behind it for %.0f s; see "
+                "docs/metrics.md, 'An entry that cannot be read'",
+                *(topic, first, reason, now - seen.since),
+            )
+        return now - seen.since

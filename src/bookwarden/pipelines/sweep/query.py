@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
@@ -24,15 +24,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.config import Settings
+from bookwarden.config import MetadataStoreSettings, Settings
+from bookwarden.deletion.phase_two.isolation import may_be_of_a_message
 from bookwarden.deletion.phase_two.sweeping import Sweep
-from bookwarden.errors import RegistryChangedError, SparkError
-from bookwarden.ledgers.received import LARGEST_ENTRY, Decode, ReceivedMark
-from bookwarden.pipelines.garbage import collect_seldom
+from bookwarden.errors import BookwardenError, MalformedMarkError, RegistryChangedError, SparkError
+from bookwarden.ledgers.pending_deletion import PendingDeletion
+from bookwarden.ledgers.received import (
+    LARGEST_ENTRY,
+    Decode,
+    ReceivedMark,
+    believed_properties,
+    decode_mark,
+    is_partition_of,
+)
+from bookwarden.ledgers.switch_event import SwitchEvent
+from bookwarden.metastore.deadline import retry_while_unavailable
 from bookwarden.pipelines.metrics import SweepMetrics
-from bookwarden.pipelines.orphaned_worker import end_with_daemon
-from bookwarden.pipelines.per_process import PerProcess
 from bookwarden.pipelines.pulsar_source import PulsarDataSource, options_of
+from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.streams.outcome_table import (
     SPARK_SCHEMA,
     OutcomeTable,
@@ -43,13 +52,13 @@ from bookwarden.pipelines.streams.outcome_table import (
 )
 from bookwarden.pipelines.streams.supervisor import Pulse
 from bookwarden.pipelines.streams.task_beats import padding, with_beats, without_beats
-from bookwarden.pipelines.sweep.received_rows import received_marks
-from bookwarden.pipelines.sweep.writers import Writers
+from bookwarden.pipelines.workers import PerProcess, collect_seldom, end_with_daemon
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
-from bookwarden.unavailable_stores import retry_while_unavailable
+from bookwarden.wire.switch_event import decode_switch_event
 from bookwarden.wiring.deletion import cluster_to_sweep, policy_of, sweep_of
 from bookwarden.wiring.journal import driver_file_of
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden.wiring.stores import has_one_writer
 
 logger = logging.getLogger(__name__)
 # Properties that Spark sets for every job of a streaming query, and its tasks.
@@ -57,6 +66,84 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 # Our own: the epoch of the registry of bookie clusters that a try of a batch goes by.
 _EPOCH = "bookwarden.registryEpoch"
+
+
+def received_marks(batch: pa.RecordBatch, decode: Decode, retry_topic: str) -> Iterator[ReceivedMark]:
+    """Yield a mark for each row, or a switch directive where it is of their topic.
+
+    `decode` takes topic, payload and schema version. The properties of phase two are believed of messages of
+    `retry_topic` alone. A row that is neither has the reason in `problem`, one on which the decoder itself failed the
+    error in `failure`.
+    """
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    published = _milliseconds(columns["publish_time"])
+    happened = _milliseconds(columns["event_time"])
+    rows = zip(
+        columns["topic"].to_pylist(),
+        columns["partition"].to_pylist(),
+        _message_ids(columns["message_id"]),
+        columns["key"].to_pylist(),
+        columns["value"].to_pylist(),
+        columns["properties"].to_pylist(),
+        published,
+        happened,
+        columns["schema_version"].to_pylist(),
+        strict=True,
+    )
+    for topic, partition, place, key, value, properties, published_at, event_time, version in rows:
+        (ledger, entry, index, size), payload, written = place, value or b"", dict(properties or ())
+        # Of a row without a message the source writes that property, and of others anybody.
+        unread = written.pop(UNREAD, "")
+        mark: PendingDeletion | None = None
+        directive: SwitchEvent | None = None
+        problem: str | None = f"not read: {unread}"
+        failure: Exception | None = None
+        if size and is_partition_of(topic, SWITCH_TOPIC):
+            directive, problem = _directive(payload)
+        elif size:
+            mark, problem, failure = _decoded(decode, topic, payload, version)
+        yield ReceivedMark(
+            topic=topic,
+            message_id=f"{ledger}:{entry}:{partition}" + (f":{index}" if index >= 0 else ""),
+            key=key,
+            payload=payload,
+            properties=believed_properties(written, topic, retry_topic),
+            published_at=published_at,
+            event_time=event_time,
+            schema_version=version,
+            mark=mark,
+            problem=problem,
+            failure=failure,
+            directive=directive,
+        )
+
+
+def _decoded(
+    decode: Decode, topic: str, payload: bytes, version: bytes | None
+) -> tuple[PendingDeletion | None, str | None, Exception | None]:
+    try:
+        return (*decode_mark(decode, topic, payload, version), None)
+    except Exception as error:
+        if not may_be_of_a_message(error):
+            raise
+        return None, None, error
+
+
+def _directive(payload: bytes) -> tuple[SwitchEvent | None, str | None]:
+    try:
+        return decode_switch_event(payload), None
+    except MalformedMarkError as error:
+        return None, f"no switch directive: {error}"
+
+
+def _message_ids(column: Any) -> Iterator[tuple[int, int, int, int]]:
+    names = ("ledger_id", "entry_id", "batch_index", "batch_size")
+    return zip(*(column.field(name).to_pylist() for name in names), strict=True)
+
+
+def _milliseconds(column: Any) -> list[Any]:
+    milliseconds: list[Any] = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
+    return milliseconds
 
 
 class _SweepParts(NamedTuple):
@@ -169,7 +256,7 @@ def most_cores(context: SparkContext) -> int | None:
 
 
 def share_of_task(settings: Settings, cores: int | None, *, one_writer: bool) -> Settings:
-    """Divide the sweep's limits on a metadata store among the tasks that may run at once, on so many cores at most."""
+    """Divide the sweep's limits on a metadata store among the tasks that may run at once, on ``cores`` at most."""
     store = settings.metadata_store
     if store.max_requests_per_second is None or one_writer:
         return settings
@@ -342,3 +429,38 @@ class LedgerDeletion:
                 self._on_swept(self.totals.total())
         if self._metrics is not None:
             self._metrics.count_batch(counts, seconds, dry_run=self._settings.sweep.dry_run)
+
+
+class Writers:
+    """Decides whether one task alone may delete, by the settings and by what is known besides.
+
+    ``moved_to`` names the store that BookKeeper's metadata was moved to, None as long as it was not. ``registered``
+    reads which stores registered bookie clusters have of their own; a BookwardenError says that this is not known.
+    """
+
+    def __init__(
+        self,
+        settings: MetadataStoreSettings,
+        moved_to: Callable[[], str | None] = lambda: None,
+        registered: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._settings = settings
+        self._moved_to = moved_to
+        self._read_registered = registered
+        self._registered: Sequence[str] | None = ()
+
+    def look(self) -> None:
+        """Read the stores of registered bookie clusters; while they are not known one of them may be an Oxia."""
+        try:
+            self._registered = self._read_registered()
+        except BookwardenError as error:
+            logger.warning("one task at a time deletes ledgers, since it is not known where all of them are: %s", error)
+            self._registered = None
+
+    @property
+    def must_be_one(self) -> bool:
+        """Whether one task alone may delete, by the latest look, and by where the metadata is now."""
+        moved_to = self._moved_to()
+        return self._registered is None or has_one_writer(
+            self._settings, [*self._registered, *([moved_to] if moved_to else [])]
+        )

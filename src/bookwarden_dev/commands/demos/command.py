@@ -35,7 +35,7 @@ class DemoError(BookwardenError):
 @dataclass(frozen=True, slots=True)
 class _Story:
     play: Callable[[Path, Callable[[str], None], str], Any]  # In a home, with the metadata in this kind of store.
-    describe: Callable[[Any, float], Document]  # What it returned, after so many seconds.
+    describe: Callable[[Any, float], Document]  # What it returned, and the seconds that it took.
     failure: str
 
 

@@ -10,8 +10,7 @@ import yaml
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
 from bookwarden.config import load_settings
 from bookwarden_dev.commands.dev import settings_of
-from bookwarden_dev.demo.fates import Ending
-from bookwarden_dev.demo.finale import Finale
+from bookwarden_dev.demo.fates import Ending, Finale
 from bookwarden_dev.demo.stage import Stage, running_stage
 from bookwarden_dev.demo.story import Story
 

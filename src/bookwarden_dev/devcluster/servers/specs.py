@@ -1,25 +1,39 @@
-"""The servers of a development cluster as process specs: settings file, main class, heap, readiness."""
+"""The servers of a development cluster as process specs: settings file, main class, heap, readiness, registration."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import kazoo.exceptions
+from kazoo.handlers.threading import KazooTimeoutError
+
+from bookwarden.errors import ServerError
 from bookwarden.java import Java, find_java
 from bookwarden_dev.devcluster.credentials import broker_credentials, zookeeper_credentials
+from bookwarden_dev.devcluster.ports import LOOPBACK
 from bookwarden_dev.devcluster.processes.process import ServerSpec, temporary_folder
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
-from bookwarden_dev.devcluster.releases.jars import PULSAR_4_2_4, ensure_jars
+from bookwarden_dev.devcluster.releases.distribution import (
+    OFFLOADERS_4_0_8,
+    PULSAR_4_2_4,
+    ensure_distribution,
+    ensure_jars,
+)
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.java import java_command
-from bookwarden_dev.devcluster.servers.oxia import OxiaPorts, ensure_oxia, oxia_address, oxia_spec
-from bookwarden_dev.devcluster.servers.oxia_client import OxiaClient
-from bookwarden_dev.devcluster.servers.registration import BookieRegistration, OxiaRegistration, ZooKeeperRegistration
-from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, ClusterOptions, ClusterPorts
+from bookwarden_dev.devcluster.servers.oxia import OxiaClient, OxiaPorts, ensure_oxia, oxia_address, oxia_spec
+from bookwarden_dev.devcluster.servers.readiness import listens, zookeeper_client, zookeeper_serves
+from bookwarden_dev.devcluster.servers.settings import (
+    PULSAR_VERSIONS,
+    PULSARS_LEDGERS_ROOT,
+    ClusterOptions,
+    ClusterPorts,
+)
 
 # Heap and direct memory in MB. Small, because tests run next to Spark.
 _ZOOKEEPER_MEMORY = (256, 64)
@@ -28,6 +42,84 @@ _BROKER_MEMORY = (512, 256)
 _THROUGHPUT_MEMORY = (1024, 512)
 # ZooKeeper keeps all its nodes in memory; a benchmark has up to a million.
 _THROUGHPUT_ZOOKEEPER_MEMORY = (2048, 64)
+
+
+class BookieRegistration(Protocol):
+    """The registration of one bookie."""
+
+    def is_there(self, started_at: float) -> bool:
+        """Return whether the bookie started at that time (seconds since the epoch) is registered.
+
+        It listens before it registers. The registration of a bookie that was killed is older.
+        """
+
+    def remove(self) -> None:
+        """Remove the registration of a bookie that no longer runs; raise ServerError if the store refuses.
+
+        A bookie that was killed stays registered until its session ends, and one that starts meanwhile finds the
+        place taken: it logs that it shuts down, and stays, deaf (PulsarRegistrationManager, LockBusyException).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperRegistration:
+    """Registration of a bookie with metadata in ZooKeeper; ``digest`` has the credentials, if it needs any."""
+
+    zookeeper_port: int
+    bookie_port: int
+    digest: str | None = None
+    ledgers_root: str = PULSARS_LEDGERS_ROOT
+
+    def is_there(self, started_at: float) -> bool:
+        """Return whether the bookie that was started then is registered, and takes connections."""
+        # A session costs more than a connection, and there is one for each question.
+        if not (listens(self.bookie_port) and zookeeper_serves(self.zookeeper_port)):
+            return False
+        try:
+            with zookeeper_client(self.zookeeper_port) as client:
+                stat = client.exists(_path(self.bookie_port, self.ledgers_root))
+        except (kazoo.exceptions.KazooException, KazooTimeoutError):
+            return False
+        return stat is not None and stat.ctime / 1000 >= started_at
+
+    def remove(self) -> None:
+        """Remove what an earlier bookie left."""
+        try:
+            with (
+                zookeeper_client(self.zookeeper_port, self.digest) as client,
+                contextlib.suppress(kazoo.exceptions.NoNodeError),
+            ):
+                client.delete(_path(self.bookie_port, self.ledgers_root))
+        except (kazoo.exceptions.KazooException, KazooTimeoutError) as error:
+            raise ServerError(
+                f"the bookie cannot start without ZooKeeper: start zookeeper first ({error!r})"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class OxiaRegistration:
+    """Registration of a bookie with metadata in Oxia; any earlier one is removed before the bookie starts."""
+
+    client: OxiaClient
+    bookie_port: int
+
+    def is_there(self, started_at: float) -> bool:
+        """Return whether the bookie is registered; any registration was removed before it was started."""
+        # Each question to Oxia is a process of its own.
+        if not listens(self.bookie_port):
+            return False
+        try:
+            return self.client.exists(_path(self.bookie_port))
+        except ServerError:
+            return False
+
+    def remove(self) -> None:
+        """Remove what an earlier bookie left."""
+        self.client.delete(_path(self.bookie_port))
+
+
+def _path(bookie_port: int, ledgers_root: str = PULSARS_LEDGERS_ROOT) -> str:
+    return f"{ledgers_root}/available/{LOOPBACK}:{bookie_port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from bookwarden.bookie_clusters.moving.build import (
     Build,
     BuildLease,
     CopyCounts,
+    CopyPace,
     FoundBuild,
-    Pace,
     find_build,
 )
 from bookwarden.bookie_clusters.moving.scope import Scope
@@ -54,7 +54,7 @@ def test_a_build_is_seen_while_it_runs_and_after_it(store: MemoryStore) -> None:
     with BuildLease(store, QUICK) as lease:
         lease.take(BUILD)
         half = replace(BUILD, is_listed=True, ledgers=4, size=400, looked_at=2, size_looked_at=200, counts=counts(2))
-        half = replace(half, pace=Pace(0.5, 50.0))
+        half = replace(half, pace=CopyPace(0.5, 50.0))
         lease.tell(half)
         eventually(lambda: found_in(store).newest == half, 30)
         assert (found_in(store).is_free, found_in(store).last_through) == (False, None)
@@ -119,8 +119,8 @@ def test_a_lease_that_could_not_be_renewed_ends_the_build(store: MemoryStore) ->
 
 
 def test_a_record_of_an_earlier_release_has_no_pace(store: MemoryStore) -> None:
-    fields = replace(BUILD, pace=Pace(1.0, 2.0)).as_json()
-    assert Build.of_json(fields).pace == Pace(1.0, 2.0)
+    fields = replace(BUILD, pace=CopyPace(1.0, 2.0)).as_json()
+    assert Build.of_json(fields).pace == CopyPace(1.0, 2.0)
     del fields["ledgersPerSecond"], fields["bytesPerSecond"]
     assert Build.of_json(fields) == BUILD
 

@@ -13,9 +13,9 @@ from bookwarden.bookie_clusters.moving.build import (
     Build,
     BuildReport,
     CopyCounts,
-    NotCopied,
-    Pace,
+    CopyPace,
     Pacer,
+    UncopiedLedger,
 )
 from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.ledgers.outcomes import CopyOutcome
@@ -58,7 +58,7 @@ def test_counts_pass_through_the_seals_of_files_and_through_rows() -> None:
 
 
 def test_a_report_names_what_stays() -> None:
-    stays = NotCopied(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
+    stays = UncopiedLedger(7, CopyOutcome.FAILED, "schema", "schema:t/n/x", "entry 3 is damaged")
     found = BuildReport(BUILD, (stays,), 2.5).as_json()
     assert found["staying"] == [
         {
@@ -80,7 +80,7 @@ def test_the_pace_is_that_of_this_process() -> None:
     now[0] += 10
     assert pacer.at(1, MIB) is None
     pace = pacer.at(21, 21 * MIB)
-    assert pace == Pace(2.0, 2.0 * MIB)
+    assert pace == CopyPace(2.0, 2.0 * MIB)
     # Twenty in ten seconds; eighty are left.
     assert replace(listed, looked_at=21, size_looked_at=21 * MIB, pace=pace).left_s == pytest.approx(40.0)
     assert replace(listed, looked_at=101, size_looked_at=101 * MIB).share_done == 1.0

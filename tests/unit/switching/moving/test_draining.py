@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 
 from bookwarden.bookie_clusters.inventory import NOT_OURS
-from bookwarden.bookie_clusters.moving.build import BUILD_PATH, Build, Pace
+from bookwarden.bookie_clusters.moving.build import BUILD_PATH, Build, CopyPace
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup
 from bookwarden.bookie_clusters.moving.draining import Drainer, DrainResult
 from bookwarden.bookie_clusters.moving.former import FormerClusters
 from bookwarden.bookie_clusters.moving.promotion import Promoter
 from bookwarden.bookie_clusters.moving.scope import scope_of
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.registry import Directive
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
-from bookwarden.clusters.bookkeeper.every_ledger import read_every_ledger
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
+from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import PulsarUnavailableError, RefusedError
 from bookwarden.leases import holder_here
 from bookwarden.ledgers.custom_metadata import is_unfinished
@@ -71,8 +71,8 @@ class Site(TwoBookieClusters):
             Promoter(former, self.store, self, self, self.clock_of),
         )
 
-    def state(self) -> State:
-        return State(self.phase, self.registry, None, ())
+    def state(self) -> SwitchState:
+        return SwitchState(self.phase, self.registry, None, ())
 
     def started_ms(self) -> int:
         return 0
@@ -169,11 +169,11 @@ def test_how_long_copying_takes_is_told_by_what_was_measured(site: Site) -> None
     newest = Build("a", "b", ALL, "folder", 0)
     site.built(newest)
     assert told() == (2, length, None)
-    through = Build("a", "b", ALL, "folder", 0, 0, pace=Pace(0.5, length / 4))
+    through = Build("a", "b", ALL, "folder", 0, 0, pace=CopyPace(0.5, length / 4))
     site.built(newest, through)
     assert told() == (2, length, pytest.approx(4.0))
     # The build under way goes before.
-    site.built(replace(newest, pace=Pace(1.0, length / 2)), through)
+    site.built(replace(newest, pace=CopyPace(1.0, length / 2)), through)
     assert told() == (2, length, pytest.approx(2.0))
     site.build()
     assert told() == (0, 0, 0.0)

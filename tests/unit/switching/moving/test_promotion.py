@@ -11,7 +11,7 @@ import pytest
 from bookwarden.bookie_clusters.moving import promotion
 from bookwarden.bookie_clusters.moving.former import FormerClusters, KeptLedger
 from bookwarden.bookie_clusters.moving.promotion import Promoter, PromotionPass, Stamper, StampResult
-from bookwarden.bookie_clusters.operation import State
+from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import (
     PROMOTION_PATH,
@@ -57,8 +57,8 @@ class Site(TwoBookieClusters):
         self.time = NOW
         self.promoting = Promoter(FormerClusters(self.clusters, self.catalog), self.store, self, self, self.clock_of)
 
-    def state(self) -> State:
-        return State(self.phase, self.registry, None, ())
+    def state(self) -> SwitchState:
+        return SwitchState(self.phase, self.registry, None, ())
 
     def started_ms(self) -> int:
         return self.started

@@ -41,7 +41,7 @@ OPEN = ledger(LedgerState.OPEN)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "standing", "says"),
+    ("source", "target", "status", "says"),
     [
         (ledger(), ledger(custom=WHOLE), SAME, ""),
         (ledger(), ledger(), SAME, ""),
@@ -71,7 +71,7 @@ OPEN = ledger(LedgerState.OPEN)
         (ledger(custom=UNPROVEN), ABSENT, DIFFERENT, "the source has an unfinished copy"),
     ],
 )
-def test_it_stands_so(source: LedgerReading, target: LedgerReading, standing: CopyStatus, says: str) -> None:
+def test_it_stands_so(source: LedgerReading, target: LedgerReading, status: CopyStatus, says: str) -> None:
     found = compare(source, target, OWNER)
-    assert (found.ledger_id, found.standing) == (5, standing)
+    assert (found.ledger_id, found.status) == (5, status)
     assert re.search(says, found.reason) if says else not found.reason

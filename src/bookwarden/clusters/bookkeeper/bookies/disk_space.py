@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from bookwarden.clusters.bookkeeper.bookie_cluster import read_members
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.protocol import OK, ReadDiskSpace, status_name
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, BookieOptions, Bookies
-from bookwarden.clusters.bookkeeper.members import read_members
 from bookwarden.disk_space import DiskSpace
 from bookwarden.metastore.interface import MetadataStore
 

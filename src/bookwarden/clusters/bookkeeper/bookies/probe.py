@@ -1,18 +1,36 @@
-"""Asks all bookies of an entry whether they hold it; the entry's digest is not checked."""
+"""Asks bookies whether they hold entries: all of an entry, or one for many; the entry's digest is not checked."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_ENTRY, NO_LEDGER, OK, ReadEntry, status_name
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
-from bookwarden.ledgers.holdings import Holding, Presence
+from bookwarden.errors import BookieUnavailableError
 from bookwarden.ledgers.metadata import LedgerMetadata
 
 # A bookie answers with the whole entry, which may be megabytes.
 _AT_ONCE: Final = 64
+
+
+class Presence(enum.Enum):
+    """The answer of a bookie that was asked for an entry."""
+
+    HELD = "held"
+    NOT_HELD = "not held"
+    UNKNOWN = "did not answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The holding of an entry by one bookie; ``reason`` says why it is unknown."""
+
+    presence: Presence
+    reason: str = ""
 
 
 class ReplicaProbe:
@@ -70,3 +88,36 @@ def holding_of(answer: Answer) -> Holding:
     if status in (NO_LEDGER, NO_ENTRY):
         return Holding(Presence.NOT_HELD)
     return Holding(Presence.UNKNOWN, f"it answered {status_name(status)}")
+
+
+class Bookie:
+    """One bookie, asked over connections that the caller closes; for one thread."""
+
+    def __init__(self, bookie_id: str, bookies: Bookies) -> None:
+        self._id = bookie_id
+        self._bookies = bookies
+
+    def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, Holding]:
+        """Return for each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
+
+        Replicas says whether it should have the entry. The entry's digest is not checked.
+        """
+        found: dict[int, Holding] = {}
+        distinct = list(dict.fromkeys(ledger_ids))
+        for start in range(0, len(distinct), _AT_ONCE):
+            with self._bookies.exchange():
+                for ledger_id in distinct[start : start + _AT_ONCE]:
+                    self._bookies.ask(self._id, ReadEntry(ledger_id, entry_id))
+                while answers := self._bookies.answers():
+                    for answer in answers:
+                        assert isinstance(answer.request, ReadEntry)
+                        found[answer.request.ledger_id] = holding_of(answer)
+        return found
+
+    def holds(self, ledger_ids: Sequence[int]) -> dict[int, bool]:
+        """Return the same, but raise BookieUnavailableError if it is unknown for any ledger."""
+        found = self.holdings(ledger_ids)
+        for ledger_id, holding in found.items():
+            if holding.presence is Presence.UNKNOWN:
+                raise BookieUnavailableError(f"ledger {ledger_id} on bookie {self._id}: {holding.reason}")
+        return {ledger_id: holding.presence is Presence.HELD for ledger_id, holding in found.items()}

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from bookwarden.errors import FormatError
 from bookwarden.wire.pb import bookie_protocol_pb2 as pb
-from bookwarden.wire.varint import encode_varint
+from bookwarden.wire.protobuf import encode_varint
 
 _LENGTH: Final = struct.Struct(">I")
 _LENGTH_BYTES: Final = _LENGTH.size

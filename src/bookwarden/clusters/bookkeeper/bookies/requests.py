@@ -16,7 +16,7 @@ from bookwarden.clusters.bookkeeper.bookies.protocol import Request, Response
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
 from bookwarden.errors import BookieError, FormatError
 
-# For so long, other bookies are asked first after one did not answer.
+# Seconds in which other bookies are asked first after one did not answer.
 _AVOIDED_SECONDS: Final = 30.0
 
 

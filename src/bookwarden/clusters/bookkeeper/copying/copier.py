@@ -20,7 +20,7 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.copying.entries import EntryCopying, LedgerCopyTask
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
-from bookwarden.clusters.bookkeeper.copying.placement import Placement
+from bookwarden.clusters.bookkeeper.copying.placement import CopyPlacement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import (
     BookieAccessError,
@@ -165,7 +165,7 @@ class LedgerCopier:
         target: tuple[MetadataStore, str],
         bookies: Bookies,
         read_references: ReadReferences,
-        placement: Placement,
+        placement: CopyPlacement,
         *,
         limits: CopyLimits = NO_LIMITS,
         owner: str | None = None,

@@ -23,6 +23,7 @@ _DEFAULT_RACK: Final = "/default-rack"
 # The golden ratio of 2**64: multiples of it are far from each other, whatever the step between ids.
 _SCATTER: Final = 0x9E3779B97F4A7C15
 _MOST_REMEMBERED: Final = 10_000
+_MAX_AGE_S: Final = 5.0
 
 _Names = frozenset[str]
 
@@ -42,10 +43,10 @@ class Affinity(NamedTuple):
     spare_groups: frozenset[str] = frozenset()
 
 
-class Placement:
+class CopyPlacement:
     """Chooses the bookies of copies; for one thread.
 
-    What ``read``, and ``affinity_of`` of a namespace, returned is read again after ``max_age_s``. Both may
+    What ``read``, and ``affinity_of`` of a namespace, returned is read again after some seconds. Both may
     raise StoreError, or FormatError where it is not known what a namespace asks for.
     """
 
@@ -54,12 +55,10 @@ class Placement:
         read: Callable[[], BookieTopology],
         affinity_of: Callable[[str], Affinity],
         *,
-        max_age_s: float = 5.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
         self._affinity_of = affinity_of
-        self._max_age_s = max_age_s
         self._now = now
         self._read_at = float("-inf")
         self._choices = _Choices(BookieTopology(frozenset(), {}, {}))
@@ -80,7 +79,7 @@ class Placement:
 
     def _renew(self) -> None:
         now = self._now()
-        if now - self._read_at < self._max_age_s:
+        if now - self._read_at < _MAX_AGE_S:
             return
         ground = self._read()
         self._read_at = now

@@ -29,6 +29,9 @@ _WHOLE_BATCH_CHARACTERS: Final = 256 * 1024
 # The client's own limit of a batch, too large to reach even at four bytes a character: it must not split our batches.
 _CLIENTS_BATCH_BYTES: Final = 2 * 1024 * 1024
 
+# Of a partition: beyond that a send waits for room.
+_MOST_PENDING: Final = 20_000
+
 _NO_ANSWER: Final = "the broker did not confirm in time"
 
 
@@ -39,7 +42,7 @@ class PendingDeletionSender:
     """Sends pending deletions to the deletion topic, many at once; connects at the first send. Thread-safe.
 
     Messages of one holder share a key, a partition (by the key's CRC-32; the client's own choice is unpredictable)
-    and their order. At most ``max_pending`` wait per partition: beyond that a send waits for room.
+    and their order. Where many wait for a partition a send waits for room.
 
     Six sevenths of a send's cost are its callback into Python. So marks that fill whole batches are sent as such, with
     a callback for the last message alone: the broker takes a batch as one entry, and the message's place in it proves
@@ -52,14 +55,13 @@ class PendingDeletionSender:
         topic: str,
         encoder: PendingDeletionCodec,
         *,
-        max_pending: int = 20_000,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> None:
         self._encoder = encoder
         self._timeout_s = send_timeout_s
         options: dict[str, Any] = {
             "send_timeout_s": send_timeout_s,
-            "max_pending_messages": max_pending,
+            "max_pending_messages": _MOST_PENDING,
             "batching_enabled": True,
         }
         self._producers = ConfirmedProducers(

@@ -123,7 +123,7 @@ class LastPolicyEvents:
         Raises PulsarError, and NotFoundError where the broker does not have the schema any more.
         """
         name = TopicName.parse(topic)
-        found = self._namespaces.get(f"{name.tenant}/{name.namespace}")
+        found = self._namespaces.get(name.namespace_name)
         events = {} if found is None else {key: found.events.get(key) for key in (topic, f"{_FOR_ALL}{topic}")}
         return [
             (key, event.value, self._registry.written_with(event.partition, event.schema_version).definition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bookwarden.clusters.pulsar.entries import Entry, TopicEntries
+from bookwarden.clusters.pulsar.entries import TopicEntries, TopicEntry
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
 from bookwarden.errors import FormatError, NotFoundError
@@ -68,7 +68,7 @@ class WaitingMessages:
                 if entry.position == last:
                     return
 
-    def _marks(self, partition: str, entry: Entry) -> Iterator[ReceivedMark]:
+    def _marks(self, partition: str, entry: TopicEntry) -> Iterator[ReceivedMark]:
         if entry.metadata is None:
             yield self._mark(partition, entry.position, MessageMetadata(), None, entry.problem)
         elif is_chunk(entry.metadata):

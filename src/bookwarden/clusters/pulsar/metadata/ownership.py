@@ -66,7 +66,7 @@ class BundleOwnership:
         return None
 
     def _covering_bundles(self, name: TopicName) -> list[tuple[str, Versioned]]:
-        root = f"/namespace/{name.tenant}/{name.namespace}"
+        root = f"/namespace/{name.namespace_name}"
         if name.cluster is not None:
             root = f"/namespace/{name.tenant}/{name.cluster}/{name.namespace}"
         covering = [f"{root}/{bundle}" for bundle in self._store.children_of(root) if _covers(bundle, str(name))]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
-from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
     LogNode,
@@ -18,9 +17,10 @@ from bookwarden.clusters.pulsar.references.nodes import (
 )
 from bookwarden.clusters.pulsar.references.rows import rows_of
 from bookwarden.clusters.pulsar.references.shadows import sources_of
+from bookwarden.clusters.pulsar.references.unnamed_use import CompactedNow
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import PlaceKind
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING, ListStatus, list_status_of
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -89,7 +89,7 @@ def _has_let_go(
     has_entries = any(one.ledger_id == ledger_id and (one.entries or one.size) for one in shadow.ledgers)
     return all(
         ledger_id not in source.ledger_ids
-        and standing_of(ledger_id, min(source.ledger_ids, default=NAMES_NOTHING), has_entries) is Standing.LET_GO
+        and list_status_of(ledger_id, min(source.ledger_ids, default=NAMES_NOTHING), has_entries) is ListStatus.LET_GO
         for source in there
     )
 

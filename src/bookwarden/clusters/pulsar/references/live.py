@@ -18,11 +18,12 @@ from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.references.nodes import (
     ManagedLedgerNode,
+    NodeValue,
     ReferenceNode,
     managed_ledger_node,
     node_of,
+    read_each,
 )
-from bookwarden.clusters.pulsar.references.refused_nodes import NodeValue, read_each
 from bookwarden.clusters.pulsar.references.shadows import ShadowDoubt, Shadows, ShadowTopics
 from bookwarden.clusters.pulsar.references.unnamed_use import UnnamedUses
 from bookwarden.clusters.pulsar.rest.brokers import Brokers

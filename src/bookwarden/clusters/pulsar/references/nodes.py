@@ -5,16 +5,17 @@ All references are read through this module: by the sweep those of its holders, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path, schema_path
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, StoreAccessError
 from bookwarden.ledgers.kinds import CursorHolder, Holder, ManagedLedgerHolder, PlaceKind, SchemaHolder
 from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo
 from bookwarden.ledgers.references import (
     Doubt,
     NodeReferences,
-    Place,
+    ReferencePlace,
     doubt_about_cursor,
     doubt_about_managed_ledger,
     doubt_about_schema,
@@ -22,17 +23,30 @@ from bookwarden.ledgers.references import (
     named_by_managed_ledger,
     named_by_schema,
 )
-from bookwarden.metastore.interface import Versioned
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.log_nodes import decode_allocation, decode_segment, is_segment
 from bookwarden.wire.managed_ledger import decode_managed_ledger
 from bookwarden.wire.schema_locator import decode_schema_locator
 
+# A refusal is about one node of a request, which is halved until each refused node is alone.
+NodeValue = Versioned | StoreAccessError | None
 _EMPTIED: Final = (
     "managed-ledger node: it has no bytes, and was written since it was made. Its list was lost, so write the node "
     "again from a backup before a broker loads the topic; or its only ledger had no entry, and the broker died before "
     "it listed the next one, which a load mends"
 )
+
+
+def read_each(store: MetadataStore, paths: Sequence[str]) -> list[NodeValue]:
+    """Read each path, in the order asked; None where there is no node, the error where the store refuses it."""
+    try:
+        return list(store.get_many(paths))
+    except StoreAccessError as error:
+        if len(paths) == 1:
+            return [error]
+    middle = len(paths) // 2
+    return [*read_each(store, paths[:middle]), *read_each(store, paths[middle:])]
 
 
 class ManagedLedgerNode(NamedTuple):
@@ -105,7 +119,7 @@ class LogNode(NamedTuple):
         except FormatError as error:
             return NodeReferences(self.path, root, doubt=Doubt(self.path, root, str(error)))
         ids = frozenset[int]() if found is None else frozenset((found,))
-        return NodeReferences(self.path, root, ((Place(kind, self.log, self.path, root), ids),))
+        return NodeReferences(self.path, root, ((ReferencePlace(kind, self.log, self.path, root), ids),))
 
 
 def was_emptied(node: Versioned) -> bool:

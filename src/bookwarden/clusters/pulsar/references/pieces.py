@@ -2,22 +2,25 @@
 
 The nodes are found by walking the trees and never by computing names: managed ledgers with names of the first
 version, system topics, and those whose tenant is a broker's address are all there.
+
+They also tell the holders of ledgers whose custom metadata names none, as of ancient brokers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
-from bookwarden.clusters.pulsar.metadata.managed_ledger_names import children_unless_refused, walk_topic_folders
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import children_unless_refused, walk_topic_folders
 from bookwarden.clusters.pulsar.metadata.paths import LOG_ROOTS, MANAGED_LEDGERS_ROOT, SCHEMAS_ROOT
-from bookwarden.clusters.pulsar.references.compacted_now import CompactedNow
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,
     LogNode,
@@ -25,17 +28,27 @@ from bookwarden.clusters.pulsar.references.nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_each,
     schema_node,
     was_emptied,
 )
-from bookwarden.clusters.pulsar.references.refused_nodes import read_each
 from bookwarden.clusters.pulsar.references.rows import copies_of, rows_of
+from bookwarden.clusters.pulsar.references.unnamed_use import CompactedNow
 from bookwarden.errors import FormatError, StoreAccessError, StoreError, TruncatedListingError
+from bookwarden.ledgers.kinds import KINDS, Holder, PlaceKind
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
-from bookwarden.ledgers.references import Doubt, NodeReferences, ReferenceIndex, doubt_about_schemas, doubt_about_topics
+from bookwarden.ledgers.references import (
+    Doubt,
+    LedgerNamers,
+    NodeReferences,
+    ReferenceIndex,
+    doubt_about_schemas,
+    doubt_about_topics,
+)
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.wire.log_nodes import is_allocation, is_segment
 
+logger = logging.getLogger(__name__)
 TOPICS: Final = "topics"
 SCHEMAS: Final = "schemas"
 LOGS: Final = "logs"
@@ -43,7 +56,7 @@ LOGS: Final = "logs"
 # A topic is some ten nodes and rows, each of half a kilobyte.
 _TOPICS_IN_PIECE: Final = 5_000
 _READ_AT_ONCE: Final = 1_000
-# Names of cursors take one request for each topic: so many are under way.
+# Names of cursors take one request for each topic: the number that is under way at once.
 _LISTED_AT_ONCE: Final = 8
 
 _TOPS: Final = {TOPICS: f"{MANAGED_LEDGERS_ROOT}/", SCHEMAS: f"{SCHEMAS_ROOT}/", LOGS: ""}
@@ -54,6 +67,8 @@ _Portion = Sequence[tuple[ReferenceNode, Versioned | None]]
 _Refused = list[tuple[ReferenceNode, StoreAccessError]]
 # Reads topics and their values together; returns for each whether it was read.
 ReadsTopics = Callable[[Sequence[ManagedLedgerNode], Sequence[bytes]], Sequence[bool]]
+_KINDS: Final = {place.value: kind for kind in KINDS for place in kind.places}
+_SHADOW: Final = PlaceKind.SHADOW_TOPIC.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +316,7 @@ def _listed(store: MetadataStore, piece: ReferencePiece, refused: _Refused | Non
 # The parts of a large namespace are read one after another, and each is listed with all of its names.
 @lru_cache(maxsize=1)
 def _divided(names: tuple[str, ...], parts: int) -> list[list[str]]:
-    """Divide the last parts of topics' names among so many pieces."""
+    """Divide the last parts of topics' names among a number of pieces."""
     found: list[list[str]] = [[] for _ in range(parts)]
     for name in names:
         found[zlib.crc32(name.encode()) % parts].append(name)
@@ -395,3 +410,44 @@ def digest_of(paths: Iterable[str]) -> str:
     for path in sorted(paths):
         digest.update(path.encode() + b"\0")
     return digest.hexdigest()
+
+
+class NamedHolders:
+    """One look at everything that names ledgers, taken when the first holder is asked for; for one thread.
+
+    ``read`` reads all references again.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[PieceOfReferences]]) -> None:
+        self._read = read
+        self._namers: LedgerNamers[Holder | None] | None = None
+
+    def holder_of(self, ledger_id: int) -> Holder | None:
+        """Return the one holder that names the ledger; None where none does, several do, or that is in doubt.
+
+        It may name the ledger no more. Raises StoreError where a metadata root does not answer.
+        """
+        if self._namers is None:
+            self._namers = self._look()
+        found = set(self._namers.of(ledger_id))
+        return found.pop() if len(found) == 1 else None
+
+    def _look(self) -> LedgerNamers[Holder | None]:
+        namers = LedgerNamers[Holder | None]()
+        doubts = 0
+        for piece in self._read():
+            doubts += len(piece.doubts)
+            # Of a shadow topic's list the source is the holder. The rows of a node come together.
+            rows = (row for row in piece.rows if row.place != _SHADOW)
+            for place, of_place in groupby(rows, lambda row: (row.place, row.holder, row.gone)):
+                namers.add(_holder_in(*place), [row.ledger_id for row in of_place if row.ledger_id is not None])
+        if doubts:
+            logger.warning("%d nodes that may name ledgers cannot be read: no holder is taken from nodes", doubts)
+            return LedgerNamers()
+        return namers
+
+
+def _holder_in(place: str, text: str, gone: bool) -> Holder | None:
+    """Return the holder that the place belongs to; None for a log of Functions, and where the ledger may be gone."""
+    kind = _KINDS.get(place)
+    return None if kind is None or gone else kind.of_text(text)

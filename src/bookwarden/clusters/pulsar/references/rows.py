@@ -9,7 +9,7 @@ from bookwarden.ledgers.kinds import CursorHolder, PlaceKind
 from bookwarden.ledgers.listing import ListedCopy, ListedReference
 from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo, OffloadInfo, OffloadSegment
 from bookwarden.ledgers.offloaded_copies import store_location
-from bookwarden.ledgers.references import NodeReferences, Place
+from bookwarden.ledgers.references import NodeReferences, ReferencePlace
 
 
 def rows_of(node: ReferenceNode, references: NodeReferences) -> Iterable[ListedReference]:
@@ -29,10 +29,10 @@ def _rows_of_others(node: ReferenceNode, references: NodeReferences) -> Iterator
             yield _row(ledger_id, place, managed_ledger)._replace(gone=gone)
     if isinstance(node, CursorNode) and info is not None and info.cursors_ledger_id is None:
         holder = str(CursorHolder(node.managed_ledger, node.cursor))
-        yield _row(None, Place(PlaceKind.CURSOR, holder, node.path, references.root), managed_ledger)
+        yield _row(None, ReferencePlace(PlaceKind.CURSOR, holder, node.path, references.root), managed_ledger)
 
 
-def _rows_of_topic(place: Place, info: ManagedLedgerInfo) -> Iterable[ListedReference]:
+def _rows_of_topic(place: ReferencePlace, info: ManagedLedgerInfo) -> Iterable[ListedReference]:
     if not info.ledgers:
         return (_row(None, place, place.holder),)
     kind, holder, path, root = place.kind.value, place.holder, place.path, place.root
@@ -44,7 +44,7 @@ def _rows_of_topic(place: Place, info: ManagedLedgerInfo) -> Iterable[ListedRefe
     ]
 
 
-def _row(ledger_id: int | None, place: Place, managed_ledger: str | None) -> ListedReference:
+def _row(ledger_id: int | None, place: ReferencePlace, managed_ledger: str | None) -> ListedReference:
     return ListedReference(ledger_id, place.kind.value, place.holder, managed_ledger, place.path, place.root)
 
 

@@ -15,15 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from bookwarden.clusters.pulsar.metadata.managed_ledger_names import walk_managed_ledgers
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import walk_managed_ledgers
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.clusters.pulsar.references.no_shadow import NodeContent, NoShadow, NoShadowRecords
-from bookwarden.clusters.pulsar.references.nodes import read_managed_ledger
-from bookwarden.clusters.pulsar.references.refused_nodes import read_each
+from bookwarden.clusters.pulsar.references.nodes import read_each, read_managed_ledger
 from bookwarden.errors import FormatError, NotFoundError, StoreAccessError
 from bookwarden.ledgers.managed_ledger import SHADOW_SOURCE_PROPERTY, ManagedLedgerInfo
-from bookwarden.ledgers.namers import LedgerNamers
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.references import LedgerNamers
 from bookwarden.ledgers.shared_doubts import SharedDoubt, unreadable_node
 from bookwarden.metastore.interface import MetadataStore
 

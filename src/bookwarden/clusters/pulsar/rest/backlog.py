@@ -7,6 +7,7 @@ subscriptionBacklogScanMaxEntries (10,000) per call, so larger backlogs take sev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
@@ -19,9 +20,22 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
     subscription_path,
 )
 from bookwarden.errors import FormatError, NotFoundError, PulsarError
-from bookwarden.ledgers.backlog import PartitionBacklog
 
 _SCAN_TIMEOUT_S = 130.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBacklog:
+    """The backlog of one partition; an entry holds one message or a batch of them.
+
+    When not ``exact``, messages were counted in only part of the entries, and the rest taken to be like those.
+    """
+
+    topic: str
+    entries: int
+    messages: int
+    exact: bool
+    first: str = ""  #: Ledger and entry of the first; "" if there is none.
 
 
 class SubscriptionBacklog:

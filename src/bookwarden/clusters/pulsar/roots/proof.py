@@ -1,37 +1,160 @@
-"""Proof that the configured metadata roots are all that share their BookKeeper, and that they do share it."""
+"""Proof that the configured metadata roots are all that share their BookKeeper, and that they do share it.
+
+Two clusters may share one BookKeeper, and a ledger's own metadata does not distinguish them. A root that is not
+configured, at another chroot of the ensemble, may have the references to half of all ledgers.
+
+That a root shares a BookKeeper is proven by ledgers that the root names, looked up there. An id alone proves nothing,
+since every BookKeeper counts from 0; so the ledger's metadata must name the holder, and its size and time must fit.
+Two clusters may even have topics of the same names, each over a BookKeeper of its own: then a ledger that our own root
+names in the same place is ours, whatever the other root says.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
-from bookwarden.clusters.bookkeeper.ledger_numbers import largest_ledger_id
+from bookwarden.clusters.bookkeeper.ledger_ids import largest_ledger_id
 from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
-from bookwarden.clusters.pulsar.roots.other_roots import roots_on
+from bookwarden.clusters.pulsar.metadata.paths import MANAGED_LEDGERS_ROOT
 from bookwarden.clusters.pulsar.roots.sample import NamedLedger, RootSample, sample_root
-from bookwarden.clusters.pulsar.roots.shared_bookkeeper import LookedUp, look_up, named_by, shared_ledger
 from bookwarden.errors import ConfigError, RefusedError, StoreAccessError
+from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch
+from bookwarden.ledgers.metadata import LedgerState, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import split_chroot, with_chroot
 
 _LOG = logging.getLogger(__name__)
-
+# The clocks of two stores, and of a broker, may differ by this much.
+_CLOCKS_DIFFER_MS: Final = 600_000
+# How deep a chroot may lie, as in zk:host/company/pulsar-1.
+_DEPTH: Final = 2
+_ASKED_AT_ONCE: Final = 1_000
+# Nodes of Pulsar, BookKeeper and ZooKeeper itself: no chroot is below them, and some have millions of names.
+_NO_CHROOTS: Final = frozenset(
+    {
+        MANAGED_LEDGERS_ROOT.strip("/"),
+        *("admin", "bookies", "counters", "ledgers", "loadbalance", "namespace", "schemas", "stream"),
+        *("zookeeper", "brokers", "consumers", "kafka-acl", "hadoop-ha", "hbase", "solr"),
+    }
+)
+# Called with a node that may not be read, and the error.
+Refused = Callable[[str, StoreAccessError], None]
 _UNSEEN = (
     "a Pulsar cluster that shares this BookKeeper may be there, and what only it names would look like an orphan. Let "
     "bookwarden read it, name the root in metadata_store.separate_roots if its BookKeeper is another one, or set "
     "metadata_store.allow_unseen_roots if you know that none is there that shares this BookKeeper"
 )
-
-
 # Fewer prove nothing about a partly hidden or damaged root: that part may be most of it.
 _FEW: Final = 10
 # Topics of which the newest ledgers tell a copy of a BookKeeper from itself.
 _ENOUGH_TOPICS: Final = 20
+
+
+class SampleLookup(NamedTuple):
+    """A sample looked up in this BookKeeper: the number of its ledgers, and those that were found.
+
+    ``unreadable`` are ids whose metadata could not be understood, so that they may be these ledgers or others.
+    """
+
+    ledgers: int
+    found: tuple[NamedLedger, ...]
+    unreadable: tuple[NamedLedger, ...] = ()
+
+
+def look_up(sample: Sequence[NamedLedger], catalog: ReadsLedgers) -> SampleLookup:
+    """Look up exactly these ledgers; StoreError where the BookKeeper's store does not answer."""
+    readings = catalog.read_many([named.ledger_id for named in sample])
+    pairs = list(zip(sample, readings, strict=True))
+    found = [named for named, reading in pairs if isinstance(reading, StoredLedger) and is_the_same(named, reading)]
+    unreadable = [named for named, reading in pairs if isinstance(reading, UnreadableLedger)]
+    return SampleLookup(len(sample), tuple(found), tuple(unreadable))
+
+
+def is_the_same(named: NamedLedger, stored: StoredLedger) -> bool:
+    """Return whether BookKeeper's ledger may be the one that the node names, by holder, size and time."""
+    metadata = stored.metadata
+    if custom_metadata_mismatch(named.holder, metadata.custom) is not None:
+        return False
+    if named.entries is not None and metadata.state is LedgerState.CLOSED and metadata.last_entry_id is not None:
+        return (metadata.last_entry_id + 1, metadata.length) == (named.entries, named.size)
+    # A node is written when its newest ledger is made, or later. A copied store has its own times of creation.
+    times = [time for time in (stored.created_ms, metadata.ctime_ms) if time]
+    return not named.written_ms or not times or min(times) <= named.written_ms + _CLOCKS_DIFFER_MS
+
+
+def not_named_by(roots: Iterable[MetadataStore], ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
+    """Omit the ledgers that one of the roots names in the same place; StoreError where one does not answer."""
+    for store in roots:
+        here = named_by(store, ledgers)
+        ledgers = [named for named in ledgers if named not in here]
+    return list(ledgers)
+
+
+def named_by(store: MetadataStore, ledgers: Sequence[NamedLedger]) -> list[NamedLedger]:
+    """Return the ledgers that a root names now in the same place; StoreError where it does not answer."""
+    nodes = {named.node.path: named.node for named in ledgers}
+    store.sync()
+    values = zip(nodes.items(), store.get_many(list(nodes)), strict=True)
+    here = {path: node.read(value, "").ledger_ids for (path, node), value in values if value is not None}
+    return [named for named in ledgers if named.ledger_id in here.get(named.node.path, ())]
+
+
+def shared_ledger(
+    sample: Sequence[NamedLedger], catalog: ReadsLedgers, ours: Mapping[str, MetadataStore]
+) -> tuple[SampleLookup, NamedLedger | None]:
+    """Look up what another root names; return a ledger that proves that it is over this BookKeeper, None without one.
+
+    ``ours`` are the configured roots. Raises StoreError where one of them, or the BookKeeper's, does not answer.
+    """
+    looked_up = look_up(sample, catalog)
+    evidence = not_named_by(ours.values(), looked_up.found) if looked_up.found else []
+    return looked_up, evidence[0] if evidence else None
+
+
+def roots_on(ensemble: MetadataStore, refused: Refused | None = None) -> list[str]:
+    """List the chroots with managed ledgers, as paths in a store without a chroot; "" is the root itself.
+
+    Chroots deeper than two names are not found. Raises StoreError where the store does not answer, or refuses; with
+    ``refused``, which is called with it, a refused node is omitted.
+    """
+    ensemble.sync()
+    return sorted(_among(ensemble, [""], _DEPTH, refused))
+
+
+def _among(store: MetadataStore, paths: Sequence[str], depth: int, refused: Refused | None) -> Iterator[str]:
+    for at in range(0, len(paths), _ASKED_AT_ONCE):
+        yield from _with_managed_ledgers(store, paths[at : at + _ASKED_AT_ONCE])
+    if depth:
+        below = [f"{path}/{name}" for path in paths for name in _names(store, path, refused) if name not in _NO_CHROOTS]
+        yield from _among(store, below, depth - 1, refused)
+
+
+def _with_managed_ledgers(store: MetadataStore, paths: Sequence[str]) -> list[str]:
+    """Return the paths with managed ledgers below them; a node that may not be read counts as there."""
+    try:
+        nodes = store.get_many([f"{path}{MANAGED_LEDGERS_ROOT}" for path in paths])
+    except StoreAccessError:
+        if len(paths) == 1:
+            return list(paths)
+        half = len(paths) // 2
+        return _with_managed_ledgers(store, paths[:half]) + _with_managed_ledgers(store, paths[half:])
+    return [path for path, node in zip(paths, nodes, strict=True) if node is not None]
+
+
+def _names(store: MetadataStore, path: str, refused: Refused | None) -> list[str]:
+    try:
+        return store.children_of(path or "/")
+    except StoreAccessError as error:
+        if refused is None:
+            raise
+        refused(path or "/", error)
+        return []
 
 
 class _Ensemble(NamedTuple):
@@ -113,7 +236,7 @@ class RootsProof:
         self.require_bookies()
 
     def _require_newest(
-        self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: LookedUp
+        self, url: str, store: MetadataStore, sample: Sequence[NamedLedger], looked_up: SampleLookup
     ) -> None:
         newest = [named for named in sample if named.is_newest_closed]
         known = {*looked_up.found, *looked_up.unreadable}
@@ -217,7 +340,7 @@ def judged(
     )
 
 
-def _unknown(looked_up: LookedUp, sample: RootSample) -> str:
+def _unknown(looked_up: SampleLookup, sample: RootSample) -> str:
     """Explain why nothing can be concluded about a root; "" if something can."""
     if not looked_up.ledgers and not sample.whole:
         return "it could not be seen whether it names ledgers"

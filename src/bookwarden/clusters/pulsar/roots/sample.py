@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from bookwarden.clusters.pulsar.metadata.managed_ledger_names import walk_topic_folders
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import walk_topic_folders
 from bookwarden.clusters.pulsar.metadata.paths import SCHEMAS_ROOT
 from bookwarden.clusters.pulsar.references.nodes import (
     CursorNode,

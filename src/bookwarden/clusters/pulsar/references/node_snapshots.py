@@ -13,11 +13,11 @@ from bookwarden.clusters.pulsar.references.nodes import (
     ReferenceNode,
     cursor_node,
     managed_ledger_node,
+    read_each,
     schema_node,
 )
-from bookwarden.clusters.pulsar.references.refused_nodes import read_each
 from bookwarden.errors import StoreAccessError
-from bookwarden.ledgers.nodes.naming import NamedCopy, NodeKind, copies_text, pack_ids
+from bookwarden.ledgers.naming import NamedCopy, NodeKind, copies_text, pack_ids
 from bookwarden.ledgers.pending_deletion import contexts_of
 from bookwarden.metastore.interface import MetadataStore, Versioned
 
@@ -27,8 +27,8 @@ _DOMAIN: Final = "persistent"
 _AMBIGUOUS: Final = "it may be a topic or a cursor, since the topic above it is called persistent"
 
 
-class Said(NamedTuple):
-    """The words of one node: what it names.
+class NodeSnapshot(NamedTuple):
+    """A snapshot of one node: what it names.
 
     All is empty with ``problem``, and for a node that is gone, which has no ``version`` either.
     """
@@ -37,10 +37,10 @@ class Said(NamedTuple):
     kind: str  #: Value of a NodeKind.
     version: int | None  #: Of the node; None where there is none, or it was refused.
     at_ms: int  #: When it was last written, or looked for in vain; in ms since the epoch.
-    ids: bytes = b""  #: As in `ledgers.nodes.naming`.
+    ids: bytes = b""  #: As in `ledgers.naming`.
     places: tuple[str, ...] | None = None  #: Values of the places of these; None where all are the kind's own.
-    copies: str | None = None  #: As `ledgers.nodes.naming.copies_text` writes them.
-    problem: str = ""  #: Why it says nothing now.
+    copies: str | None = None  #: As `ledgers.naming.copies_text` writes them.
+    problem: str = ""  #: Why it cannot be read now.
 
 
 def followed_node(path: str) -> ReferenceNode | None:
@@ -73,19 +73,19 @@ def is_ambiguous(path: str) -> bool:
     return len(parts) == 7 and parts[4] == parts[5] == _DOMAIN
 
 
-def said_by(node: ReferenceNode, value: Versioned | StoreAccessError | None, root: str) -> Said:
+def snapshot_of(node: ReferenceNode, value: Versioned | StoreAccessError | None, root: str) -> NodeSnapshot:
     """Read what a node says."""
     kind = kind_of(node)
     if isinstance(value, StoreAccessError):
-        return Said(node.path, kind, None, _now_ms(), problem=str(value))
+        return NodeSnapshot(node.path, kind, None, _now_ms(), problem=str(value))
     if value is None:
-        return Said(node.path, kind, None, _now_ms())
+        return NodeSnapshot(node.path, kind, None, _now_ms())
     at_ms = value.modified_ms or value.created_ms
     if is_ambiguous(node.path):
-        return Said(node.path, kind, value.version, at_ms, problem=_AMBIGUOUS)
+        return NodeSnapshot(node.path, kind, value.version, at_ms, problem=_AMBIGUOUS)
     references = node.read(value, root)
     if references.doubt is not None:
-        return Said(node.path, kind, value.version, at_ms, problem=references.doubt.reason)
+        return NodeSnapshot(node.path, kind, value.version, at_ms, problem=references.doubt.reason)
     places = {ledger_id: place.kind for place, ids in references.named for ledger_id in ids}
     copies: list[NamedCopy] = []
     if references.managed_ledger is not None:
@@ -96,10 +96,10 @@ def said_by(node: ReferenceNode, value: Versioned | StoreAccessError | None, roo
     ids = sorted(places)
     own = NodeKind(kind).place
     named = None if all(place is own for place in places.values()) else tuple(places[one].value for one in ids)
-    return Said(node.path, kind, value.version, at_ms, pack_ids(ids), named, copies_text(copies))
+    return NodeSnapshot(node.path, kind, value.version, at_ms, pack_ids(ids), named, copies_text(copies))
 
 
-def read_said(store: MetadataStore, root: str, paths: Sequence[str]) -> list[Said]:
+def read_nodes(store: MetadataStore, root: str, paths: Sequence[str]) -> list[NodeSnapshot]:
     """Read the nodes at these paths, without those that name no ledgers; never older than this call.
 
     Raises StoreError where the store does not answer.
@@ -109,7 +109,7 @@ def read_said(store: MetadataStore, root: str, paths: Sequence[str]) -> list[Sai
         return []
     store.sync()
     values = read_each(store, [node.path for node in nodes])
-    return [said_by(node, value, root) for node, value in zip(nodes, values, strict=True)]
+    return [snapshot_of(node, value, root) for node, value in zip(nodes, values, strict=True)]
 
 
 def _now_ms() -> int:

@@ -1,11 +1,29 @@
-"""Stores that do not answer at all, distinguished from refusals, so that an outage costs time only once."""
+"""Requests to the stores of offloaded copies: their limits, and stores that do not answer at all.
+
+These are distinguished from refusals, so that an outage costs time only once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from bookwarden.ledgers.offloaded_copies import CopyReading, OffloadedCopy
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """``attempts`` counts tries of one request, with a growing pause between them; times are in seconds.
+
+    ``parallel`` is how many single requests are under way at once.
+    """
+
+    attempts: int = 5
+    parallel: int = 16
+    connect_timeout: float = 5.0
+    read_timeout: float = 20.0
+    abort_uploads: bool = True
 
 
 class StoreSilentError(Exception):

@@ -13,8 +13,8 @@ from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids, refuse_hol
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.errors import BookieUnavailableError, RefusedError
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
-from bookwarden.ledgers.holes import NAMES_NOTHING, Standing, standing_of
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
+from bookwarden.ledgers.list_gaps import NAMES_NOTHING, ListStatus, list_status_of
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, Waiver
@@ -33,7 +33,7 @@ def test_what_is_trimmed_off_the_front_of_any_list_may_go(
     ids: list[int], data: st.DataObject, has_entries: bool | None
 ) -> None:
     left = data.draw(st.integers(0, len(ids) - 1))
-    assert {standing_of(one, ids[left], has_entries) for one in ids[:left]} <= {Standing.LET_GO}
+    assert {list_status_of(one, ids[left], has_entries) for one in ids[:left]} <= {ListStatus.LET_GO}
 
 
 @given(LISTS, st.data())
@@ -41,11 +41,11 @@ def test_what_any_other_loss_takes_off_a_list_stays(ids: list[int], data: st.Dat
     kept = data.draw(st.sets(st.sampled_from(ids)))
     first = min(kept, default=NAMES_NOTHING)
     for one in set(ids) - kept:
-        may_go = standing_of(one, first, True) is Standing.LET_GO
+        may_go = list_status_of(one, first, True) is ListStatus.LET_GO
         assert may_go == (bool(kept) and one < first)
-        assert standing_of(one, first, None) is (Standing.LET_GO if may_go else Standing.UNPROVEN)
-        assert standing_of(one, first, False) is Standing.LET_GO
-        assert standing_of(one, None, True) is Standing.LET_GO
+        assert list_status_of(one, first, None) is (ListStatus.LET_GO if may_go else ListStatus.UNPROVEN)
+        assert list_status_of(one, first, False) is ListStatus.LET_GO
+        assert list_status_of(one, None, True) is ListStatus.LET_GO
 
 
 class Bookies(DecodedEntries):

@@ -1,1 +1,0 @@
-"""Namings of nodes, as millions of them are kept."""

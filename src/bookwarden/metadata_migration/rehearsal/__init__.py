@@ -1,1 +1,0 @@
-"""The rehearsal of a migration."""

@@ -1,1 +1,0 @@
-"""Plans of orphan scans in files."""
