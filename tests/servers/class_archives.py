@@ -32,6 +32,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.java import Java, find_java
 from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
+from bookwarden_dev.devcluster.ports import free_ports
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import Runtime, load_runtime
@@ -47,7 +48,7 @@ QUICKLY: Final = (
 )
 #: `bookwarden` as a process of its own whose clusters do.
 QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
-_FORMAT = 5
+_FORMAT = 6
 _NAMESPACE = "recorded/n"
 # What many of the clusters of tests have.
 _RECORDED = {
@@ -135,7 +136,7 @@ def quick_spark_options() -> list[str]:
     """Java options for the driver of a Spark in `quick_spark_home`, from its jars alone."""
     made_of = _identity(find_java(), version("pyspark"), ClassArchive(Path()).options)
     entry = ensure_entry(f"spark-{made_of}", _record_spark, _BESIDE_SPARK)
-    return list(ClassArchive(entry / _SPARK).options)
+    return _use(entry / _SPARK)
 
 
 def _use(archive: Path) -> list[str]:
@@ -215,7 +216,17 @@ def _record(runtime: Runtime, release: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "_runtime", lambda _release, _progress: recording)
         # Java writes the archives when the servers end in order.
-        options = ClusterOptions(pulsar=release, max_entries_per_ledger=10, broker_settings=_RECORDED)
+        options = ClusterOptions(
+            pulsar=release,
+            max_entries_per_ledger=10,
+            broker_settings=_RECORDED,
+            # Bookies of several clusters have both.
+            bookie_settings={
+                "autoRecoveryDaemonEnabled": "true",
+                "httpServerEnabled": "true",
+                "httpServerPort": str(free_ports(1)[0]),
+            },
+        )
         with DevCluster(folder / "pulsar", options) as recorded:
             _use_topics(recorded.connection())
             for server in reversed(recorded.servers):
