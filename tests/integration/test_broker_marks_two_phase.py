@@ -32,9 +32,13 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 def ground(clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_path: Path) -> Iterator[MakeGround]:
     taken: list[DevCluster] = []
 
-    def make(**lines: str) -> tuple[DevCluster, MarkingGround]:
-        cluster = clusters.taken(marking(bookwardenMarks="two-phase", **lines))
-        taken.append(cluster)
+    def make(*, broken: bool = True, **lines: str) -> tuple[DevCluster, MarkingGround]:
+        """Take servers that the test may break, else some that the tests after it use as well."""
+        options = marking(bookwardenMarks="two-phase", **BUCKETS, **lines)
+        if broken:
+            taken.append(cluster := clusters.taken(options))
+        else:
+            cluster = clusters.shared(options)
         site = DeletionSite.of(cluster, make_namespace(cluster), tmp_path)
         return cluster, MarkingGround(cluster.connection(), site)
 
@@ -46,7 +50,7 @@ def ground(clusters: Clusters, make_namespace: Callable[[DevCluster], str], tmp_
 def test_nothing_is_deleted_before_the_sweep_and_everything_by_it(
     ground: MakeGround,
 ) -> None:
-    _, at = ground()
+    _, at = ground(broken=False)
     loaded, idle = at.topic("loaded"), at.topic("idle")
     with closing(at), closing(at.connection.client()) as client:
         client.subscribe(loaded, "sub").close()
@@ -90,7 +94,7 @@ def _cursor_ledgers_of_deletion_topic(at: MarkingGround) -> set[int]:
 def test_buckets_of_delayed_messages_are_left_to_the_sweep(
     ground: MakeGround,
 ) -> None:
-    _, at = ground(**BUCKETS)
+    _, at = ground(broken=False)
     topic = at.topic("delayed")
     with closing(at), closing(at.connection.client()) as client:
         consumer = client.subscribe(topic, "sub", consumer_type=pulsar.ConsumerType.Shared)

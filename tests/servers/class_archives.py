@@ -17,22 +17,29 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import timedelta
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
+import pulsar
 import pytest
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.java import Java, find_java
 from bookwarden.pipelines.class_archive import ClassArchive
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, bookie_clusters, cluster
+from bookwarden_dev.devcluster.ports import free_ports
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import Runtime, load_runtime
 from servers.first_metadata import QuickStart
-from servers.topic_contents import send
+from servers.pulsar_topics import TopicUnderTest
+from servers.topic_contents import acknowledge_each, compact, send, send_keyed
+from servers.waiting import eventually
 
 _TESTS: Final = str(Path(__file__).parents[1])
 #: What a Python program begins with whose clusters are to start quickly.
@@ -41,7 +48,14 @@ QUICKLY: Final = (
 )
 #: `bookwarden` as a process of its own whose clusters do.
 QUICK_BOOKWARDEN: Final = (sys.executable, "-c", f"{QUICKLY}; from bookwarden.cli.main import main; main()")
-_FORMAT = 4
+_FORMAT = 6
+_NAMESPACE = "recorded/n"
+# What many of the clusters of tests have.
+_RECORDED = {
+    "transactionCoordinatorEnabled": "true",
+    "delayedDeliveryTrackerFactoryClassName": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+}
 _SPARK = "spark.jsa"
 _BESIDE_SPARK = Path(sys.prefix, "class-archives")
 _SPARK_SECONDS = 240
@@ -122,7 +136,7 @@ def quick_spark_options() -> list[str]:
     """Java options for the driver of a Spark in `quick_spark_home`, from its jars alone."""
     made_of = _identity(find_java(), version("pyspark"), ClassArchive(Path()).options)
     entry = ensure_entry(f"spark-{made_of}", _record_spark, _BESIDE_SPARK)
-    return list(ClassArchive(entry / _SPARK).options)
+    return _use(entry / _SPARK)
 
 
 def _use(archive: Path) -> list[str]:
@@ -164,6 +178,37 @@ def _record_spark(folder: Path) -> Path:
     return archives
 
 
+def _use_topics(connection: PulsarConnection) -> None:
+    """Do once what tests do to topics, so that a broker's classes for it are recorded."""
+    with closing(PulsarAdmin(connection, timeout_s=60)) as admin, closing(connection.client()) as client:
+        admin.put("/tenants/recorded", {"allowedClusters": ["dev"]})
+        admin.put(f"/namespaces/{_NAMESPACE}")
+        acknowledge_each(admin, _NAMESPACE)
+        for name, partitions in (("partitioned", 2), ("single", 0)):
+            topic = TopicUnderTest(connection, _NAMESPACE, name, partitions, retained=False)
+            consumer, delayed = (
+                client.subscribe(topic.name, name, pulsar.ConsumerType.Shared) for name in ("all", "delayed")
+            )
+            send(client, topic.name, 15)
+            send(client, topic.name, 8, deliver_after=timedelta(hours=1))
+            for _ in range(15):
+                consumer.acknowledge(consumer.receive(30_000))
+            for partition in topic.partitions:
+                send_keyed(client, partition, 12)
+                compact(admin, partition)
+                admin.get_json(f"{topic_path(partition)}/stats")
+            topic.read_back()
+            for each in (consumer, delayed):
+                each.unsubscribe()
+            topic.unload()
+            for partition in topic.partitions:
+                admin.post(f"{topic_path(partition)}/trim")
+            path = topic_path(topic.name)
+            admin.delete(f"{path}/partitions" if partitions else path, params={"force": True})
+        admin.put(f"/namespaces/{_NAMESPACE}/unload")
+        admin.delete(f"/namespaces/{_NAMESPACE}", params={"force": True})
+
+
 def _record(runtime: Runtime, release: str, folder: Path) -> Path:
     archives = folder / "archives"
     archives.mkdir()
@@ -171,11 +216,23 @@ def _record(runtime: Runtime, release: str, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "_runtime", lambda _release, _progress: recording)
         # Java writes the archives when the servers end in order.
-        with (
-            DevCluster(folder / "pulsar", ClusterOptions(pulsar=release)) as recorded,
-            closing(recorded.connection().client()) as client,
-        ):
-            send(client, f"persistent://public/default/{uuid4().hex}", 3)
+        options = ClusterOptions(
+            pulsar=release,
+            max_entries_per_ledger=10,
+            broker_settings=_RECORDED,
+            # Bookies of several clusters have both.
+            bookie_settings={
+                "autoRecoveryDaemonEnabled": "true",
+                "httpServerEnabled": "true",
+                "httpServerPort": str(free_ports(1)[0]),
+            },
+        )
+        with DevCluster(folder / "pulsar", options) as recorded:
+            _use_topics(recorded.connection())
+            for server in reversed(recorded.servers):
+                # To write an archive takes longer on a busy machine than a server gets to stop.
+                os.kill(server.pid, signal.SIGTERM)
+                eventually(lambda server=server: not server.is_running(), 240)
     lacking = [main_class for main_class in _SERVERS if not (archives / f"{main_class}.jsa").exists()]
     assert not lacking, f"Java wrote no archive of the classes of {', '.join(lacking)}"
     return archives

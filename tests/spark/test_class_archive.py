@@ -223,7 +223,11 @@ def test_an_operator_that_has_such_options_keeps_them(
 SESSION = """
 import sys
 from bookwarden.config import load_settings
+from bookwarden.pipelines import own_jvm
 from bookwarden.pipelines.session import QUICK_JVM, running_session
+
+# A busy machine writes for longer than a JVM gets to end.
+own_jvm._JVM_SECONDS = 200.0
 
 def worker(batches):
     import pyspark
