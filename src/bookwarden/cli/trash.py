@@ -22,7 +22,7 @@ from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
 from bookwarden.trash.records import by_node
 from bookwarden.trash.release import ReleaseReport, release
-from bookwarden.trash.restore import RestoreResult
+from bookwarden.trash.restore import RestoreResult, why_gone
 from bookwarden.trash.summary import Summary, unseen_policies
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
@@ -355,9 +355,7 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
     if plan is not None and not plan.is_live:
         lost += [NotRestored("policies", f"the trash does not have {what}") for what in unseen_policies(trashed)]
     if result is not None:
-        lost += [
-            NotRestored(f"ledger {one}", "a sweep deleted it meanwhile: it is off the list") for one in result.gone
-        ]
+        lost += [NotRestored(f"ledger {one}", why_gone(trashed, one)) for one in result.gone]
         lost += [NotRestored("the loaded topic", problem) for problem in result.problems]
         lost += [NotRestored("the trash", f"{path} could not be changed") for path in result.left]
     if lost:

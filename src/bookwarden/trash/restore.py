@@ -10,7 +10,7 @@ The order is that of a journal, a node for each topic, which is also the lock. E
    not name yet stands before the first that it names. The journal says WRITTEN.
 4. Each ledger's node is written once more as it is. A sweep that had read it before the list named it fails to delete
    it by that version; one that reads it later sees it named.
-5. What a sweep deleted before that is taken off the list again, and reported. The journal says TOUCHED.
+5. What a sweep deleted before that is reported, and taken off the list again. The journal says TOUCHED.
 6. A broker loads the topic, and is compared with what was written. Only then the trash lets go of the records.
 
 A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
@@ -50,6 +50,7 @@ from bookwarden.errors import (
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
+from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
@@ -66,7 +67,9 @@ from bookwarden.trash.plan import (
 )
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
+from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries, remove_ledgers
+from bookwarden.wire.schema_locator import decode_schema_locator
 from bookwarden.wire.trash import TRASH_RESTORES, restore_node
 
 logger = logging.getLogger(__name__)
@@ -113,7 +116,7 @@ class RestoreResult:
     """The end of a restore."""
 
     plan: RestorePlan | None  #: None where an earlier one had written the nodes.
-    gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile, and are off the list again.
+    gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile; those of the topic are off the list again.
     problems: tuple[str, ...]  #: Differences of the loaded topic; the trash keeps the records then.
     left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
 
@@ -235,7 +238,7 @@ class Restore:
                             lease.remove()
                 journal.reach(RestoreStep.WRITTEN)
             if journal.step is RestoreStep.WRITTEN:
-                gone = self._touch(trashed)
+                gone = self._touch(trashed, _written(trashed, request) if plan is None else plan.named)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
@@ -374,8 +377,8 @@ class Restore:
             # No broker knows it: it was deleted meanwhile, or made a moment ago.
             logger.info("%s is not there for brokers", managed_ledger)
 
-    def _touch(self, trashed: TrashedGeneration) -> tuple[int, ...]:
-        """Write all ledgers' nodes once more; return those that are gone, and off the list."""
+    def _touch(self, trashed: TrashedGeneration, named: Collection[int]) -> tuple[int, ...]:
+        """Write all ledgers' nodes once more; return those of the named ones that are gone, and off the list."""
         left = sorted(former_ledgers(trashed))
         gone: list[int] = []
         for _ in range(_TRIES):
@@ -389,7 +392,9 @@ class Restore:
                 again += [one.ledger_id for one, done in zip(there, written, strict=True) if not done]
             left = again
             if not left:
-                return self._take_off(trashed.managed_ledger, gone)
+                # One that is not on the list any more was named all the same: a broker that loads the topic takes its
+                # last ledger off by itself, if that is gone.
+                return tuple(sorted({*self._take_off(trashed.managed_ledger, gone), *set(gone).intersection(named)}))
         raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
 
     def _take_off(self, managed_ledger: str, ledger_ids: Collection[int]) -> tuple[int, ...]:
@@ -511,6 +516,35 @@ def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesN
 
 def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
     return request.subscription is None or request.under_live or trashed.topic is not None
+
+
+def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
+    """Return the ledgers that an earlier try named, or would have if they had been there, without empty ones."""
+    found = set().union(*(decode_cursor(_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values()))
+    if _with_ledgers(trashed, request):
+        infos = map(decode_ledger_entry, former_entries(trashed).values())
+        found |= {info.ledger_id for info in infos if info.entries or not info.timestamp_ms}
+        found |= set() if trashed.schema is None else decode_schema_locator(_value(trashed.schema)).ledger_ids
+    return found
+
+
+def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
+    """Say what a ledger had that was deleted within a restore."""
+    deleted = "a sweep deleted it meanwhile"
+    cursors = {name: decode_cursor(_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
+    for name, info in cursors.items():
+        if ledger_id == info.cursors_ledger_id:
+            return f"{deleted}: it had the position of {decode_local_name(name)!r}, which goes on from an earlier one"
+        if ledger_id in info.ledger_ids:
+            return f"{deleted}: it had an index of {decode_local_name(name)!r}"
+    if trashed.schema is not None and ledger_id in decode_schema_locator(_value(trashed.schema)).ledger_ids:
+        return f"{deleted}: it had a version of the schema, which brokers cannot read now: delete the schema by force"
+    return f"{deleted}: it is off the list"
+
+
+def _value(record: TrashRecord) -> bytes:
+    assert record.node is not None
+    return record.node.value
 
 
 def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[FoundRecord]:

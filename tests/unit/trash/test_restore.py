@@ -14,7 +14,7 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
 from bookwarden.trash.plan import RestoreRequest
-from bookwarden.trash.restore import RestoreStep
+from bookwarden.trash.restore import RestoreStep, why_gone
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import ledger_entries
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
@@ -176,6 +176,25 @@ def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
     assert late == [DeleteResult.DELETED, *[DeleteResult.LOST_RACE] * 3]
     assert (result.gone, world.listed()) == ((6,), [5, 7])
     assert result.problems == ()
+
+
+def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:
+    world = deleted()
+    trashed = world.trashed()
+
+    def sweep(step: RestoreStep) -> None:
+        if step is RestoreStep.WRITTEN:
+            # The last one of the list, of a subscription, of the schema; a broker that loads the topic then takes the
+            # first off the list by itself.
+            world.store.delete_many([(world.stored(one).path, 0) for one in (7, 41, 50)])
+            node = world.store.get(NODE)
+            assert node is not None
+            world.store.put(NODE, listing((5, 10), (6, 10), owner="me"), node.version)
+
+    result = world.restore(on_step=sweep).run(trashed, RestoreRequest())
+    assert (result.gone, world.listed()) == ((7, 41, 50), [5, 6])
+    told = [why_gone(trashed, one) for one in result.gone]
+    assert ["off the list" in told[0], "'idle'" in told[1], "schema" in told[2]] == [True] * 3
 
 
 def test_what_is_gone_does_not_come_back_and_is_named() -> None:
