@@ -312,7 +312,11 @@ class Restore:
         for ledger_id in sorted(former_entries(trashed)):
             reading = readings[ledger_id]
             if isinstance(reading, StoredLedger) and reading.metadata.last_entry_id is None:
-                self._last_entries.last_entry(ledger_id)
+                try:
+                    self._last_entries.last_entry(ledger_id)
+                except NotFoundError:
+                    # A sweep deleted it a moment ago.
+                    (readings[ledger_id],) = self._catalog.read_many([ledger_id])
         return readings
 
     def _read(
@@ -350,7 +354,8 @@ class Restore:
             plan = plan_restore(trashed, request, now)
             if plan.to_close:
                 for ledger_id in plan.to_close:
-                    self._recover(ledger_id)
+                    with suppress(NotFoundError):
+                        self._recover(ledger_id)
                 ledgers = self._read_ledgers(trashed)
                 continue
             journal.reach(RestoreStep.WRITING)

@@ -197,6 +197,20 @@ def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:
     assert ["off the list" in told[0], "'idle'" in told[1], "schema" in told[2]] == [True] * 3
 
 
+def test_a_ledger_that_is_deleted_while_it_is_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = deleted()
+
+    def read(ledger_id: int) -> None:
+        world.store.delete_many([(world.stored(ledger_id).path, 0)])
+        raise NotFoundError
+
+    trashed = world.trashed()
+    monkeypatch.setattr(world.entries, "last_entry", read)
+    plan = world.restore().plan(trashed, RestoreRequest())
+    # Of those that are read the first is in no position.
+    assert "ledger 7" in {lost.what for lost in plan.lost}
+
+
 def test_what_is_gone_does_not_come_back_and_is_named() -> None:
     world = deleted()
     for one in (6, 41, 50):
