@@ -16,7 +16,7 @@ from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
 from bookwarden.trash.from_ledgers import RebuiltTopic
-from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, partitioned_node
+from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, is_log, logs_of, partitioned_node
 from bookwarden.trash.namespace_restore import deleted_with
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
@@ -186,7 +186,11 @@ def restore(
         if not chosen:
             raise NotFoundError(_not_found(name, generation))
         node = None if name.partition is not None else partitioned_node(chosen)
-        done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute)
+        request = RestoreRequest(cursor, under_live)
+        logs = [] if from_ledgers or cursor is not None else logs_of(chosen, found)
+        done, kept = _restored_logs(invocation, operations, logs, chosen, request, execute)
+        done += _restored(invocation, operations, chosen, node, request, execute)
+        lost[chosen[0].managed_ledger] = (*lost.get(chosen[0].managed_ledger, ()), *kept)
     partitions = 0 if node is None else int(json.loads(node)["partitions"])
     done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
@@ -202,7 +206,7 @@ def _restored(
     execute: bool,
 ) -> list[_Done]:
     """Restore one topic, or partitions of one, whose own node is to be ``node``; without ``execute`` plan it."""
-    if not execute:
+    if not execute or not chosen:
         return [(one, operations.restore.plan(one, request), None) for one in chosen]
     chosen = operations.records.with_policies(chosen, _POLICIES_WAIT_S)
     invocation.say(f"restoring {_topic(chosen[0])}{' and its other partitions' if len(chosen) > 1 else ''}")
@@ -212,6 +216,32 @@ def _restored(
         else operations.restore.run_partitions(chosen, request, node)
     )
     return [(one, result.plan, result) for one, result in zip(chosen, results, strict=True)]
+
+
+def _restored_logs(
+    invocation: Invocation,
+    operations: TrashOperations,
+    logs: Sequence[TrashedGeneration],
+    topics: Sequence[TrashedGeneration],
+    request: RestoreRequest,
+    execute: bool,
+) -> tuple[list[_Done], list[NotRestored]]:
+    """Restore what brokers read with these topics, before them; return what stays as it is, too."""
+    done: list[_Done] = []
+    kept: list[NotRestored] = []
+    if logs:
+        # If they are refused nothing is written.
+        for one in topics:
+            operations.restore.plan(one, request)
+    for log in logs:
+        try:
+            done += _restored(invocation, operations, [log], None, RestoreRequest(), execute)
+        except RefusedError as error:
+            # Clients of a live topic have begun another one.
+            if not request.under_live:
+                raise
+            kept.append(NotRestored("acknowledgements in transactions that were open", str(error)))
+    return done, kept
 
 
 def _is_whole(done: Iterable[_Done]) -> bool:
@@ -234,7 +264,8 @@ def _restore_namespace(invocation: Invocation, namespace: str, request: RestoreR
             in_trash = {one.managed_ledger for one in found}
             is_asked = _in_scope(namespace)
             operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
-        for topic, chosen in sorted(topics.items()):
+        # What brokers read with a topic comes back before it.
+        for topic, chosen in sorted(topics.items(), key=lambda one: (not is_log(one[1][0].managed_ledger), one)):
             try:
                 node = partitioned_node(chosen)
                 done += _restored(invocation, operations, _in_order(chosen), node, request, execute)

@@ -54,7 +54,7 @@ from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
-from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration
+from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration, is_log
 from bookwarden.trash.plan import (
     NodesNow,
     RestorePlan,
@@ -241,6 +241,9 @@ class Restore:
                 gone = self._touch(trashed, _written(trashed, request) if plan is None else plan.named)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
+            if journal.step is RestoreStep.TOUCHED and is_log(managed_ledger):
+                # Brokers read it with its topic, and serve it to nobody.
+                journal.reach(RestoreStep.PROVEN)
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 if trashed.generation.created_ms == FROM_LEDGERS:
                     # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
