@@ -62,6 +62,8 @@ from bookwarden.trash.plan import (
     cursor_ledgers,
     former_entries,
     former_ledgers,
+    former_position,
+    is_cleared,
     plan_restore,
     wanted_cursors,
 )
@@ -78,6 +80,8 @@ _TRIES: Final = 50
 _LOAD_WAIT_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AT_ONCE: Final = 5_000
+#: Entries of a cursor's ledger in which a delete that was repeated moved it to the end.
+_CLEARED_AT_MOST: Final = 10
 _FORMAT: Final = 1
 
 
@@ -336,6 +340,12 @@ class Restore:
         }
         wanted = cursor_ledgers(trashed, request, live)
         entries = {ledger_id: self._last_entry(ledger_id, ledgers) for ledger_id in sorted(wanted)}
+        for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
+            own = decode_cursor(_value(record)).cursors_ledger_id
+            if own is not None and is_cleared(cursor):
+                # One that is gone is named as such.
+                with suppress(NotFoundError):
+                    entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
         return NodesNow(ledgers, topic, live, others[-1] if schema is not None else None, entries)
 
     def _last_entry(self, ledger_id: int, ledgers: Mapping[int, LedgerReading]) -> bytes | None:

@@ -13,10 +13,12 @@ from typing import Final
 
 import pulsar
 
-from bookwarden.errors import RefusedError
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.errors import NotFoundError, PulsarError, RefusedError
+from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden_dev.devcluster import DevCluster
-from servers.trash_soak.ground import Ground
+from servers.trash_soak.ground import Ground, Topic
 from servers.waiting import eventually
 
 _PRODUCERS: Final = 3
@@ -31,6 +33,7 @@ class _Clients:
     def __init__(self, cluster: DevCluster, topic: str) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._sent = threading.Event()
         self._ended = threading.Event()
         self.confirmed: set[int] = set()
         self.acknowledged: set[int] = set()
@@ -41,26 +44,27 @@ class _Clients:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Stop all of them once the consumer has everything."""
-        eventually(lambda: self.confirmed <= self.acknowledged, _PATIENCE_S, 0.5)
-
     def end(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
+        """Stop the producers, and the consumer when it was given everything, or nothing more for a while."""
+        self._sent.set()
+        for thread in self._threads[:-1]:
             thread.join(_PATIENCE_S)
+        with suppress(AssertionError):
+            eventually(lambda: self.confirmed <= self.acknowledged, _PATIENCE_S, 0.5)
+        self._ended.set()
+        self._threads[-1].join(_PATIENCE_S)
 
     def _produce(self, first: int) -> None:
         number = first
         with closing(self._cluster.connection().client(operation_timeout_seconds=5)) as client:
-            while not self._ended.is_set():
+            while not self._sent.is_set():
                 try:
                     with closing(
                         client.create_producer(
                             self._topic, batching_enabled=False, send_timeout_millis=_SEND_TIMEOUT_MS
                         )
                     ) as producer:
-                        while not self._ended.is_set():
+                        while not self._sent.is_set():
                             number += _PRODUCERS
                             producer.send(str(number).encode())
                             self.confirmed.add(number)
@@ -94,6 +98,14 @@ class _Clients:
                 self.acknowledged.add(number)
 
 
+def _deleted(ground: Ground, topic: Topic) -> list[TrashedGeneration]:
+    """Delete the topic; return its lives that are over, since clients have it again before it is seen to be gone."""
+    with suppress(PulsarError, NotFoundError):
+        ground.admin.delete(topic_path(topic.name), params={"force": True})
+    ground.wait_until_kept()
+    return [one for one in ground.trashed().get(topic.name, []) if one.topic is not None]
+
+
 def hammer(cluster: DevCluster, home: Path, rounds: int, seed: int, say: Callable[[str], None]) -> Counter[str]:
     """Delete and restore a topic so many times while clients use it; return the counts."""
     chance, counts = random.Random(seed), Counter[str]()
@@ -106,12 +118,9 @@ def hammer(cluster: DevCluster, home: Path, rounds: int, seed: int, say: Callabl
                 keeper.run()
                 before = len(clients.confirmed)
                 eventually(lambda before=before: len(clients.confirmed) > before + 100, _PATIENCE_S)
-                # Clients have it again at once, so that it is never seen to be gone.
-                ground.delete([topic])
+                over = eventually(lambda: _deleted(ground, topic), _PATIENCE_S, 0.2)
                 time.sleep(chance.uniform(0, 1))
                 again = sum(clients.again.values())
-                over = [one for one in ground.trashed()[topic.name] if one.topic is not None]
-                assert over, ground.trashed()
                 for one in over:
                     try:
                         result = ground.operations.restore.run(one, RestoreRequest())
@@ -128,7 +137,6 @@ def hammer(cluster: DevCluster, home: Path, rounds: int, seed: int, say: Callabl
                     f"round {number + 1}: {len(clients.confirmed)} confirmed, "
                     f"{sum(clients.again.values()) - again} given again, {dict(clients.errors)}"
                 )
-            clients.stop()
         finally:
             clients.end()
         found = set(ground.read(topic.name))

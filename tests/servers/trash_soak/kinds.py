@@ -54,7 +54,7 @@ def restore_each_kind(
         ground.admin.put(f"/namespaces/{far}", {"replication_clusters": ["dev"]})
         ground.prepare(far)
         keeper = ground.keep(far)
-        for kind in (_replicated, _batches, _delayed, _shadow, _transactions):
+        for kind in (_replicated, _deduplicated, _batches, _delayed, _shadow, _transactions):
             for number in range(rounds):
                 keeper.run()
                 before = Counter(counts)
@@ -82,7 +82,7 @@ def _restored(ground: Ground, topic: str) -> TrashedGeneration:
 def _batches(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
     """Acknowledge some messages of each batch; of another topic that is only unloaded as many are given again."""
     deleted, control = (f"persistent://{ground.namespace}/batches-{number}-{kind}" for kind in ("deleted", "unloaded"))
-    acknowledged = {each for each in range(_MESSAGES) if each % 3}
+    acknowledged = {each for each in range(_MESSAGES) if each < _BATCH or each % 3}
     for topic in (deleted, control):
         _subscribe_to_batches(ground, topic).close()
         producer = ground.client.create_producer(
@@ -93,11 +93,11 @@ def _batches(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
         producer.flush()
         producer.close()
         with closing(_subscribe_to_batches(ground, topic)) as consumer:
-            for _ in range(_MESSAGES):
-                message = consumer.receive(timeout_millis=30_000)
+            messages = [consumer.receive(timeout_millis=30_000) for _ in range(_MESSAGES)]
+            # Brokers write what is acknowledged within a batch with the next position: the whole batch comes last.
+            for message in reversed(messages):
                 if int(message.data()) in acknowledged:
                     consumer.acknowledge(message)
-        # Brokers write what is acknowledged within a batch with the next position, or when they close the topic.
         ground.admin.put(f"{topic_path(topic)}/unload")
     ground.delete([Topic(deleted)])
     _restored(ground, deleted)
@@ -155,6 +155,28 @@ def _delayed(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
     counts["delayed: given again"] += len(given) - len(set(given))
     counts["delayed: given before their time"] += early
     return [] if sorted(given) == list(range(_MESSAGES)) and not early else [f"{topic}: given {sorted(given)}"]
+
+
+def _deduplicated(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
+    """Delete and restore a topic whose producer sends its last messages again then."""
+    topic, again = f"persistent://{ground.namespace}/deduplicated-{number}", range(_MESSAGES // 2, _MESSAGES)
+    ground.admin.post(f"/namespaces/{ground.namespace}/deduplication", True)
+    try:
+        for numbers in (range(_MESSAGES), again):
+            producer = ground.client.create_producer(topic, producer_name="p", batching_enabled=False)
+            for each in numbers:
+                producer.send(str(each).encode(), sequence_id=each)
+            producer.close()
+            if numbers is not again:
+                ground.delete([Topic(topic)])
+                _restored(ground, topic)
+    finally:
+        ground.admin.post(f"/namespaces/{ground.namespace}/deduplication", False)
+    found = [int(each) for each in read_back(ground.client, topic)]
+    counts["deduplicated: written"] += _MESSAGES
+    counts["deduplicated: lost"] += _MESSAGES - len(set(found))
+    counts["deduplicated: written twice"] += len(found) - len(set(found))
+    return [] if found == list(range(_MESSAGES)) else [f"{topic} has {found}"]
 
 
 def _shadow(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
@@ -274,9 +296,5 @@ def _delete_replicated(ground: Ground, topic: str) -> None:
 
 
 def _to_replicate(ground: Ground, topic: str) -> int:
-    stats = ground.admin.get_json(f"{topic_path(topic)}/internalStats")
-    import sys
-
-    sys.stderr.write(f"REPL {stats['ledgers']} {stats['cursors'].get(f'pulsar.repl.{_FAR}')}\n")
     stats = ground.admin.get_json(f"{topic_path(topic)}/stats", params={"getPreciseBacklog": True})
     return int(stats["replication"].get(_FAR, {}).get("replicationBacklog", 0))

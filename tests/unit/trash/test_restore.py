@@ -178,6 +178,38 @@ def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
     assert result.problems == ()
 
 
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        # Moved to the end once, or again by a delete that was repeated; the entry before has the position.
+        ([(7, 4), (6, 3), (5, 1)], (6, 3)),
+        ([(7, 4), (7, 4), (6, 3)], (6, 3)),
+        # It had not moved before: its node has the position.
+        ([(7, 4)], (5, 0)),
+        # A topic that was not loaded is deleted without a move.
+        ([(5, 5), (5, 4)], (5, 5)),
+    ],
+)
+def test_a_cursor_that_the_delete_moved_to_the_end_comes_back_where_it_was(
+    entries: list[tuple[int, int]], expected: tuple[int, int]
+) -> None:
+    world = World()
+    world.ledger(5, 6, 40, 42)
+    world.ledger(7, last=None)
+    last, *before = map(position_entry, entries)
+    world.entries.by_ledger[42], world.entries.before[42] = last, before
+    world.entries.by_ledger[40], world.entries.before[40] = last, before
+    replicator = "pulsar.repl.far"
+    world.topic(LIST, {replicator: cursor(42, (5, 0)), "s": cursor(40, (5, 0))})
+    world.delete()
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    assert result.plan is not None
+    assert {one.cursor: one.position for one in result.plan.cursors} == {replicator: expected, "s": entries[0]}
+    restored = decode_cursor(world.value(f"{NODE}/{replicator}"))
+    assert (restored.cursors_ledger_id, restored.mark_delete) == (None, expected)
+    assert world.value(f"{NODE}/s") == cursor(40, (5, 0))
+
+
 def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:
     world = deleted()
     trashed = world.trashed()
