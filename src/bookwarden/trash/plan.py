@@ -61,6 +61,7 @@ class NodesNow:
     schema: Versioned | None = None
     #: The last entries of the cursors' ledgers, former and live; None of one that has none.
     last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
+    has_transactions: bool = False  #: Brokers keep snapshots of the transactions of the namespace's topics.
 
 
 class CursorPlan(NamedTuple):
@@ -170,6 +171,9 @@ class _Planning:
         live = self._now.topic
         base = self._base()
         listed = ledger_entries(base)
+        if self._now.has_transactions and self._trashed.topic is not None and with_ledgers:
+            why = "brokers forget with the delete which were aborted or open, and give their messages to all"
+            self._lost.append(NotRestored("transactions, if it had any", why))
         restored = self._restored_entries() if with_ledgers else {}
         if live is None:
             put_back = wanted = restored

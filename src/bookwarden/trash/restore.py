@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -83,6 +83,8 @@ _AT_ONCE: Final = 5_000
 #: Entries of a cursor's ledger in which a delete that was repeated moved it to the end.
 _CLEARED_AT_MOST: Final = 10
 _FORMAT: Final = 1
+#: The topic of a namespace in which brokers say which transactions of its topics were aborted.
+_SNAPSHOTS: Final = "__transaction_buffer_snapshot"
 
 
 class RestoreStep(enum.Enum):
@@ -346,7 +348,11 @@ class Restore:
                 # One that is gone is named as such.
                 with suppress(NotFoundError):
                     entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
-        return NodesNow(ledgers, topic, live, others[-1] if schema is not None else None, entries)
+        snapshots = replace(TopicName.of_managed_ledger(name), local_name=_SNAPSHOTS).managed_ledger
+        return NodesNow(
+            *(ledgers, topic, live, others[-1] if schema is not None else None, entries),
+            has_transactions=not is_log(name) and self._store.get(managed_ledger_path(snapshots)) is not None,
+        )
 
     def _last_entry(self, ledger_id: int, ledgers: Mapping[int, LedgerReading]) -> bytes | None:
         if isinstance(ledgers.get(ledger_id), AbsentLedger):

@@ -250,6 +250,10 @@ def test_what_is_gone_does_not_come_back_and_is_named() -> None:
     plan = world.restore().plan(world.trashed(), RestoreRequest())
     assert {lost.what for lost in plan.lost} == {"ledger 6", "subscription 'idle'", "schema"}
     assert plan.ledgers == (5, 7)
+    # Of a cluster with transactions.
+    world.store.create("/managed-ledgers/t/n/persistent/__transaction_buffer_snapshot", b"")
+    plan = world.restore().plan(world.trashed(), RestoreRequest())
+    assert "transactions, if it had any" in {lost.what for lost in plan.lost}
     world.restore().run(world.trashed(), RestoreRequest())
     assert world.listed() == [5, 7]
     idle = decode_cursor(world.value(f"{NODE}/idle"))
