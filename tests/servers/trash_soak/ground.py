@@ -300,8 +300,10 @@ class Ground:
         counts["lost"] += len(lost)
         if lost:
             wrong.append(f"{topic.name} lost {sorted(lost)}")
-        if found != sorted(set(found)):
-            wrong.append(f"{topic.name} is read out of order, or twice: {found}")
+        # A producer whose topic is unloaded sends again what was not confirmed yet.
+        counts["sent twice by their producer"] += len(found) - len(set(found))
+        if found != sorted(found):
+            wrong.append(f"{topic.name} is read out of order: {found}")
         there = Topics(self.admin).subscriptions(topic.name)
         for name in topic.acknowledged:
             if name in without:
