@@ -553,7 +553,7 @@ def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
 
 
 def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
-    """Say what a ledger had that was deleted within a restore."""
+    """Return what a ledger had that was deleted within a restore, for people."""
     deleted = "a sweep deleted it meanwhile"
     cursors = {name: decode_cursor(_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
     for name, info in cursors.items():
