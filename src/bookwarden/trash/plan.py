@@ -56,9 +56,9 @@ class NodesNow:
     """The nodes of the topic as they were read just now, and what BookKeeper has of the ledgers."""
 
     ledgers: Mapping[int, LedgerReading]  #: Of each ledger that a former node names.
-    topic: Versioned | None = None
+    topic: Versioned | None = None  #: The topic's own node; None where there is none.
     cursors: Mapping[str, Versioned] = field(default_factory=dict)  #: By encoded name.
-    schema: Versioned | None = None
+    schema: Versioned | None = None  #: The node of its schema.
     #: The last entries of the cursors' ledgers, former and live; None of one that has none.
     last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
     has_transactions: bool = False  #: Brokers keep snapshots of the transactions of the namespace's topics.
