@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -59,8 +60,8 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
     ground.admin.put(f"/namespaces/{namespace}", {"bundles": {"numBundles": 8}})
     ground.prepare(namespace)
     keeper = ground.keep(namespace)
-    policies = policy_keeper_of(opened)
-    assert policies is not None
+    rules = [{"namespaces": f"{ground.namespace.partition('/')[0]}/*", "keep_deleted_hours": 1}]
+    ground.site.overrides = {**ground.site.overrides, "trash.rules": json.dumps(rules)}
     filled = [Topic(f"persistent://{namespace}/t-{number}", acknowledged={"s": {0}}) for number in range(topics)]
 
     def fill(topic: Topic) -> None:
@@ -69,7 +70,8 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
         consumer.acknowledge(consumer.receive(timeout_millis=60_000))
         consumer.close()
 
-    with ThreadPoolExecutor(_HANDS) as pool:
+    with ThreadPoolExecutor(_HANDS) as pool, Cluster(ground.site.settings) as ruled:
+        policies = policy_keeper_of(ruled)
         list(pool.map(fill, filled))
         say(f"{topics} topics are filled")
         keeper.keep_policies(policies)
@@ -80,9 +82,13 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
         eventually(lambda: nodes_in_outbox(opened.store) == 0, _PATIENCE_S, 1)
         say(f"the namespace was deleted in {time.monotonic() - began:.0f} s")
         keeper.run()
-        keeper.keep_policies(policies)
-        keeper.keep_policies(policies)
         operations = TrashOperations(opened, operator="soak")
+
+        def is_seen() -> bool:
+            keeper.keep_policies(policies)
+            return any(copy.namespace == namespace for copy in operations.namespaces.absent())
+
+        eventually(is_seen, 120, 1)
         began = time.monotonic()
         copy = operations.namespaces.find(namespace)
         found = deleted_with(copy, operations.records.read().generations)
