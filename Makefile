@@ -28,6 +28,9 @@
 #              20,000 marks of each act are swept, each accounted for; half an hour; MARKS=2000, KILLS, SEED, ACTS="journal sends" for some
 # make soak STORM=damage  nodes of a real cluster damaged in 4,000 ways, swept and scanned: nothing that lives goes, each leak of an untidy
 #              cluster does; ten minutes; VARIANTS, SEED, METADATA=oxia, ACTS="fuzz scan untidy" for some of it; exit code 1 if anything is lost
+# make soak STORM=trash   topics deleted, trimmed and expired while they are restored: a sweep at its deletes in 1,000 restores, brokers and
+#              restores killed, clients that hammer the name, two operators, every kind of topic, a namespace of 1,000 topics: every
+#              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, ACTS="rows sweep kills hammer operators kinds many" for some
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
 # make schema  generate conf/schema from the settings
@@ -123,6 +126,9 @@ else ifeq ($(STORM),spark)
 else ifeq ($(STORM),damage)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.damage.soak --variants $(or $(VARIANTS),4000) $(if $(SEED),--seed $(SEED)) \
 		$(if $(METADATA),--metadata $(METADATA)) $(if $(ACTS),--acts $(ACTS))
+else ifeq ($(STORM),trash)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.trash_soak.soak $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(VERSION),--version $(VERSION)) $(if $(METADATA),--metadata $(METADATA)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),played)
 	@PLAYED=all exec $(BIN)/python -m pytest --timeout 3600 tests/integration/test_played_commands.py
 else ifeq ($(STORM),blue-green)

@@ -16,13 +16,20 @@ from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
 from bookwarden.trash.from_ledgers import RebuiltTopic
-from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration, partitioned_node, under_name
+from bookwarden.trash.generations import (
+    FROM_LEDGERS,
+    TrashedGeneration,
+    is_log,
+    logs_of,
+    partitioned_node,
+    under_name,
+)
 from bookwarden.trash.namespace_restore import deleted_with
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
 from bookwarden.trash.records import by_node
 from bookwarden.trash.release import ReleaseReport, release
-from bookwarden.trash.restore import RestoreResult
+from bookwarden.trash.restore import RestoreResult, why_gone
 from bookwarden.trash.summary import Summary, unseen_policies
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import marker_of
@@ -30,6 +37,7 @@ from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.trash import TrashOperations
 
 _LEFT: Final = 27
+_LOGS: Final = "acknowledgements in transactions that were open"
 #: The sweep looks for the policies of deleted topics every 15 s.
 _POLICIES_WAIT_S: Final = 40.0
 _SET_AGAIN: Final = (
@@ -204,7 +212,11 @@ def restore(
         if other is not None:
             _require_other(name, other)
         node = None if name.partition is not None else partitioned_node(chosen)
-        done = _restored(invocation, operations, chosen, node, RestoreRequest(cursor, under_live), execute, other)
+        request = RestoreRequest(cursor, under_live)
+        logs = [] if from_ledgers or cursor is not None else logs_of(chosen, found)
+        done, kept = _restored_logs(invocation, operations, logs, chosen, request, execute, other)
+        done += _restored(invocation, operations, chosen, node, request, execute, other)
+        lost[chosen[0].managed_ledger] = (*lost.get(chosen[0].managed_ledger, ()), *kept)
     partitions = 0 if node is None else int(json.loads(node)["partitions"])
     done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
@@ -224,11 +236,11 @@ def _restored(
 
     Under an ``other`` name, if one is given.
     """
-    if execute:
+    if execute and chosen:
         chosen = operations.records.with_policies(chosen, _POLICIES_WAIT_S)
     if other is not None:
         chosen = [under_name(one, other) for one in chosen]
-    if not execute:
+    if not execute or not chosen:
         return [(one, operations.restore.plan(one, request), None) for one in chosen]
     invocation.say(f"restoring {_topic(chosen[0])}{' and its other partitions' if len(chosen) > 1 else ''}")
     results = (
@@ -247,6 +259,35 @@ def _require_other(name: TopicName, other: TopicName) -> None:
         raise RefusedError("--as is for whole topics: give the names of partitioned topics, their partitions follow")
     if other.cluster is not None:
         raise RefusedError(f"{other} has a name of the first version, under which nothing is restored")
+
+
+def _restored_logs(
+    invocation: Invocation,
+    operations: TrashOperations,
+    logs: Sequence[TrashedGeneration],
+    topics: Sequence[TrashedGeneration],
+    request: RestoreRequest,
+    execute: bool,
+    other: TopicName | None,
+) -> tuple[list[_Done], list[NotRestored]]:
+    """Restore what brokers read with these topics, before them; return what stays as it is, too."""
+    done: list[_Done] = []
+    kept: list[NotRestored] = []
+    if logs and other is not None:
+        return [], [NotRestored(_LOGS, "the subscriptions of another name begin without them")]
+    if logs:
+        # If they are refused nothing is written.
+        for one in topics:
+            operations.restore.plan(one, request)
+    for log in logs:
+        try:
+            done += _restored(invocation, operations, [log], None, RestoreRequest(), execute)
+        except RefusedError as error:
+            # Clients of a live topic have begun another one.
+            if not request.under_live:
+                raise
+            kept.append(NotRestored(_LOGS, str(error)))
+    return done, kept
 
 
 def _is_whole(done: Iterable[_Done]) -> bool:
@@ -269,7 +310,8 @@ def _restore_namespace(invocation: Invocation, namespace: str, request: RestoreR
             in_trash = {one.managed_ledger for one in found}
             is_asked = _in_scope(namespace)
             operations.restore.finish(lambda one: is_asked(one) and one not in in_trash)
-        for topic, chosen in sorted(topics.items()):
+        # What brokers read with a topic comes back before it.
+        for topic, chosen in sorted(topics.items(), key=lambda one: (not is_log(one[1][0].managed_ledger), one)):
             try:
                 node = partitioned_node(chosen)
                 done += _restored(invocation, operations, _in_order(chosen), node, request, execute)
@@ -391,9 +433,7 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
     if plan is not None and not plan.is_live:
         lost += [NotRestored("policies", f"the trash does not have {what}") for what in unseen_policies(trashed)]
     if result is not None:
-        lost += [
-            NotRestored(f"ledger {one}", "a sweep deleted it meanwhile: it is off the list") for one in result.gone
-        ]
+        lost += [NotRestored(f"ledger {one}", why_gone(trashed, one)) for one in result.gone]
         lost += [NotRestored("the loaded topic", problem) for problem in result.problems]
         lost += [NotRestored("the trash", f"{path} could not be changed") for path in result.left]
     if lost:

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.trash import FormerPolicies, Generation, TrashRecord, joined
 
 #: A broker that deletes a topic deletes its cursors before it, one after the other, with shorter pauses than this.
 PAUSE_MS: Final = 60_000
+#: Each subscription that acknowledges in transactions has a log, a managed ledger with its topic's name and its own.
+_LOG: Final = "__transaction_pending_ack"
 #: Of the generation of records that no topic's life is known for.
 UNKNOWN_LIFE: Final = 0
 #: Of a life that the trash does not have, put together from its ledgers.
@@ -162,6 +164,29 @@ def partitioned_node(partitions: Iterable[TrashedGeneration]) -> bytes | None:
     except (ValueError, TypeError) as error:
         raise FormatError(f"the node of the partitioned topic is not as Pulsar writes it: {error!r}") from error
     return json.dumps(node, separators=(",", ":")).encode()
+
+
+def is_log(managed_ledger: str) -> bool:
+    """Return whether it is a subscription's log of acknowledgements in transactions, which is no topic to clients."""
+    return managed_ledger.endswith(_LOG)
+
+
+def logs_of(topics: Iterable[TrashedGeneration], found: Iterable[TrashedGeneration]) -> list[TrashedGeneration]:
+    """Return the logs of these topics' subscriptions that were deleted with them: each is to come back before these."""
+    logs = {
+        one.managed_ledger: one for one in reversed([*found]) if one.topic is not None and is_log(one.managed_ledger)
+    }
+    with_topics: list[TrashedGeneration] = []
+    for one in topics:
+        if one.topic is None:
+            continue
+        name = TopicName.of_managed_ledger(one.managed_ledger)
+        for cursor in one.cursors:
+            own = replace(name, local_name=f"{name.local_name}-{decode_local_name(cursor)}{_LOG}")
+            log = logs.get(own.managed_ledger)
+            if log is not None and abs(log.dropped_ms - one.dropped_ms) <= PAUSE_MS:
+                with_topics.append(log)
+    return with_topics
 
 
 def _lives(records: Iterable[TrashRecord], live: Mapping[str, int]) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -35,7 +35,8 @@ from bookwarden.wire.managed_ledger import (
 from bookwarden.wire.schema_locator import decode_schema_locator
 
 #: The cursor of deduplication has the last sequence id of each producer: those of the live topic are the newer ones.
-_KEPT_AS_THEY_ARE: Final = frozenset({COMPACTION_CURSOR, "pulsar.dedup"})
+_DEDUPLICATION: Final = "pulsar.dedup"
+_KEPT_AS_THEY_ARE: Final = frozenset({COMPACTION_CURSOR, _DEDUPLICATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class NodesNow:
     schema: Versioned | None = None  #: Of the name by which the trash has it.
     #: The last entries of the cursors' ledgers, former and live; None of one that has none.
     last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
+    has_transactions: bool = False  #: Brokers keep snapshots of the transactions of the namespace's topics.
 
 
 class CursorPlan(NamedTuple):
@@ -104,6 +106,23 @@ def former_ledgers(trashed: TrashedGeneration) -> frozenset[int]:
     if trashed.schema is not None:
         found |= decode_schema_locator(_value(trashed.schema)).ledger_ids
     return frozenset(found)
+
+
+def is_cleared(cursor: str) -> bool:
+    """Return whether brokers move a cursor of this encoded name to the end of a topic that they delete.
+
+    They delete those of subscriptions before that.
+    """
+    return cursor.startswith("pulsar.repl") or cursor == _DEDUPLICATION
+
+
+def former_position(trashed: TrashedGeneration, newest: Sequence[bytes]) -> bytes | None:
+    """Return which of a cleared cursor's last entries, the newest first, has its position before; None: its node."""
+    positions = [decode_position_info(entry).mark_delete for entry in newest]
+    # One that is not at the end was not cleared: the topic was not loaded. The last ledger may be empty.
+    if not positions or positions[0] is None or positions[0].ledger_id not in sorted(former_entries(trashed))[-2:]:
+        return next(iter(newest), None)
+    return next((entry for entry, found in zip(newest, positions, strict=True) if found != positions[0]), None)
 
 
 def cursor_ledgers(trashed: TrashedGeneration, request: RestoreRequest, live: Mapping[str, Versioned]) -> set[int]:
@@ -206,6 +225,9 @@ class _Planning:
         live = self._now.topic
         base = self._base()
         listed = ledger_entries(base)
+        if self._now.has_transactions and self._trashed.topic is not None and with_ledgers:
+            why = "brokers forget with the delete which were aborted or open, and give their messages to all"
+            self._lost.append(NotRestored("transactions, if it had any", why))
         restored = self._restored_entries() if with_ledgers else {}
         if live is None:
             put_back = wanted = restored
@@ -377,7 +399,8 @@ class _Planning:
             why = f"its delayed messages' index in {len(buckets)} ledgers is gone: the broker makes it again"
             self._lost.append(NotRestored(name, why))
         if info.cursors_ledger_id not in gone:
-            return value
+            is_moved = info.cursors_ledger_id is not None and is_cleared(cursor) and self._trashed.topic is not None
+            return at_position(value, self._last_entry(value)) if is_moved else value
         why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
         if info.mark_delete is None:
             self._lost.append(NotRestored(name, why))

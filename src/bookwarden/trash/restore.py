@@ -10,7 +10,7 @@ The order is that of a journal, a node for each topic, which is also the lock. E
    not name yet stands before the first that it names. The journal says WRITTEN.
 4. Each ledger's node is written once more as it is. A sweep that had read it before the list named it fails to delete
    it by that version; one that reads it later sees it named.
-5. What a sweep deleted before that is taken off the list again, and reported. The journal says TOUCHED.
+5. What a sweep deleted before that is reported, and taken off the list again. The journal says TOUCHED.
 6. A broker loads the topic, and is compared with what was written. Only then the trash lets go of the records.
 
 A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
@@ -61,10 +61,11 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, OffloadedCopy
+from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
-from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration
+from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration, is_log
 from bookwarden.trash.plan import (
     NodesNow,
     RestorePlan,
@@ -72,7 +73,9 @@ from bookwarden.trash.plan import (
     cursor_ledgers,
     former_entries,
     former_ledgers,
+    former_position,
     holder_changes,
+    is_cleared,
     named_ledgers,
     plan_restore,
     wanted_cursors,
@@ -80,7 +83,9 @@ from bookwarden.trash.plan import (
 )
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
+from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries, remove_ledgers
+from bookwarden.wire.schema_locator import decode_schema_locator
 from bookwarden.wire.trash import TRASH_RESTORES, restore_node
 
 logger = logging.getLogger(__name__)
@@ -89,10 +94,14 @@ _TRIES: Final = 50
 _LOAD_WAIT_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
 _AT_ONCE: Final = 5_000
+#: Entries of a cursor's ledger in which a delete that was repeated moved it to the end.
+_CLEARED_AT_MOST: Final = 10
 _FORMAT: Final = 1
 _NOT_AS: Final = "under another name it does not come back"
 #: Fields of a journal: only the same restore goes on with it.
 _IDENTITY: Final = ("managedLedger", "generation", "subscription", "as")
+#: The topic of a namespace in which brokers say which transactions of its topics were aborted.
+_SNAPSHOTS: Final = "__transaction_buffer_snapshot"
 
 
 class RestoreStep(enum.Enum):
@@ -133,7 +142,7 @@ class RestoreResult:
     """The end of a restore."""
 
     plan: RestorePlan | None  #: None where an earlier one had written the nodes.
-    gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile, and are off the list again.
+    gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile; those of the topic are off the list again.
     problems: tuple[str, ...]  #: Differences of the loaded topic; the trash keeps the records then.
     left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
 
@@ -259,9 +268,12 @@ class Restore:
                             journal.remove()
                 journal.reach(RestoreStep.WRITTEN)
             if journal.step is RestoreStep.WRITTEN:
-                gone = self._touch(trashed, request)
+                gone = self._touch(trashed, request, _written(trashed, request) if plan is None else plan.named)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
+            if journal.step is RestoreStep.TOUCHED and is_log(managed_ledger):
+                # Brokers read it with its topic, and serve it to nobody.
+                journal.reach(RestoreStep.PROVEN)
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 if trashed.generation.created_ms == FROM_LEDGERS:
                     # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
@@ -345,7 +357,11 @@ class Restore:
         for ledger_id in sorted(former_entries(trashed)):
             reading = readings[ledger_id]
             if isinstance(reading, StoredLedger) and reading.metadata.last_entry_id is None:
-                self._last_entries.last_entry(ledger_id)
+                try:
+                    self._last_entries.last_entry(ledger_id)
+                except NotFoundError:
+                    # A sweep deleted it a moment ago.
+                    (readings[ledger_id],) = self._catalog.read_many([ledger_id])
         return NodesNow(readings, self._read_copies(trashed, readings))
 
     def _read_copies(self, trashed: TrashedGeneration, readings: Mapping[int, LedgerReading]) -> dict[int, str | None]:
@@ -373,7 +389,20 @@ class Restore:
     def _read(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> NodesNow:
         now = self._nodes(trashed, former)
         wanted = cursor_ledgers(trashed, request, now.cursors)
-        return replace(now, last_entries={one: self._last_entry(one, former.ledgers) for one in sorted(wanted)})
+        entries = {one: self._last_entry(one, former.ledgers) for one in sorted(wanted)}
+        for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
+            own = decode_cursor(_value(record)).cursors_ledger_id
+            if own is not None and is_cleared(cursor):
+                # One that is gone is named as such.
+                with suppress(NotFoundError):
+                    entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
+        name = _former(trashed)
+        snapshots = replace(TopicName.of_managed_ledger(name), local_name=_SNAPSHOTS).managed_ledger
+        return replace(
+            now,
+            last_entries=entries,
+            has_transactions=not is_log(name) and self._store.get(managed_ledger_path(snapshots)) is not None,
+        )
 
     def _nodes(self, trashed: TrashedGeneration, former: NodesNow) -> NodesNow:
         self._store.sync()
@@ -421,7 +450,8 @@ class Restore:
             plan = plan_restore(trashed, request, now)
             if plan.to_close:
                 for ledger_id in plan.to_close:
-                    self._recover(ledger_id)
+                    with suppress(NotFoundError):
+                        self._recover(ledger_id)
                 former = self._read_ledgers(trashed)
                 continue
             journal.reach(RestoreStep.WRITING)
@@ -501,8 +531,8 @@ class Restore:
             # No broker knows it: it was deleted meanwhile, or made a moment ago.
             logger.info("%s is not there for brokers", managed_ledger)
 
-    def _touch(self, trashed: TrashedGeneration, request: RestoreRequest) -> tuple[int, ...]:
-        """Write all ledgers' nodes once more; return those that are gone, and off the list."""
+    def _touch(self, trashed: TrashedGeneration, request: RestoreRequest, named: Collection[int]) -> tuple[int, ...]:
+        """Write all ledgers' nodes once more; return those of the named ones that are gone, and off the list."""
         # Also of a copy that was made from former metadata meanwhile.
         self._change_holders(trashed, request)
         left = sorted(former_ledgers(trashed))
@@ -518,7 +548,12 @@ class Restore:
                 again += [one.ledger_id for one, done in zip(there, written, strict=True) if not done]
             left = again
             if not left:
-                return self._take_off(trashed.managed_ledger, gone)
+                # One that is not on the list any more was named all the same: a broker that loads the topic takes its
+                # last ledger off by itself, if that is gone.
+                off = self._take_off(trashed.managed_ledger, gone)
+                node = self._store.get(managed_ledger_path(trashed.managed_ledger))
+                copies = set() if node is None else ledger_entries(node.value).keys() - _in_bookkeeper(node.value)
+                return tuple(sorted({*off, *set(gone).intersection(named)} - copies))
         raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
 
     def _take_off(self, managed_ledger: str, ledger_ids: Collection[int]) -> tuple[int, ...]:
@@ -706,6 +741,35 @@ def _in_bookkeeper(value: bytes) -> set[int]:
 
 def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
     return request.subscription is None or request.under_live or trashed.topic is not None
+
+
+def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
+    """Return the ledgers that an earlier try named, or would have if they had been there, without empty ones."""
+    found = set().union(*(decode_cursor(_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values()))
+    if _with_ledgers(trashed, request):
+        infos = map(decode_ledger_entry, former_entries(trashed).values())
+        found |= {info.ledger_id for info in infos if info.entries or not info.timestamp_ms}
+        found |= set() if trashed.schema is None else decode_schema_locator(_value(trashed.schema)).ledger_ids
+    return found
+
+
+def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
+    """Return what a ledger had that was deleted within a restore, for people."""
+    deleted = "a sweep deleted it meanwhile"
+    cursors = {name: decode_cursor(_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
+    for name, info in cursors.items():
+        if ledger_id == info.cursors_ledger_id:
+            return f"{deleted}: it had the position of {decode_local_name(name)!r}, which goes on from an earlier one"
+        if ledger_id in info.ledger_ids:
+            return f"{deleted}: it had an index of {decode_local_name(name)!r}"
+    if trashed.schema is not None and ledger_id in decode_schema_locator(_value(trashed.schema)).ledger_ids:
+        return f"{deleted}: it had a version of the schema, which brokers cannot read now: delete the schema by force"
+    return f"{deleted}: it is off the list"
+
+
+def _value(record: TrashRecord) -> bytes:
+    assert record.node is not None
+    return record.node.value
 
 
 def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[FoundRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,6 +234,33 @@ def test_all_partitions_come_back_and_the_topic_is_a_partitioned_one_then(site: 
         site.keep(type(record)(f"{name}-partition-{number}", record.time_ms, record.created_ms, node=record.node))
     assert data(site, "restore", "t/n/p")["partitions"] == 11
     assert site.store.get(f"/admin/partitioned-topics/{name}") is None
+
+
+@pytest.mark.parametrize("arguments", [("t/n/a",), ("--namespace", "t/n")], ids=["topic", "namespace"])
+def test_a_log_of_acknowledgements_in_transactions_comes_back_before_its_topic(
+    site: Site, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "t/n/persistent/a-s%2F1__transaction_pending_ack"
+    site.store.create(f"/managed-ledgers/{log}", listing((5, 10)))
+    site.keep(replace(site.remove(f"/managed-ledgers/{log}"), managed_ledger=log))
+    if len(arguments) > 1:
+        gone_namespace(site)
+
+    def load(_: Broker, topic: str) -> Mapping[str, Any]:
+        # Brokers load no log by itself, and find it when they load its topic.
+        assert "pending_ack" not in topic
+        site.get(f"/managed-ledgers/{log}")
+        return loaded(site, topic)
+
+    monkeypatch.setattr(Broker, "internal_stats", load)
+    planned = data(site, "restore", *arguments)["topics"]
+    assert [one["topic"] for one in planned][:2] == [
+        "persistent://t/n/a-s/1__transaction_pending_ack",
+        "persistent://t/n/a",
+    ]
+    data(site, "restore", *arguments, "--execute")
+    assert site.listed() == [5, 6, 7]
+    assert data(site, "list", "t/n/a")["generations"] == []
 
 
 def test_a_finished_restore_whose_journal_is_left_is_over(site: Site) -> None:

@@ -40,7 +40,12 @@ def last_entry(reader: Reader, monkeypatch: pytest.MonkeyPatch, *, closed_at: in
     catalog = BookKeeperCatalog(MemoryStore())
     monkeypatch.setattr(catalog, "read_many", lambda ids: [StoredLedger(ids[0], "/x", 0, 0, b"", metadata)])
     monkeypatch.setattr(last_entries, "open_ledger", lambda *_: reader)
-    return LastEntries(catalog, lambda: None).last_entry(7)  # type: ignore[arg-type, return-value]
+    read = LastEntries(catalog, lambda: None)  # type: ignore[arg-type, return-value]
+    last = read.last_entry(7)
+    # The same, of several.
+    behind = [b"%d" % number for number in range(int(last or -1), -1, -1)]
+    assert [read.newest(7, count) for count in (1, 2, 9)] == [behind[:1], behind[:2], behind]
+    return last
 
 
 @pytest.mark.parametrize(

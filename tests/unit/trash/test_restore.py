@@ -17,7 +17,7 @@ from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
 from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
 from bookwarden.trash.generations import under_name
 from bookwarden.trash.plan import RestoreRequest
-from bookwarden.trash.restore import RestoreStep
+from bookwarden.trash.restore import RestoreStep, why_gone
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_managed_ledger, ledger_entries
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
@@ -181,6 +181,71 @@ def test_a_sweep_that_read_before_the_list_was_there_does_not_delete() -> None:
     assert result.problems == ()
 
 
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        # Moved to the end once, or again by a delete that was repeated; the entry before has the position.
+        ([(7, 4), (6, 3), (5, 1)], (6, 3)),
+        ([(7, 4), (7, 4), (6, 3)], (6, 3)),
+        # It had not moved before: its node has the position.
+        ([(7, 4)], (5, 0)),
+        # A topic that was not loaded is deleted without a move.
+        ([(5, 5), (5, 4)], (5, 5)),
+    ],
+)
+def test_a_cursor_that_the_delete_moved_to_the_end_comes_back_where_it_was(
+    entries: list[tuple[int, int]], expected: tuple[int, int]
+) -> None:
+    world = World()
+    world.ledger(5, 6, 40, 42)
+    world.ledger(7, last=None)
+    last, *before = map(position_entry, entries)
+    world.entries.by_ledger[42], world.entries.before[42] = last, before
+    world.entries.by_ledger[40], world.entries.before[40] = last, before
+    replicator = "pulsar.repl.far"
+    world.topic(LIST, {replicator: cursor(42, (5, 0)), "s": cursor(40, (5, 0))})
+    world.delete()
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    assert result.plan is not None
+    assert {one.cursor: one.position for one in result.plan.cursors} == {replicator: expected, "s": entries[0]}
+    restored = decode_cursor(world.value(f"{NODE}/{replicator}"))
+    assert (restored.cursors_ledger_id, restored.mark_delete) == (None, expected)
+    assert world.value(f"{NODE}/s") == cursor(40, (5, 0))
+
+
+def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:
+    world = deleted()
+    trashed = world.trashed()
+
+    def sweep(step: RestoreStep) -> None:
+        if step is RestoreStep.WRITTEN:
+            # The last one of the list, of a subscription, of the schema; a broker that loads the topic then takes the
+            # first off the list by itself.
+            world.store.delete_many([(world.stored(one).path, 0) for one in (7, 41, 50)])
+            node = world.store.get(NODE)
+            assert node is not None
+            world.store.put(NODE, listing((5, 10), (6, 10), owner="me"), node.version)
+
+    result = world.restore(on_step=sweep).run(trashed, RestoreRequest())
+    assert (result.gone, world.listed()) == ((7, 41, 50), [5, 6])
+    told = [why_gone(trashed, one) for one in result.gone]
+    assert ["off the list" in told[0], "'idle'" in told[1], "schema" in told[2]] == [True] * 3
+
+
+def test_a_ledger_that_is_deleted_while_it_is_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = deleted()
+
+    def read(ledger_id: int) -> None:
+        world.store.delete_many([(world.stored(ledger_id).path, 0)])
+        raise NotFoundError
+
+    trashed = world.trashed()
+    monkeypatch.setattr(world.entries, "last_entry", read)
+    plan = world.restore().plan(trashed, RestoreRequest())
+    # Of those that are read the first is in no position.
+    assert "ledger 7" in {lost.what for lost in plan.lost}
+
+
 def test_what_is_gone_does_not_come_back_and_is_named() -> None:
     world = deleted()
     for one in (6, 41, 50):
@@ -188,6 +253,10 @@ def test_what_is_gone_does_not_come_back_and_is_named() -> None:
     plan = world.restore().plan(world.trashed(), RestoreRequest())
     assert {lost.what for lost in plan.lost} == {"ledger 6", "subscription 'idle'", "schema"}
     assert plan.ledgers == (5, 7)
+    # Of a cluster with transactions.
+    world.store.create("/managed-ledgers/t/n/persistent/__transaction_buffer_snapshot", b"")
+    plan = world.restore().plan(world.trashed(), RestoreRequest())
+    assert "transactions, if it had any" in {lost.what for lost in plan.lost}
     world.restore().run(world.trashed(), RestoreRequest())
     assert world.listed() == [5, 7]
     idle = decode_cursor(world.value(f"{NODE}/idle"))

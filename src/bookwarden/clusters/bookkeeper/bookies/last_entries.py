@@ -24,6 +24,11 @@ class DecodedEntries(ABC):
     def last_entry(self, ledger_id: int) -> bytes | None:
         """Return the last entry of a ledger; errors and None as of `LastEntries`."""
 
+    def newest(self, ledger_id: int, count: int) -> list[bytes]:
+        """Return so many last entries of a ledger, or what can be had, the newest first; errors as `last_entry`."""
+        last = self.last_entry(ledger_id)
+        return [] if last is None else [last][:count]
+
     def position(self, ledger_id: int) -> CursorPosition | None:
         """Return the last position in a cursor's ledger; None if it has none. FormatError also for a broken entry."""
         entry = self.last_entry(ledger_id)
@@ -71,6 +76,18 @@ class LastEntries(DecodedEntries):
                 return _read(reader, confirmed) if confirmed >= 0 else None
             return _last_written(reader, confirmed)
 
+    def newest(self, ledger_id: int, count: int) -> list[bytes]:
+        """Return so many last entries of a ledger, or as many as there are; errors as `last_entry`."""
+        reading = self._stored(ledger_id)
+        with self._lock:
+            reader = open_ledger(reading, self._bookies())
+            confirmed, found = reader.last_confirmed(), list[bytes]()
+            if reading.metadata.last_entry_id is None:
+                found += _behind(reader, confirmed)
+            for entry_id in range(confirmed, max(-1, confirmed - count), -1):
+                found.insert(0, _read(reader, entry_id))
+        return found[::-1][:count]
+
     def first_entry(self, ledger_id: int) -> bytes:
         """Return the first entry of a ledger, open or not; EntryAbsentError if it has none, others as `last_entry`."""
         reading = self._stored(ledger_id)
@@ -88,13 +105,17 @@ class LastEntries(DecodedEntries):
 
 def _last_written(reader: LedgerReader, confirmed: int) -> bytes | None:
     last = _read(reader, confirmed) if confirmed >= 0 else None
-    entry_id = confirmed + 1
+    return [last, *_behind(reader, confirmed)][-1]
+
+
+def _behind(reader: LedgerReader, confirmed: int) -> list[bytes]:
+    """Return the entries that are written and not known to be confirmed."""
+    found: list[bytes] = []
     while True:
         try:
-            last = _read(reader, entry_id)
+            found.append(_read(reader, confirmed + 1 + len(found)))
         except EntryAbsentError:
-            return last
-        entry_id += 1
+            return found
 
 
 def _read(reader: LedgerReader, entry_id: int) -> bytes:
