@@ -296,7 +296,7 @@ final class Forwarder {
                 .flatMapToLong(each -> each.ledgers().inBookKeeper()).distinct().toArray());
         for (Node node : batch) {
             node.rest = node.rest.stream().map(each -> new Drop(each.path(), each.time(),
-                    each.ledgers().withoutInBookKeeper(gone))).filter(each -> !each.ledgers().isEmpty()).toList();
+                    each.ledgers().withoutInBookKeeper(gone::contains))).filter(each -> !each.ledgers().isEmpty()).toList();
         }
         MarkMetrics.GONE.inc(gone.size());
     }

@@ -22,8 +22,8 @@ final class HeldLedgers {
     private Map<Long, State> older = new HashMap<>();
     private long began;
 
-    /** What is in the outbox for a ledger; nothing is needed for one that BookKeeper has removed. */
-    enum State { NOTHING, MARK, RECORD, REMOVED }
+    /** What is in the outbox for a ledger. */
+    enum State { NOTHING, MARK, RECORD }
 
     /**
      * @param most so many are remembered, those that came last

@@ -63,9 +63,10 @@ final class MarkingStore implements InvocationHandler {
     private final BooleanSupplier enabled;
     private final long limitMillis;
     private final Cache<String, Known> known;
-    /** Ledgers that were marked, or removed, a moment ago while their node named them. */
+    /** Ledgers that were marked a moment ago while their node named them. */
     private final Cache<Long, State> fresh =
             Caffeine.newBuilder().maximumSize(MOST_FRESH).expireAfterWrite(FRESH).build();
+    private final RemovedLedgers removed = new RemovedLedgers(FRESH.toMillis(), System::currentTimeMillis);
     /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
     private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
     /** By path: completed when the newest write of it has left for the store. */
@@ -102,7 +103,7 @@ final class MarkingStore implements InvocationHandler {
 
     /** Learn that the broker has removed a ledger: it needs no mark where its node goes next. */
     void removed(long ledger) {
-        fresh.put(ledger, State.REMOVED);
+        removed.add(ledger);
     }
 
     /** Return the node that named a ledger when it was read or written last; null if that is not known. */
@@ -321,7 +322,7 @@ final class MarkingStore implements InvocationHandler {
             NamedLedgers kept = NamedLedgers.ofTopic(entries.keySet().stream().mapToLong(Long::longValue).toArray(),
                     NOTHING, List.of());
             return created.handle((at, error) -> error != null ? mark(node, dropped)
-                    : mark(node, kept, Former.ofEntries(at, entries), dropped.withoutInBookKeeper(entries.keySet())))
+                    : mark(node, kept, Former.ofEntries(at, entries), dropped.withoutInBookKeeper(entries::containsKey)))
                     .thenCompose(marked -> marked);
         } catch (Throwable e) {
             countUnmarked("error", node, e);
@@ -363,13 +364,13 @@ final class MarkingStore implements InvocationHandler {
      */
     private CompletableFuture<long[]> markDelete(NodePath node, Known before, Former former) {
         try {
-            NamedLedgers named = before.ledgers(values, node).without(NamedLedgers.NONE);
-            NamedLedgers dropped = named.withoutInBookKeeper(fresh(named, State.REMOVED));
+            NamedLedgers dropped = before.ledgers(values, node).without(NamedLedgers.NONE)
+                    .withoutInBookKeeper(removed::has);
             if (former == null && !brokerDeletes.test(node)) {
-                Set<Long> fresh = fresh(dropped, State.MARK);
-                long[] marked = fresh.stream().mapToLong(Long::longValue).toArray();
+                long[] marked = dropped.inBookKeeper().filter(id -> fresh.getIfPresent(id) == State.MARK).toArray();
                 held.add(marked, State.MARK);
-                return mark(node, dropped.withoutInBookKeeper(fresh)).thenApply(rest -> joined(marked, rest));
+                return mark(node, dropped.withoutInBookKeeper(LongStream.of(marked).boxed()
+                        .collect(Collectors.toSet())::contains)).thenApply(rest -> joined(marked, rest));
             }
             long[] ids = dropped.inBookKeeper().toArray();
             if (ids.length == 0 || ids.length > ASKED) {
@@ -382,16 +383,12 @@ final class MarkingStore implements InvocationHandler {
                 }
             })).toArray(CompletableFuture<?>[]::new);
             return Answers.within(limitMillis, CompletableFuture.allOf(answers))
-                    .handle((x, error) -> markDeleted(node, dropped.withoutInBookKeeper(Set.copyOf(gone)), former))
+                    .handle((x, error) -> markDeleted(node, dropped.withoutInBookKeeper(Set.copyOf(gone)::contains), former))
                     .thenCompose(marked -> marked);
         } catch (Throwable e) {
             countUnmarked("error", node, e);
             return DONE;
         }
-    }
-
-    private Set<Long> fresh(NamedLedgers of, State state) {
-        return of.inBookKeeper().filter(id -> fresh.getIfPresent(id) == state).boxed().collect(Collectors.toSet());
     }
 
     private CompletableFuture<long[]> markDeleted(NodePath node, NamedLedgers dropped, Former former) {

@@ -72,9 +72,9 @@ record NamedLedgers(long[] data, long[] removed, List<Copy> copies, long[] curso
     }
 
     /** Return the same without some of what is in BookKeeper. */
-    NamedLedgers withoutInBookKeeper(Set<Long> gone) {
-        return new NamedLedgers(those(data, id -> !gone.contains(id)), removed, copies,
-                those(cursors, id -> !gone.contains(id)), those(buckets, id -> !gone.contains(id)));
+    NamedLedgers withoutInBookKeeper(LongPredicate gone) {
+        return new NamedLedgers(those(data, gone.negate()), removed, copies, those(cursors, gone.negate()),
+                those(buckets, gone.negate()));
     }
 
     NamedLedgers withoutCopies() {
