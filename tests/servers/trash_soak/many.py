@@ -18,7 +18,6 @@ from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
-from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.urls import open_store
 from bookwarden.trash.namespace_restore import deleted_with
@@ -107,9 +106,11 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
         wrong = [bad for each in pool.map(ground.count, filled, counted) for bad in each]
     for each in counted:
         counts.update(each)
-    left = [name for name in ground.trashed() if TopicName.parse(name).namespace == "doomed"]
-    # Probes were deleted before the namespace.
-    counts["topics left in the trash"] = len([name for name in left if "/t-" in name])
+    # What live topics trim is in the trash for ten minutes.
+    left = [
+        one.managed_ledger for one in operations.records.read().generations if one.topic and "/t-" in one.managed_ledger
+    ]
+    counts["topics left in the trash"] = len(left)
     assert not wrong, "\n".join(wrong[:20])
     assert counts["topics restored"] >= topics, counts
     assert counts["topics left in the trash"] == 0, left
