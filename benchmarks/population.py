@@ -84,8 +84,8 @@ def zookeeper_at(url: str) -> Iterator[KazooClient]:
         client.close()
 
 
-def metadata_of(holder: ManagedLedgerHolder) -> bytes:
-    """Make the metadata of a closed ledger of the holder's."""
+def metadata_of(holder: ManagedLedgerHolder, password: bytes = b"\0" * 20) -> bytes:
+    """Make the metadata of a closed ledger of the holder's; brokers open those without a password."""
     custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
     metadata = LedgerMetadata(
         format_version=3,
@@ -100,7 +100,7 @@ def metadata_of(holder: ManagedLedgerHolder) -> bytes:
         ctime_ms=1_700_000_000_000,
         custom=custom,
     )
-    return encode_ledger_metadata(metadata, password=b"\0" * 20)
+    return encode_ledger_metadata(metadata, password=password)
 
 
 def managed_ledger_of(ledger_ids: Iterable[int]) -> bytes:

@@ -120,7 +120,7 @@ def _restore_long_list(ground: Ground, counts: Counter[str], say: Callable[[str]
     topic = f"persistent://{ground.namespace}/long"
     holder, ids = ManagedLedgerHolder(name_of(topic)), range(_FIRST_LEDGER, _FIRST_LEDGER + _LEDGERS)
     with zookeeper_at(ground.cluster.store_url) as client:
-        create_nodes(client, [(ledger_path("/ledgers", one), metadata_of(holder)) for one in ids])
+        create_nodes(client, [(ledger_path("/ledgers", one), metadata_of(holder, b"")) for one in ids])
         create_nodes(client, [(managed_ledger_path(holder.name), managed_ledger_of(ids))])
     ground.admin.put(f"{topic_path(topic)}/subscription/s", "earliest")
     ground.site.overrides = {**ground.site.overrides, "metadata_store.jute_maxbuffer": str(_ROOM)}
