@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -36,10 +36,6 @@ from bookwarden.wire.schema_locator import decode_schema_locator
 
 #: The cursor of deduplication has the last sequence id of each producer: those of the live topic are the newer ones.
 _DEDUPLICATION: Final = "pulsar.dedup"
-#: From the write of a cursor's node to its delete, where a delete moves it.
-_MOMENT_MS: Final = 10_000
-#: Entries at most of a ledger that was made to move a cursor.
-_MADE_FOR_IT: Final = 3
 _KEPT_AS_THEY_ARE: Final = frozenset({COMPACTION_CURSOR, _DEDUPLICATION})
 
 
@@ -70,7 +66,6 @@ class NodesNow:
     schema: Versioned | None = None  #: Of the name by which the trash has it.
     #: The last entries of the cursors' ledgers, former and live; None of one that has none.
     last_entries: Mapping[int, bytes | None] = field(default_factory=dict)
-    moved: Collection[str] = ()  #: Cursors that the delete moved to the end of the topic, by encoded name.
     has_transactions: bool = False  #: Brokers keep snapshots of the transactions of the namespace's topics.
 
 
@@ -119,24 +114,6 @@ def is_cleared(cursor: str) -> bool:
     They delete those of subscriptions before that.
     """
     return cursor.startswith("pulsar.repl") or cursor == _DEDUPLICATION
-
-
-def perhaps_moved(trashed: TrashedGeneration, record: TrashRecord, newest: Sequence[bytes]) -> list[Position]:
-    """Return the entries that are not there if its delete moved a subscription to the topic's end; none: it did not.
-
-    Brokers move it if the topic was unloaded a moment before (docs/findings.md): its former position is the first entry
-    of a ledger that was made for that.
-    """
-    node = record.node
-    if node is None or record.time_ms - node.modified_ms > _MOMENT_MS or not 1 < len(newest) <= _MADE_FOR_IT:
-        return []
-    position = decode_position_info(newest[0]).mark_delete
-    later = [
-        info for info in map(decode_ledger_entry, former_entries(trashed).values()) if info.ledger_id > position[0]
-    ]
-    if any(info.entries for info in later):
-        return []
-    return [Position(position.ledger_id, position.entry_id + 1), *(Position(info.ledger_id, 0) for info in later)]
 
 
 def former_position(trashed: TrashedGeneration, newest: Sequence[bytes]) -> bytes | None:
@@ -422,16 +399,8 @@ class _Planning:
             why = f"its delayed messages' index in {len(buckets)} ledgers is gone: the broker makes it again"
             self._lost.append(NotRestored(name, why))
         if info.cursors_ledger_id not in gone:
-            if cursor not in self._now.moved:
-                return value
-            former = at_position(value, self._last_entry(value))
-            position = decode_cursor(former).mark_delete
-            if not is_cleared(cursor) and position is not None:
-                why = (
-                    "it came to the end of the topic in the last seconds before the delete, where brokers may move one"
-                )
-                self._lost.append(NotRestored(name, f"{why}: it goes on after {_text(position)}, where it was before"))
-            return former
+            is_moved = info.cursors_ledger_id is not None and is_cleared(cursor) and self._trashed.topic is not None
+            return at_position(value, self._last_entry(value)) if is_moved else value
         why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
         if info.mark_delete is None:
             self._lost.append(NotRestored(name, why))

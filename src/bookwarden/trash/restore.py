@@ -77,7 +77,6 @@ from bookwarden.trash.plan import (
     holder_changes,
     is_cleared,
     named_ledgers,
-    perhaps_moved,
     plan_restore,
     wanted_cursors,
     why_name_is_taken,
@@ -391,29 +390,19 @@ class Restore:
         now = self._nodes(trashed, former)
         wanted = cursor_ledgers(trashed, request, now.cursors)
         entries = {one: self._last_entry(one, former.ledgers) for one in sorted(wanted)}
-        moved: set[str] = set()
         for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
             own = decode_cursor(_value(record)).cursors_ledger_id
-            # One that is gone is named as such.
-            with suppress(NotFoundError):
-                if own is not None and self._is_moved(trashed, cursor, record, own):
+            if own is not None and is_cleared(cursor):
+                # One that is gone is named as such.
+                with suppress(NotFoundError):
                     entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
-                    moved.add(cursor)
         name = _former(trashed)
         snapshots = replace(TopicName.of_managed_ledger(name), local_name=_SNAPSHOTS).managed_ledger
         return replace(
             now,
             last_entries=entries,
-            moved=moved,
             has_transactions=not is_log(name) and self._store.get(managed_ledger_path(snapshots)) is not None,
         )
-
-    def _is_moved(self, trashed: TrashedGeneration, cursor: str, record: TrashRecord, own: int) -> bool:
-        """Return whether the delete moved a cursor, which has a ledger of its own, to the end of its topic."""
-        if is_cleared(cursor):
-            return True
-        next_ones = perhaps_moved(trashed, record, self._last_entries.newest(own, _CLEARED_AT_MOST))
-        return bool(next_ones) and not any(self._last_entries.has_entry(*one) for one in next_ones)
 
     def _nodes(self, trashed: TrashedGeneration, former: NodesNow) -> NodesNow:
         self._store.sync()

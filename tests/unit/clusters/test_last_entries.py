@@ -45,7 +45,6 @@ def last_entry(reader: Reader, monkeypatch: pytest.MonkeyPatch, *, closed_at: in
     # The same, of several.
     behind = [b"%d" % number for number in range(int(last or -1), -1, -1)]
     assert [read.newest(7, count) for count in (1, 2, 9)] == [behind[:1], behind[:2], behind]
-    assert [read.has_entry(7, number) for number in (0, len(behind))] == [bool(behind), False]
     return last
 
 

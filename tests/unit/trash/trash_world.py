@@ -143,16 +143,12 @@ class Entries(DecodedEntries):
     def __init__(self) -> None:
         self.by_ledger: dict[int, bytes] = {}
         self.before: dict[int, list[bytes]] = {}  #: The entries before the last one, the newest first.
-        self.messages: dict[int, int] = {}  #: The last entry of topics' ledgers.
 
     def last_entry(self, ledger_id: int) -> bytes | None:
         return self.by_ledger.get(ledger_id)
 
     def newest(self, ledger_id: int, count: int) -> list[bytes]:
         return [*super().newest(ledger_id, count), *self.before.get(ledger_id, ())][:count]
-
-    def has_entry(self, ledger_id: int, entry_id: int) -> bool:
-        return entry_id <= self.messages.get(ledger_id, -1)
 
 
 def listing(*ledgers: tuple[int, int], **properties: str) -> bytes:

@@ -29,10 +29,6 @@ class DecodedEntries(ABC):
         last = self.last_entry(ledger_id)
         return [] if last is None else [last][:count]
 
-    def has_entry(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether a ledger has an entry, or False where only last entries can be had; errors as `last_entry`."""
-        return False
-
     def position(self, ledger_id: int) -> CursorPosition | None:
         """Return the last position in a cursor's ledger; None if it has none. FormatError also for a broken entry."""
         entry = self.last_entry(ledger_id)
@@ -91,18 +87,6 @@ class LastEntries(DecodedEntries):
             for entry_id in range(confirmed, max(-1, confirmed - count), -1):
                 found.insert(0, _read(reader, entry_id))
         return found[::-1][:count]
-
-    def has_entry(self, ledger_id: int, entry_id: int) -> bool:
-        """Return whether a ledger has an entry, open or not; errors as `last_entry`."""
-        reading = self._stored(ledger_id)
-        if reading.metadata.last_entry_id is not None:
-            return entry_id <= reading.metadata.last_entry_id
-        with self._lock:
-            try:
-                _read(open_ledger(reading, self._bookies()), entry_id)
-            except EntryAbsentError:
-                return False
-        return True
 
     def first_entry(self, ledger_id: int) -> bytes:
         """Return the first entry of a ledger, open or not; EntryAbsentError if it has none, others as `last_entry`."""
