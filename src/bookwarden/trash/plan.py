@@ -104,7 +104,7 @@ def former_ledgers(trashed: TrashedGeneration) -> frozenset[int]:
     for record in (*trashed.cursors.values(), *trashed.removed.values()):
         found |= _info(record).ledger_ids
     if trashed.schema is not None:
-        found |= decode_schema_locator(_value(trashed.schema)).ledger_ids
+        found |= decode_schema_locator(former_value(trashed.schema)).ledger_ids
     return frozenset(found)
 
 
@@ -171,7 +171,7 @@ def holder_changes(
     schema, its_own = trashed.schema, trashed.origin.schema
     if schema is not None and its_own is not None and schema.schema_id is not None and its_own.schema_id is not None:
         change = HolderChange(SchemaHolder(its_own.schema_id), SchemaHolder(schema.schema_id))
-        changes |= dict.fromkeys(decode_schema_locator(_value(schema)).ledger_ids, change)
+        changes |= dict.fromkeys(decode_schema_locator(former_value(schema)).ledger_ids, change)
     return changes
 
 
@@ -180,7 +180,7 @@ def why_name_is_taken(trashed: TrashedGeneration, now: NodesNow) -> str | None:
     name = TopicName.of_managed_ledger(trashed.managed_ledger)
     if now.topic is not None:
         return f"{name} is there: --as takes the name of a topic that is not"
-    if now.schema is not None and trashed.schema is not None and now.schema.value != _value(trashed.schema):
+    if now.schema is not None and trashed.schema is not None and now.schema.value != former_value(trashed.schema):
         return (
             f"{name.base} has a schema of its own, whose versions are others: "
             f"`pulsar-admin schemas delete {name.base}`, or --as with another name"
@@ -198,7 +198,7 @@ def named_ledgers(now: NodesNow) -> frozenset[int]:
 def former_entries(trashed: TrashedGeneration) -> dict[int, bytes]:
     """Return each ledger's part of the topic's former list; FormatError where it cannot be read."""
     entries = {decode_ledger_entry(entry).ledger_id: entry for trim in trashed.trims for entry in trim.entries}
-    return entries if trashed.topic is None else entries | ledger_entries(_value(trashed.topic))
+    return entries if trashed.topic is None else entries | ledger_entries(former_value(trashed.topic))
 
 
 def plan_restore(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> RestorePlan:
@@ -317,7 +317,7 @@ class _Planning:
         if self._now.topic is not None:
             return self._now.topic.value
         assert self._trashed.topic is not None
-        return _value(self._trashed.topic)
+        return former_value(self._trashed.topic)
 
     def _restored_entries(self) -> dict[int, bytes]:
         former = former_entries(self._trashed)
@@ -387,7 +387,7 @@ class _Planning:
 
     def _usable(self, cursor: str, record: TrashRecord) -> bytes | None:
         """Return the node's value without what is gone; None if nothing is left of it."""
-        value, name = _value(record), f"subscription {decode_local_name(cursor)!r}"
+        value, name = former_value(record), f"subscription {decode_local_name(cursor)!r}"
         info = decode_cursor(value)
         gone = {ledger_id for ledger_id in info.ledger_ids if self._is_gone(ledger_id)}
         if info.compacted_ledger_id in gone:
@@ -446,7 +446,7 @@ class _Planning:
         record, live = self._trashed.schema, self._now.schema
         if record is None:
             return None
-        value = _value(record)
+        value = former_value(record)
         former = decode_schema_locator(value)
         there = [ledger_id for ledger_id in former.ledger_ids if not self._is_gone(ledger_id)]
         gone = sorted(former.ledger_ids.difference(there))
@@ -483,10 +483,11 @@ def _why_gone(info: LedgerInfo, problem: str) -> str:
 
 
 def _info(record: TrashRecord) -> CursorInfo:
-    return decode_cursor(_value(record))
+    return decode_cursor(former_value(record))
 
 
-def _value(record: TrashRecord) -> bytes:
+def former_value(record: TrashRecord) -> bytes:
+    """Return the value of the node that a record is of."""
     assert record.node is not None
     return record.node.value
 

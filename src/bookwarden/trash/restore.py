@@ -61,7 +61,6 @@ from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedge
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.node_doubts import is_offloaded
 from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, OffloadedCopy
-from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
@@ -74,6 +73,7 @@ from bookwarden.trash.plan import (
     former_entries,
     former_ledgers,
     former_position,
+    former_value,
     holder_changes,
     is_cleared,
     named_ledgers,
@@ -272,7 +272,7 @@ class Restore:
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and is_log(managed_ledger):
-                # Brokers read it with its topic, and serve it to nobody.
+                # Brokers read it with its topic, and serve it to no client.
                 journal.reach(RestoreStep.PROVEN)
             if journal.step is RestoreStep.TOUCHED and until is RestoreStep.PROVEN:
                 if trashed.generation.created_ms == FROM_LEDGERS:
@@ -391,7 +391,7 @@ class Restore:
         wanted = cursor_ledgers(trashed, request, now.cursors)
         entries = {one: self._last_entry(one, former.ledgers) for one in sorted(wanted)}
         for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
-            own = decode_cursor(_value(record)).cursors_ledger_id
+            own = decode_cursor(former_value(record)).cursors_ledger_id
             if own is not None and is_cleared(cursor):
                 # One that is gone is named as such.
                 with suppress(NotFoundError):
@@ -745,31 +745,28 @@ def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
 
 def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
     """Return the ledgers that an earlier try named, or would have if they had been there, without empty ones."""
-    found = set().union(*(decode_cursor(_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values()))
+    found = set().union(
+        *(decode_cursor(former_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values())
+    )
     if _with_ledgers(trashed, request):
         infos = map(decode_ledger_entry, former_entries(trashed).values())
         found |= {info.ledger_id for info in infos if info.entries or not info.timestamp_ms}
-        found |= set() if trashed.schema is None else decode_schema_locator(_value(trashed.schema)).ledger_ids
+        found |= set() if trashed.schema is None else decode_schema_locator(former_value(trashed.schema)).ledger_ids
     return found
 
 
 def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
     """Return what a ledger had that was deleted within a restore, for people."""
     deleted = "a sweep deleted it meanwhile"
-    cursors = {name: decode_cursor(_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
+    cursors = {name: decode_cursor(former_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
     for name, info in cursors.items():
         if ledger_id == info.cursors_ledger_id:
             return f"{deleted}: it had the position of {decode_local_name(name)!r}, which goes on from an earlier one"
         if ledger_id in info.ledger_ids:
             return f"{deleted}: it had an index of {decode_local_name(name)!r}"
-    if trashed.schema is not None and ledger_id in decode_schema_locator(_value(trashed.schema)).ledger_ids:
+    if trashed.schema is not None and ledger_id in decode_schema_locator(former_value(trashed.schema)).ledger_ids:
         return f"{deleted}: it had a version of the schema, which brokers cannot read now: delete the schema by force"
     return f"{deleted}: it is off the list"
-
-
-def _value(record: TrashRecord) -> bytes:
-    assert record.node is not None
-    return record.node.value
 
 
 def _done_with(trashed: TrashedGeneration, request: RestoreRequest) -> list[FoundRecord]:

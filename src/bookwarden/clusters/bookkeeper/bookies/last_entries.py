@@ -25,7 +25,7 @@ class DecodedEntries(ABC):
         """Return the last entry of a ledger; errors and None as of `LastEntries`."""
 
     def newest(self, ledger_id: int, count: int) -> list[bytes]:
-        """Return so many last entries of a ledger, or what can be had, the newest first; errors as `last_entry`."""
+        """Return ``count`` last entries of a ledger, or what can be had, the newest first; errors as `last_entry`."""
         last = self.last_entry(ledger_id)
         return [] if last is None else [last][:count]
 
@@ -77,7 +77,7 @@ class LastEntries(DecodedEntries):
             return _last_written(reader, confirmed)
 
     def newest(self, ledger_id: int, count: int) -> list[bytes]:
-        """Return so many last entries of a ledger, or as many as there are; errors as `last_entry`."""
+        """Return ``count`` last entries of a ledger, or as many as there are; errors as `last_entry`."""
         reading = self._stored(ledger_id)
         with self._lock:
             reader = open_ledger(reading, self._bookies())
