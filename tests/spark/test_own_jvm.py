@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.config import load_settings
+from bookwarden.java import find_java
 from bookwarden.pipelines.session import running_session
-from bookwarden.processes import ProcessIdentity, command_line, descendants, identify
+from bookwarden.processes import ProcessIdentity, descendants, identify
 from servers.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -89,24 +90,59 @@ def test_a_spark_of_our_own_leaves_nothing(tmp_path: Path, ending: signal.Signal
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("program", ["org.apache.spark.launcher", "org.apache.spark.deploy.SparkSubmit"])
-def test_a_spark_whose_start_is_interrupted_leaves_nothing(tmp_path: Path, program: str) -> None:
+# A java that waits at the start of one program, which by itself may be over before a test sees it.
+HOLDING_JAVA = """#!/bin/sh
+case "$*" in {begins})
+    touch {folder}/starts
+    until [ -e {folder}/goes-on ]; do sleep 0.01; done
+esac
+exec {java} "$@"
+"""
+
+
+LAUNCHER = '*" org.apache.spark.launcher.Main "*'
+SUBMIT = '"-cp "*" org.apache.spark.deploy.SparkSubmit "*'
+
+
+def switches(pid: int) -> int:
+    """Count how often a process has waited."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@pytest.mark.parametrize("begins", [LAUNCHER, SUBMIT], ids=["launcher", "submit"])
+@pytest.mark.parametrize("is_twice", [False, True], ids=["once", "twice"])
+def test_a_spark_whose_start_is_interrupted_leaves_nothing(tmp_path: Path, begins: str, is_twice: bool) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    environment = {**os.environ, "TMPDIR": str(temporary), "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(HOLDING_JAVA.format(begins=begins, folder=tmp_path, java=find_java().executable), encoding="utf-8")
+    java.chmod(0o755)
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java.parent.parent),
+        "TMPDIR": str(temporary),
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}",
+    }
     started: list[ProcessIdentity | None] = []
     with subprocess.Popen([sys.executable, "-c", RUNS], env=environment, cwd=tmp_path) as process:
-
-        def starts() -> bool:
-            return any(program in command_line(pid) for pid in descendants(process.pid)[1:])
-
         try:
-            eventually(starts, 60, pause=0.002)
+            eventually((tmp_path / "starts").exists, 60)
             started = [identify(pid) for pid in descendants(process.pid)[1:]]
+            assert started
+            waited = switches(process.pid)
             process.send_signal(signal.SIGINT)
+            # The first has been seen when it waits again; signals of one kind that come together are one.
+            eventually(lambda: switches(process.pid) > waited + 2, 15)
+            if is_twice:
+                process.send_signal(signal.SIGINT)  # While java waits: it takes effect at once.
+            else:
+                (tmp_path / "goes-on").touch()
             process.wait(60)
             eventually(lambda: not any(one and one.is_alive() for one in started), 15)
         finally:
+            (tmp_path / "goes-on").touch()
             process.kill()
             for one in started:
                 if one is not None:
