@@ -66,7 +66,7 @@ final class MarkingStore implements InvocationHandler {
     /** Ledgers that were marked a moment ago while their node named them. */
     private final Cache<Long, State> fresh =
             Caffeine.newBuilder().maximumSize(MOST_FRESH).expireAfterWrite(FRESH).build();
-    private final RemovedLedgers removed = new RemovedLedgers(FRESH.toMillis(), System::currentTimeMillis);
+    private final RemovedLedgers removed = new RemovedLedgers(FRESH.toNanos(), System::nanoTime);
     /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
     private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
     /** By path: completed when the newest write of it has left for the store. */

@@ -9,17 +9,21 @@ import java.util.function.LongSupplier;
  */
 final class RemovedLedgers {
     private static final int SLOTS = 1 << 17;
+    private static final long NONE = -1;
     private final AtomicLongArray ledgers = new AtomicLongArray(SLOTS);
     private final AtomicLongArray times = new AtomicLongArray(SLOTS);
-    private final long millis;
+    private final long nanos;
     private final LongSupplier clock;
 
     /**
-     * @param millis each is known for so long: an id may come again after a move to another store
-     * @param clock milliseconds, never 0
+     * @param nanos how long each is known: an id may come again after a move to another store
+     * @param clock a monotonic clock in nanoseconds
      */
-    RemovedLedgers(long millis, LongSupplier clock) {
-        this.millis = millis;
+    RemovedLedgers(long nanos, LongSupplier clock) {
+        for (int slot = 0; slot < SLOTS; slot++) {
+            ledgers.setPlain(slot, NONE);
+        }
+        this.nanos = nanos;
         this.clock = clock;
     }
 
@@ -31,7 +35,7 @@ final class RemovedLedgers {
 
     boolean has(long ledger) {
         int slot = slot(ledger);
-        return ledgers.get(slot) == ledger && times.get(slot) != 0 && clock.getAsLong() - times.get(slot) < millis;
+        return ledgers.get(slot) == ledger && clock.getAsLong() - times.get(slot) < nanos;
     }
 
     private static int slot(long ledger) {
