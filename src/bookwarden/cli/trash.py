@@ -22,9 +22,9 @@ from bookwarden.trash.generations import (
     is_log,
     logs_of,
     partitioned_node,
-    under_name,
 )
 from bookwarden.trash.namespace_restore import deleted_with
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
 from bookwarden.trash.records import by_node

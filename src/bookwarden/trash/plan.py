@@ -188,13 +188,6 @@ def why_name_is_taken(trashed: TrashedGeneration, now: NodesNow) -> str | None:
     return None
 
 
-def named_ledgers(now: NodesNow) -> frozenset[int]:
-    """Return all ledgers that the nodes of a topic name; FormatError where one cannot be read."""
-    found = frozenset() if now.topic is None else frozenset(ledger_entries(now.topic.value))
-    found |= frozenset() if now.schema is None else decode_schema_locator(now.schema.value).ledger_ids
-    return found.union(*(decode_cursor(node.value).ledger_ids for node in now.cursors.values()))
-
-
 def former_entries(trashed: TrashedGeneration) -> dict[int, bytes]:
     """Return each ledger's part of the topic's former list; FormatError where it cannot be read."""
     entries = {decode_ledger_entry(entry).ledger_id: entry for trim in trashed.trims for entry in trim.entries}

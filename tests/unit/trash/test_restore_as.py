@@ -25,7 +25,8 @@ from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import FormerNode, FormerPolicies, PolicyEvent, TrashRecord
 from bookwarden.metastore.interface import Versioned
-from bookwarden.trash.generations import TrashedGeneration, under_name
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
