@@ -172,7 +172,8 @@ def restore(
     the partitioned names.
 
     With --from-ledgers a topic comes back that lost its node without a trash: its messages, the subscriptions whose
-    ledgers are there, and its schema. The metadata of all ledgers is read for it.
+    ledgers are there, and its schema. With --under-live what left the list of a topic that is there comes back under it
+    too. The metadata of all ledgers is read for it.
     """
     if (topic is None) is (namespace is None):
         raise click.UsageError("name a topic, or a namespace with --namespace.")
@@ -377,7 +378,7 @@ def _not_found(name: TopicName, generation: int | None) -> str:
     of = "" if generation is None else f" of generation {generation}"
     return (
         f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has, and --from-ledgers what its "
-        "ledgers tell of a topic that it never had"
+        "ledgers tell of a topic that it never had, with --under-live of one that is there and lost them off its list"
     )
 
 

@@ -531,12 +531,16 @@ def _command_of(fields: Mapping[str, Any]) -> str:
 
 
 def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> bool:
-    """Return whether the topic's node names what only the trash had: then everything before it is written too."""
+    """Return whether the topic's node names what only the trash had: then everything before it is written too.
+
+    What is put under a live topic may be written twice; some of it may have been on the list before.
+    """
     if now.topic is None:
         return False
     there = [one for one in former_entries(trashed) if isinstance(now.ledgers[one], StoredLedger)]
     if there and _with_ledgers(trashed, request):
-        return not ledger_entries(now.topic.value).keys().isdisjoint(there)
+        listed = ledger_entries(now.topic.value).keys()
+        return listed >= set(there) if request.under_live else not listed.isdisjoint(there)
     return all(cursor in now.cursors for cursor in wanted_cursors(trashed, request))
 
 
