@@ -258,6 +258,11 @@ def _require_other(name: TopicName, other: TopicName) -> None:
         raise RefusedError(f"--as {other} is the topic's own name: restore it without")
     if name.partition is not None or other.partition is not None:
         raise RefusedError("--as is for whole topics: give the names of partitioned topics, their partitions follow")
+    for one in (name, other):
+        if is_log(one.managed_ledger):
+            raise RefusedError(
+                f"{one} is a subscription's log of acknowledgements, which comes back with its topic alone"
+            )
     if other.cluster is not None:
         raise RefusedError(f"{other} has a name of the first version, under which nothing is restored")
 

@@ -526,3 +526,21 @@ def test_without_policies_nothing_is_asked_of_them() -> None:
     unseen = replace(trashed, topic=replace(trashed.topic, policies=None))
     world.restore().run(under_name(unseen, NAME), WHOLE)
     assert (world.events.values, world.value(NAMESPACE)) == ({}, b"{}")
+
+
+def test_a_shadow_topic_leaves_the_ledgers_to_its_source() -> None:
+    world = World()
+    source = ManagedLedgerHolder("t/n/persistent/source")
+    world.ledger(5, holder=source)
+    world.ledger(40, holder=CursorHolder(TOPIC, "full"))
+    world.store.create("/managed-ledgers/t/m/persistent", b"", make_parents=True)
+    world.store.create(NAMESPACE, b"{}", make_parents=True)
+    world.topic(listing((5, 10), **{"PULSAR.SHADOW_SOURCE": "persistent://t/n/source"}), {"full": cursor(40, (5, 3))})
+    world.delete()
+    result = world.restore().run(renamed(world), WHOLE)
+    assert result.plan is not None
+    (lost,) = result.plan.lost
+    assert "set-shadow-topics persistent://t/n/source" in lost.why
+    assert custom_metadata_mismatch(source, world.stored(5).metadata.custom) is None
+    assert custom_metadata_mismatch(CursorHolder(OTHER, "full"), world.stored(40).metadata.custom) is None
+    assert world.listed(OTHER_NODE) == [5]
