@@ -12,8 +12,10 @@ import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.records import by_node
 from bookwarden.trash.release import release
@@ -25,6 +27,7 @@ from bookwarden_dev.devcluster.bookie_clusters import SiteBroker
 from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MARKING_SETTINGS, MarkingGround, outbox, run
 from servers.pool import ENTRIES_PER_LEDGER, ServerPool
+from servers.switching.copied import copy_namespace
 from servers.switching.shared_site import BOTH_VERSIONS, shared_site
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import listed, managed_ledger_of, read_back, retain
@@ -147,7 +150,8 @@ def test_topics_that_are_deleted_around_a_switch_come_back_and_go(used_site: Swi
             return found
 
         def places(topic: str) -> set[str]:
-            return {ledger.bookie_cluster for ledger in at.swept.new_ledgers(sorted(of(topic).ledger_ids))}
+            found = at.swept.new_ledgers(sorted(of(topic).ledger_ids))
+            return {place.bookie_cluster for ledger in found for place in ledger.places}
 
         delete(opened, before)
         with ThreadPoolExecutor(1) as pool:
@@ -185,11 +189,19 @@ def test_topics_that_are_deleted_around_a_switch_come_back_and_go(used_site: Swi
             assert {at.swept.outcome(one, holder).outcome for one in named} == {Outcome.STILL_REFERENCED}
             assert all(at.swept.exists(one) for one in named)
 
-        # What the trash lets go of goes in both.
+        # The same under another name, with ledgers that are in both.
+        copied = copy_namespace(site, at.site.namespace, "a", "c")
+        assert copied & set(listed(at.swept, after))
         delete(opened, after)
-        ledgers = set(of(after).ledger_ids)
-        assert places(after) == {"a", "c"}
-        records = by_node(of(after).found).items()
+        name = TopicName.parse(f"{after}-renamed")
+        result = operations.restore.run(under_name(of(after), name), RestoreRequest())
+        assert (result.gone, result.problems, result.left) == ((), (), ())
+        assert len(read_back(client, str(name))) == 30
+        # What the trash lets go of goes in both.
+        delete(opened, str(name))
+        ledgers = set(of(str(name)).ledger_ids)
+        assert places(str(name)) == {"a", "c"}
+        records = by_node(of(str(name)).found).items()
         catalog = opened.bookkeeper.deletion_catalog
         assert not release(operations.records.nodes, marker_of(opened), records, "purged", catalog).kept
         at.sweep_all(ledgers)
