@@ -29,6 +29,7 @@ from bookwarden.orphans.classes import LedgerClass
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
+from bookwarden.wire.managed_ledger import with_ledger_entries
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.trash import TrashOperations
 from bookwarden_dev.demo.trash_story import persisted
@@ -425,6 +426,14 @@ def test_a_topic_whose_nodes_are_lost_comes_back_from_its_ledgers(
     for number in range(60, 90):
         producer.send(Second(number=number))
     producer.close()
+    assert ground.read(topic) == list(range(90))
+    # The same while it is there, with an empty list.
+    ground.admin.put(f"{topic_path(topic)}/unload")
+    path = managed_ledger_path(managed_ledger_of(topic))
+    node = store.get(path)
+    assert node is not None
+    store.put(path, with_ledger_entries(node.value, {}), node.version)
+    ground.run("restore", topic, "--from-ledgers", "--under-live", "--execute")
     assert ground.read(topic) == list(range(90))
 
 

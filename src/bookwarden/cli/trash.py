@@ -22,9 +22,9 @@ from bookwarden.trash.generations import (
     is_log,
     logs_of,
     partitioned_node,
-    under_name,
 )
 from bookwarden.trash.namespace_restore import deleted_with
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import NotRestored, RestorePlan, RestoreRequest
 from bookwarden.trash.policy_restore import former_policies
 from bookwarden.trash.records import by_node
@@ -172,7 +172,8 @@ def restore(
     the partitioned names.
 
     With --from-ledgers a topic comes back that lost its node without a trash: its messages, the subscriptions whose
-    ledgers are there, and its schema. The metadata of all ledgers is read for it.
+    ledgers are there, and its schema. With --under-live what left the list of a topic that is there comes back under it
+    too. The metadata of all ledgers is read for it.
     """
     if (topic is None) is (namespace is None):
         raise click.UsageError("name a topic, or a namespace with --namespace.")
@@ -257,6 +258,11 @@ def _require_other(name: TopicName, other: TopicName) -> None:
         raise RefusedError(f"--as {other} is the topic's own name: restore it without")
     if name.partition is not None or other.partition is not None:
         raise RefusedError("--as is for whole topics: give the names of partitioned topics, their partitions follow")
+    for one in (name, other):
+        if is_log(one.managed_ledger):
+            raise RefusedError(
+                f"{one} is a subscription's log of acknowledgements, which comes back with its topic alone"
+            )
     if other.cluster is not None:
         raise RefusedError(f"{other} has a name of the first version, under which nothing is restored")
 
@@ -377,7 +383,7 @@ def _not_found(name: TopicName, generation: int | None) -> str:
     of = "" if generation is None else f" of generation {generation}"
     return (
         f"the trash has nothing{of} of {name}: `bookwarden trash list` shows what it has, and --from-ledgers what its "
-        "ledgers tell of a topic that it never had"
+        "ledgers tell of a topic that it never had, with --under-live of one that is there and lost them off its list"
     )
 
 

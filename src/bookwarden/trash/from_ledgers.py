@@ -1,15 +1,16 @@
 """A topic whose nodes are gone and that no trash has, put together from the ledgers whose custom metadata names it.
 
 What comes of it is restored as a generation of the trash is. It is less than that: nothing but a node has properties,
-policies and the position of a subscription that was at rest. Ledgers of the topic that is there now, or that this very
-restore has made, are younger than its node, and are left to it; so a restore that was killed finds the same ones again.
+policies and the position of a subscription that was at rest. Of a topic that is there ledgers are older than its node,
+of an earlier life, or left its list: brokers list a ledger before they write to it, and trim a list from its beginning.
+What a restore has put on the list is found again if that was killed.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +24,7 @@ from bookwarden.ledgers.kinds import BucketHolder, CursorHolder, Holder, Managed
 from bookwarden.ledgers.metadata import StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.trash import FormerNode, Generation, TrashRecord
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.trash.generations import FROM_LEDGERS, TrashedGeneration
 from bookwarden.trash.plan import NotRestored
 from bookwarden.wire.cursor import cursor_of_entry
@@ -61,6 +62,7 @@ class _Ledgers:
     data: dict[int, StoredLedger] = field(default_factory=dict)
     cursors: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     delayed: int = 0
+    doubts: list[NotRestored] = field(default_factory=list)
 
 
 class FromLedgers:
@@ -106,12 +108,17 @@ class FromLedgers:
         nodes = dict(zip(topics, self._store.get_many([managed_ledger_path(topic) for topic in topics]), strict=True))
         wanted = [topic for topic in topics if nodes[topic] is None or under_live or topic in under_way]
         if topics and not wanted:
-            raise RefusedError(f"{name} is there: --under-live puts the ledgers of an earlier life under it")
+            raise RefusedError(
+                f"{name} is there: --under-live puts the ledgers of an earlier life under it, and those that left its "
+                "list"
+            )
         schema = self._schema(name, schemas) if wanted else (None, ())
         found: list[RebuiltTopic] = []
+        doubts: list[NotRestored] = []
         for topic in sorted(wanted, key=_partition):
             node = nodes[topic]
-            former = _former(topics[topic], None if node is None else node.created_ms)
+            former = _former(topics[topic], node, under_live=under_live, is_under_way=topic in under_way)
+            doubts += former.doubts
             if node is not None and topic not in under_way:
                 named = former.data.keys() & ledger_entries(node.value).keys()
                 if named:
@@ -121,8 +128,10 @@ class FromLedgers:
                     )
             if former.data:
                 found.append(self._rebuilt(topic, former, *schema))
+        if not found and doubts:
+            raise RefusedError("; ".join(f"{one.what}: {one.why}" for one in doubts))
         if not found:
-            raise NotFoundError(f"no ledger of an earlier life of {name} is in BookKeeper")
+            raise NotFoundError(f"BookKeeper has no ledger of an earlier life of {name}, and none that left its list")
         return found
 
     def _ids_of(self, name: TopicName) -> dict[int, Holder]:
@@ -174,7 +183,7 @@ class FromLedgers:
         trashed = TrashedGeneration(
             Generation(topic, FROM_LEDGERS), found=(), topic=record, cursors=cursors, schema=schema
         )
-        return RebuiltTopic(trashed, (*lost_cursors, *delayed, *lost, *_ALWAYS_LOST))
+        return RebuiltTopic(trashed, (*ledgers.doubts, *lost_cursors, *delayed, *lost, *_ALWAYS_LOST))
 
     def _cursors(
         self, topic: str, ledgers: Mapping[str, Collection[int]]
@@ -219,21 +228,54 @@ class FromLedgers:
         return None
 
 
-def _former(ledgers: Iterable[tuple[Holder, StoredLedger]], node_created_ms: int | None) -> _Ledgers:
-    """Return those that were there before the topic's node was made; all where there is none."""
+def _former(
+    ledgers: Iterable[tuple[Holder, StoredLedger]], node: Versioned | None, *, under_live: bool, is_under_way: bool
+) -> _Ledgers:
+    """Return those that were there before the topic's node was made, and under a live topic those that left its list.
+
+    All where there is no node.
+    """
     found = _Ledgers()
+    listed = [] if node is None else sorted(ledger_entries(node.value))
     for holder, reading in ledgers:
         # What was copied to another bookie cluster was made before it was there.
         created_ms = min(place.created_ms for place in reading.places)
-        if node_created_ms is not None and created_ms >= node_created_ms:
+        is_younger = node is not None and created_ms >= node.created_ms
+        # Empty ledgers leave a list anywhere.
+        if is_younger and not (under_live and reading.metadata.last_entry_id != -1):
             continue
         if isinstance(holder, ManagedLedgerHolder):
-            found.data[reading.ledger_id] = reading
+            if is_younger and reading.ledger_id in listed:
+                # A restore that was killed has perhaps put it there.
+                is_former = is_under_way and reading.metadata.last_entry_id is not None
+            else:
+                doubt = _doubt(reading, listed) if is_younger else ""
+                found.doubts += [NotRestored(f"ledger {reading.ledger_id}", doubt)] if doubt else []
+                is_former = not doubt
+            if is_former:
+                found.data[reading.ledger_id] = reading
+        elif is_younger:
+            continue
         elif isinstance(holder, CursorHolder):
             found.cursors[holder.cursor].append(reading.ledger_id)
         elif isinstance(holder, BucketHolder):
             found.delayed += 1
     return found
+
+
+def _doubt(reading: StoredLedger, listed: Sequence[int]) -> str:
+    """Return why a ledger of a topic that is there, and not on its list, may not have left it; empty if it has."""
+    if reading.metadata.last_entry_id is None:
+        return (
+            "it is open, and not on the list of the topic that is there: a broker may be about to write it. Have the "
+            "topic loaded (`pulsar-admin topics stats`) and run this again"
+        )
+    if listed and reading.ledger_id > listed[0]:
+        return (
+            "it is not on the list of the topic that is there, and comes after its first: lists lose ledgers at their "
+            f"beginning. `bookwarden ledger explain {reading.ledger_id}`"
+        )
+    return ""
 
 
 def _entry(reading: StoredLedger) -> bytes | None:

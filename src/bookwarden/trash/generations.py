@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.trash import FormerPolicies, Generation, TrashRecord, joined
+from bookwarden.ledgers.trash import Generation, TrashRecord, joined
 
 #: A broker that deletes a topic deletes its cursors before it, one after the other, with shorter pauses than this.
 PAUSE_MS: Final = 60_000
@@ -107,41 +107,6 @@ def generations(found: Iterable[FoundRecord], live: Mapping[str, int]) -> list[T
         _generation(life, of_life[life], damaged[life], stored)
         for life in sorted({*of_life, *damaged}, key=lambda life: (life.managed_ledger, -life.created_ms))
     ]
-
-
-def under_name(trashed: TrashedGeneration, name: TopicName) -> TrashedGeneration:
-    """Return it as a life of a topic of another name; a partition as that partition of it.
-
-    Its records stay those that the trash has.
-    """
-    former = TopicName.of_managed_ledger(trashed.managed_ledger)
-    renamed = name if former.partition is None else name.partition_name(former.partition)
-    topic, schema = trashed.topic, trashed.schema
-    if topic is not None and topic.policies is not None:
-        topic = replace(topic, policies=_policies_under(topic.policies, former, renamed))
-    return replace(
-        trashed,
-        generation=Generation(renamed.managed_ledger, trashed.generation.created_ms),
-        topic=topic,
-        schema=None if schema is None else replace(schema, schema_id=renamed.schema_id),
-        origin=trashed,
-    )
-
-
-def _policies_under(policies: FormerPolicies, former: TopicName, renamed: TopicName) -> FormerPolicies:
-    """Return policies by the other name; values of events still name the former one."""
-    names = {str(former): str(renamed), str(former.base): str(renamed.base)}
-    own = former.base.managed_ledger
-    return replace(
-        policies,
-        permissions={names[topic]: roles for topic, roles in policies.permissions.items()},
-        events=tuple(
-            event._replace(key=event.key.replace(str(former.base), str(renamed.base))) for event in policies.events
-        ),
-        nodes={
-            f"{path.removesuffix(own)}{renamed.base.managed_ledger}": value for path, value in policies.nodes.items()
-        },
-    )
 
 
 def partitioned_node(partitions: Iterable[TrashedGeneration]) -> bytes | None:

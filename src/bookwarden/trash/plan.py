@@ -10,7 +10,14 @@ from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledge
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
 from bookwarden.ledgers.custom_metadata import HolderChange, custom_metadata_mismatch
 from bookwarden.ledgers.kinds import KINDS_OF_CURSORS, CompactedHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR, CursorInfo, LedgerInfo, Position, SchemaLocator
+from bookwarden.ledgers.managed_ledger import (
+    COMPACTION_CURSOR,
+    SHADOW_SOURCE_PROPERTY,
+    CursorInfo,
+    LedgerInfo,
+    Position,
+    SchemaLocator,
+)
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger, UnreadableLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
 from bookwarden.ledgers.trash import TrashRecord
@@ -188,13 +195,6 @@ def why_name_is_taken(trashed: TrashedGeneration, now: NodesNow) -> str | None:
     return None
 
 
-def named_ledgers(now: NodesNow) -> frozenset[int]:
-    """Return all ledgers that the nodes of a topic name; FormatError where one cannot be read."""
-    found = frozenset() if now.topic is None else frozenset(ledger_entries(now.topic.value))
-    found |= frozenset() if now.schema is None else decode_schema_locator(now.schema.value).ledger_ids
-    return found.union(*(decode_cursor(node.value).ledger_ids for node in now.cursors.values()))
-
-
 def former_entries(trashed: TrashedGeneration) -> dict[int, bytes]:
     """Return each ledger's part of the topic's former list; FormatError where it cannot be read."""
     entries = {decode_ledger_entry(entry).ledger_id: entry for trim in trashed.trims for entry in trim.entries}
@@ -228,6 +228,10 @@ class _Planning:
         if self._now.has_transactions and self._trashed.topic is not None and with_ledgers:
             why = "brokers forget with the delete which were aborted or open, and give their messages to all"
             self._lost.append(NotRestored("transactions, if it had any", why))
+        source = decode_managed_ledger(base).properties.get(SHADOW_SOURCE_PROPERTY)
+        if source is not None and self._trashed.origin is not None:
+            why = f"it names its shadow topics: `pulsar-admin topics set-shadow-topics {source}`, with all of them"
+            self._lost.append(NotRestored(f"what {source} is sent from now on", why))
         restored = self._restored_entries() if with_ledgers else {}
         if live is None:
             put_back = wanted = restored

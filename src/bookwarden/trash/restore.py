@@ -15,9 +15,7 @@ The order is that of a journal, a node for each topic, which is also the lock. E
 
 A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
 
-Under another name the custom metadata of all ledgers is changed before 3, so that they are that name's: a mark of the
-former name is a mismatch from then on, before the list and after it, and one of the new name finds the list. Both names
-are locked. Where a client takes the name first, all of it is changed back, and the trash has it as before.
+Under another name ledgers are given to it before 3 (`OtherName`), and both names are locked.
 """
 
 from __future__ import annotations
@@ -31,11 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
-from bookwarden.bookie_clusters.bookie_clusters import BookieClusters, MultiClusterCatalog
+from bookwarden.bookie_clusters.bookie_clusters import MultiClusterCatalog
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
-from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
-from bookwarden.clusters.bookkeeper.copying.recovery import LedgerRecovery
-from bookwarden.clusters.offload.names import data_name, map_file_name
+from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.offload.stores import OffloadStores
 from bookwarden.clusters.pulsar.metadata.paths import (
     cursor_path,
@@ -54,37 +50,30 @@ from bookwarden.errors import (
     StoreError,
 )
 from bookwarden.leases import LeaseTimes
-from bookwarden.ledgers.custom_metadata import HolderChange
-from bookwarden.ledgers.left_behind import copy_left, why_not_whole
-from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading, StoredLedger
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.node_doubts import is_offloaded
-from bookwarden.ledgers.offloaded_copies import FILE_SYSTEM, OffloadedCopy
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.record_lease import FoundRecord as FoundJournal
 from bookwarden.metastore.record_lease import LeaseMessages, RecordLease, find_record
+from bookwarden.trash.former_ledgers import FormerLedgers
 from bookwarden.trash.generations import FROM_LEDGERS, FoundRecord, TrashedGeneration, is_log
+from bookwarden.trash.other_name import OtherName
 from bookwarden.trash.plan import (
     NodesNow,
     RestorePlan,
     RestoreRequest,
     cursor_ledgers,
     former_entries,
-    former_ledgers,
     former_position,
     former_value,
-    holder_changes,
     is_cleared,
-    named_ledgers,
     plan_restore,
     wanted_cursors,
-    why_name_is_taken,
 )
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
 from bookwarden.wire.cursor import decode_cursor
-from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries, remove_ledgers
+from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries
 from bookwarden.wire.schema_locator import decode_schema_locator
 from bookwarden.wire.trash import TRASH_RESTORES, restore_node
 
@@ -93,11 +82,9 @@ logger = logging.getLogger(__name__)
 _TRIES: Final = 50
 _LOAD_WAIT_S: Final = 60.0
 _LOOK_EVERY_S: Final = 0.5
-_AT_ONCE: Final = 5_000
 #: Entries of a cursor's ledger in which a delete that was repeated moved it to the end.
 _CLEARED_AT_MOST: Final = 10
 _FORMAT: Final = 1
-_NOT_AS: Final = "under another name it does not come back"
 #: Fields of a journal: only the same restore goes on with it.
 _IDENTITY: Final = ("managedLedger", "generation", "subscription", "as")
 #: The topic of a namespace in which brokers say which transactions of its topics were aborted.
@@ -112,19 +99,6 @@ class RestoreStep(enum.Enum):
     WRITTEN = "written"
     TOUCHED = "touched"
     PROVEN = "proven"
-
-
-class LedgersOfTrash(Protocol):
-    """The catalog of ledgers, wherever they are."""
-
-    def read_many(self, ledger_ids: Sequence[int]) -> list[LedgerReading]:
-        """Read the metadata of each ledger, in the order asked; never older than this call."""
-
-    def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
-        """Write the node of each once more as it was read; return which were, in the order asked."""
-
-    def change_holders(self, changes: Mapping[int, HolderChange]) -> list[int]:
-        """Have ledgers that name their former holder name the other one; return those that were written meanwhile."""
 
 
 class LoadedTopics(Protocol):
@@ -147,33 +121,6 @@ class RestoreResult:
     left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
 
 
-class LedgerCloser:
-    """Closes ledgers that no broker writes any more, each in the bookie cluster that has it.
-
-    ``store`` and ``root`` are those of the settings, for where no bookie cluster is registered.
-    """
-
-    def __init__(
-        self,
-        catalog: MultiClusterCatalog,
-        clusters: BookieClusters,
-        store: MetadataStore,
-        root: str,
-        bookies: Callable[[], Bookies],
-    ) -> None:
-        self._catalog = catalog
-        self._clusters = clusters
-        self._place = store, root
-        self._bookies = bookies
-
-    def close(self, ledger_id: int) -> StoredLedger:
-        """Close a ledger; errors as of `LedgerRecovery.recover`."""
-        (found,) = self._catalog.read_many([ledger_id])
-        name = found.bookie_cluster if isinstance(found, StoredLedger) else ""
-        store, root = self._clusters.roots_by_name()[name] if name else self._place
-        return LedgerRecovery(store, root, self._bookies()).recover(ledger_id)
-
-
 class Restore:
     """Restores what the trash has of one topic at a time.
 
@@ -184,7 +131,7 @@ class Restore:
         self,
         store: MetadataStore,
         records: TrashRecords,
-        catalog: LedgersOfTrash,
+        catalog: MultiClusterCatalog | BookKeeperCatalog,
         last_entries: DecodedEntries,
         topics: LoadedTopics,
         recover: Callable[[int], object],
@@ -199,7 +146,6 @@ class Restore:
     ) -> None:
         self._store = store
         self._records = records
-        self._catalog = catalog
         self._last_entries = last_entries
         self._topics = topics
         self._recover = recover
@@ -209,11 +155,12 @@ class Restore:
         self.on_step = on_step
         self._load_wait_s = load_wait_s
         self._policies = policies
-        self._copies = copies
+        self._ledgers = FormerLedgers(store, catalog, last_entries, copies, self._unload)
+        self._name = OtherName(store, catalog, last_entries, self._unload)
 
     def plan(self, trashed: TrashedGeneration, request: RestoreRequest) -> RestorePlan:
         """Plan a restore now; errors as of `plan_restore`, and BookieError where a position cannot be read."""
-        former = self._read_ledgers(trashed)
+        former = self._ledgers.read(trashed)
         self._require_name(trashed, request, former)
         return plan_restore(trashed, request, self._read(trashed, request, former))
 
@@ -268,7 +215,9 @@ class Restore:
                             journal.remove()
                 journal.reach(RestoreStep.WRITTEN)
             if journal.step is RestoreStep.WRITTEN:
-                gone = self._touch(trashed, request, _written(trashed, request) if plan is None else plan.named)
+                # Also of a copy that was made from former metadata meanwhile.
+                self._name.take(trashed, request)
+                gone = self._ledgers.touch(trashed, _written(trashed, request) if plan is None else plan.named)
                 journal.reach(RestoreStep.TOUCHED)
             problems: tuple[str, ...] = ()
             if journal.step is RestoreStep.TOUCHED and is_log(managed_ledger):
@@ -347,45 +296,6 @@ class Restore:
             "by": self._operator,
         }
 
-    def _read_ledgers(self, trashed: TrashedGeneration) -> NodesNow:
-        """Read all ledgers of the former nodes, and see that the end of each open one can be found; no nodes yet."""
-        ids = sorted(former_ledgers(trashed))
-        readings: dict[int, LedgerReading] = {}
-        for at in range(0, len(ids), _AT_ONCE):
-            some = ids[at : at + _AT_ONCE]
-            readings |= zip(some, self._catalog.read_many(some), strict=True)
-        for ledger_id in sorted(former_entries(trashed)):
-            reading = readings[ledger_id]
-            if isinstance(reading, StoredLedger) and reading.metadata.last_entry_id is None:
-                try:
-                    self._last_entries.last_entry(ledger_id)
-                except NotFoundError:
-                    # A sweep deleted it a moment ago.
-                    (readings[ledger_id],) = self._catalog.read_many([ledger_id])
-        return NodesNow(readings, self._read_copies(trashed, readings))
-
-    def _read_copies(self, trashed: TrashedGeneration, readings: Mapping[int, LedgerReading]) -> dict[int, str | None]:
-        """Return of each ledger that only has an offloaded copy why that is not whole; None: it is."""
-        entries = [decode_ledger_entry(entry) for entry in former_entries(trashed).values()]
-        listed = {
-            copy_left(entry, entry.offload, trashed.managed_ledger): entry
-            for entry in entries
-            if isinstance(readings[entry.ledger_id], AbsentLedger) and is_offloaded(entry) and entry.offload is not None
-        }
-        if trashed.origin is not None:
-            # Their objects name the former topic: each mark of it would delete them.
-            why: dict[OffloadedCopy, str | None] = dict.fromkeys(listed, _NOT_AS)
-        else:
-            found = self._copies().examine_many(list(listed)) if listed else []
-            why = {
-                copy: why_not_whole(copy, reading, entry.size, entry.entries - 1)
-                for (copy, entry), reading in zip(listed.items(), found, strict=True)
-            }
-        return {
-            copy.ledger_id: None if problem is None else f"{_objects(copy)}, {copy.location}: {problem}"
-            for copy, problem in why.items()
-        }
-
     def _read(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> NodesNow:
         now = self._nodes(trashed, former)
         wanted = cursor_ledgers(trashed, request, now.cursors)
@@ -429,8 +339,8 @@ class Restore:
         """Write the nodes; return how, None where an earlier try had done it."""
         if journal.step is RestoreStep.WRITING:
             # Of a ledger in several bookie clusters an earlier try may have changed one place, and not another.
-            self._change_holders(trashed, request)
-        former = self._read_ledgers(trashed)
+            self._name.take(trashed, request)
+        former = self._ledgers.read(trashed)
         if journal.step is RestoreStep.BEGUN:
             self._require_name(trashed, request, former)
         lost: LostRaceError | OutcomeUnknownError | None = None
@@ -438,24 +348,19 @@ class Restore:
             now = self._read(trashed, request, former)
             if journal.step is RestoreStep.WRITING and _is_written(trashed, request, now):
                 return None
-            if trashed.origin is not None and journal.step is RestoreStep.WRITING:
-                taken = why_name_is_taken(trashed, now)
-                if taken is not None:
-                    self._take_back(trashed, request, now)
-                    journal.reach(RestoreStep.BEGUN)
-                    raise RefusedError(
-                        f"{taken}. That was not so when the restore began: all of it is in the trash again, and "
-                        f"{_topic(trashed.managed_ledger)} has at most its policies and permissions"
-                    )
+            refusal = self._name.leave_if_taken(trashed, request, now) if journal.step is RestoreStep.WRITING else None
+            if refusal is not None:
+                journal.reach(RestoreStep.BEGUN)
+                raise refusal
             plan = plan_restore(trashed, request, now)
             if plan.to_close:
                 for ledger_id in plan.to_close:
                     with suppress(NotFoundError):
                         self._recover(ledger_id)
-                former = self._read_ledgers(trashed)
+                former = self._ledgers.read(trashed)
                 continue
             journal.reach(RestoreStep.WRITING)
-            self._change_holders(trashed, request)
+            self._name.take(trashed, request)
             if plan.is_live:
                 self._unload(trashed.managed_ledger)
                 plan = plan_restore(trashed, request, self._read(trashed, request, former))
@@ -473,56 +378,9 @@ class Restore:
         ) from lost
 
     def _require_name(self, trashed: TrashedGeneration, request: RestoreRequest, former: NodesNow) -> None:
-        """Refuse another name that cannot be taken, and ledgers that the topic of the former name has."""
-        if trashed.origin is None:
-            return
-        self._policies.require_namespace(trashed)
-        base = TopicName.of_managed_ledger(trashed.managed_ledger).base.managed_ledger
-        for path in (managed_ledger_path(base), partitioned_topic_path(base)):
-            if self._store.get(path) is not None:
-                raise RefusedError(f"{_topic(base)} is there: --as takes the name of a topic that is not")
-        used = named_ledgers(self._nodes(trashed.origin, former)) & holder_changes(trashed, request, {}).keys()
-        if used:
-            raise RefusedError(
-                f"{_topic(trashed.origin.managed_ledger)} is there, and it or its schema has ledger {min(used)}: "
-                "that does not come back under another name"
-            )
-
-    def _change_holders(self, trashed: TrashedGeneration, request: RestoreRequest, *, back: bool = False) -> None:
-        """Have the custom metadata of all ledgers name the topic's other name, or ``back`` its former one."""
-        if trashed.origin is None:
-            return
-        self._change(holder_changes(trashed, request, {}), back)
-        if COMPACTION_CURSOR in wanted_cursors(trashed, request):
-            # Only now: a ledger that names one holder here, and another there, cannot be read.
-            own = cursor_ledgers(trashed, request, {})
-            self._change(holder_changes(trashed, request, {one: self._last_entry(one, {}) for one in own}), back)
-
-    def _change(self, changes: Mapping[int, HolderChange], back: bool) -> None:
-        left = sorted(changes)
-        for _ in range(_TRIES):
-            again: list[int] = []
-            for at in range(0, len(left), _AT_ONCE):
-                some = {one: changes[one] for one in left[at : at + _AT_ONCE]}
-                if back:
-                    some = {one: HolderChange(change.holder, change.former) for one, change in some.items()}
-                again += self._catalog.change_holders(some)
-            left = again
-            if not left:
-                return
-        raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
-
-    def _take_back(self, trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> None:
-        """Leave the name to the client that took it, with nothing of this restore: the trash has all of it."""
-        none = replace(now, topic=None, cursors={}, schema=None)
-        own = {write.path: write.value for write in plan_restore(trashed, request, none).writes}
-        found = zip(own.items(), self._store.get_many(list(own)), strict=True)
-        left = [(path, node.version) for (path, value), node in found if node is not None and node.value == value]
-        if left:
-            # In a store without transactions a broker may have loaded these.
-            self._store.delete_many(left)
-            self._unload(trashed.managed_ledger)
-        self._change_holders(trashed, request, back=True)
+        if trashed.origin is not None:
+            self._policies.require_namespace(trashed)
+            self._name.require(trashed, request, self._nodes(trashed.origin, former))
 
     def _unload(self, managed_ledger: str) -> None:
         try:
@@ -530,51 +388,6 @@ class Restore:
         except NotFoundError:
             # No broker knows it: it was deleted meanwhile, or made a moment ago.
             logger.info("%s is not there for brokers", managed_ledger)
-
-    def _touch(self, trashed: TrashedGeneration, request: RestoreRequest, named: Collection[int]) -> tuple[int, ...]:
-        """Write all ledgers' nodes once more; return those of the named ones that are gone, and off the list."""
-        # Also of a copy that was made from former metadata meanwhile.
-        self._change_holders(trashed, request)
-        left = sorted(former_ledgers(trashed))
-        gone: list[int] = []
-        for _ in range(_TRIES):
-            again: list[int] = []
-            for at in range(0, len(left), _AT_ONCE):
-                some = left[at : at + _AT_ONCE]
-                readings = self._catalog.read_many(some)
-                there = [reading for reading in readings if isinstance(reading, StoredLedger)]
-                gone += [reading.ledger_id for reading in readings if isinstance(reading, AbsentLedger)]
-                written = self._catalog.touch_many(there)
-                again += [one.ledger_id for one, done in zip(there, written, strict=True) if not done]
-            left = again
-            if not left:
-                # One that is not on the list any more was named all the same: a broker that loads the topic takes its
-                # last ledger off by itself, if that is gone.
-                off = self._take_off(trashed.managed_ledger, gone)
-                node = self._store.get(managed_ledger_path(trashed.managed_ledger))
-                copies = set() if node is None else ledger_entries(node.value).keys() - _in_bookkeeper(node.value)
-                return tuple(sorted({*off, *set(gone).intersection(named)} - copies))
-        raise LostRaceError(f"ledger {left[0]} is written all the time: run it again")
-
-    def _take_off(self, managed_ledger: str, ledger_ids: Collection[int]) -> tuple[int, ...]:
-        """Take ledgers that are gone off the topic's list; return those that were on it."""
-        path, taken = managed_ledger_path(managed_ledger), set[int]()
-        for _ in range(_TRIES):
-            node = self._store.get(path)
-            listed = set() if node is None else _in_bookkeeper(node.value) & set(ledger_ids)
-            if node is None or not listed:
-                return tuple(sorted(taken))
-            self._unload(managed_ledger)
-            node = self._store.get(path)
-            if node is None:
-                continue
-            listed = _in_bookkeeper(node.value) & set(ledger_ids)
-            try:
-                self._store.put(path, remove_ledgers(node.value, listed), node.version)
-            except (LostRaceError, OutcomeUnknownError) as error:
-                logger.info("%s", error)
-            taken |= listed
-        raise LostRaceError(f"{path} is written all the time: run it again")
 
     def _compare(
         self,
@@ -718,25 +531,17 @@ def _command_of(fields: Mapping[str, Any]) -> str:
 
 
 def _is_written(trashed: TrashedGeneration, request: RestoreRequest, now: NodesNow) -> bool:
-    """Return whether the topic's node names what only the trash had: then everything before it is written too."""
+    """Return whether the topic's node names what only the trash had: then everything before it is written too.
+
+    What is put under a live topic may be written twice; some of it may have been on the list before.
+    """
     if now.topic is None:
         return False
     there = [one for one in former_entries(trashed) if isinstance(now.ledgers[one], StoredLedger)]
     if there and _with_ledgers(trashed, request):
-        return not ledger_entries(now.topic.value).keys().isdisjoint(there)
+        listed = ledger_entries(now.topic.value).keys()
+        return listed >= set(there) if request.under_live else not listed.isdisjoint(there)
     return all(cursor in now.cursors for cursor in wanted_cursors(trashed, request))
-
-
-def _objects(copy: OffloadedCopy) -> str:
-    if copy.location.driver == FILE_SYSTEM:
-        return map_file_name(copy)
-    return f"{data_name(copy)} and its index"
-
-
-def _in_bookkeeper(value: bytes) -> set[int]:
-    """Return the ledgers of a list that do not have an offloaded copy alone."""
-    infos = (decode_ledger_entry(entry) for entry in ledger_entries(value).values())
-    return {info.ledger_id for info in infos if info.offload is None or not info.offload.bookkeeper_deleted}
 
 
 def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:

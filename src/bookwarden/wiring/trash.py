@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookwarden.clusters.pulsar.messages.policy_events import PolicyEventSender
+from bookwarden.trash.former_ledgers import LedgerCloser
 from bookwarden.trash.from_ledgers import FromLedgers
 from bookwarden.trash.namespace_restore import NamespaceRestore
 from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
-from bookwarden.trash.restore import LedgerCloser, Restore
+from bookwarden.trash.restore import Restore
 from bookwarden.wiring.cluster import Cluster
 
 

@@ -37,7 +37,7 @@ from servers.broker_marks.store_leader import kill_leaders
 from servers.deletion_site import PARTITIONS
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore
 from servers.pool import ENTRIES_PER_LEDGER, PLAIN
-from servers.short_lived import running_until_killed
+from servers.short_lived import running_until_killed, soaked
 from servers.switching.broker_jar import broker_jar
 from servers.waiting import eventually
 
@@ -72,12 +72,9 @@ def _stock(version: str, metadata: str) -> ClusterOptions:
 
 
 def _cluster(home: Path, options: ClusterOptions, version: str, oxia: str | None = None) -> DevCluster:
-    """Make a cluster whose broker is of a release; ``oxia`` is another program than the one that is built for tests."""
-    cluster = DevCluster(home, options)
+    """Make a cluster whose broker is of a release."""
+    cluster = soaked(home, options, oxia)
     use_broker(cluster, version)
-    if oxia and options.metadata == "oxia":
-        stock = cluster.oxia.spec
-        cluster.oxia.spec = replace(stock, command=lambda: [oxia, *stock.command()[1:]])
     return cluster
 
 

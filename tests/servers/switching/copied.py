@@ -31,7 +31,7 @@ def copy_ledger(
     mark = {COPY_KEY: f"{found.metadata.last_entry_id}:{found.metadata.length}".encode()}
     opened = found.metadata._replace(
         state=LedgerState.OPEN,
-        segments=(Segment(0, bookies),),
+        segments=(Segment(0, bookies[: found.metadata.ensemble_size]),),
         last_entry_id=None,
         length=0,
         custom={**found.metadata.custom, **mark},

@@ -16,7 +16,9 @@ import pulsar
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.errors import PulsarConflictError
+from bookwarden.ledgers.names import TopicName
 from bookwarden.trash.generations import TrashedGeneration, logs_of
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden_dev.devcluster import DevCluster
@@ -54,7 +56,8 @@ def restore_each_kind(
         ground.admin.put(f"/namespaces/{far}", {"replication_clusters": ["dev"]})
         ground.prepare(far)
         keeper = ground.keep(far)
-        for kind in (_replicated, _deduplicated, _batches, _delayed, _shadow, _transactions):
+        kinds = (_replicated, _deduplicated, _batches, _delayed, _shadow, _transactions)
+        for kind in (*kinds, _renamed_shadow, _renamed_source, _renamed_transactions):
             for number in range(rounds):
                 keeper.run()
                 before = Counter(counts)
@@ -65,17 +68,20 @@ def restore_each_kind(
     return counts
 
 
-def _restored(ground: Ground, topic: str) -> TrashedGeneration:
-    """Restore the newest life of a topic, and see that nothing of it is named as missing."""
+def _restored(ground: Ground, topic: str, name: str | None = None) -> TrashedGeneration:
+    """Restore the newest life of a topic, under another name if one is given; see that nothing is named as missing."""
     trashed = ground.trashed()
     (one, *_) = [one for one in trashed[topic] if one.topic is not None]
-    for log in logs_of([one], [each for found in trashed.values() for each in found]):
+    if name is not None:
+        one = under_name(one, TopicName.parse(name))
+    for log in logs_of([one], [each for found in trashed.values() for each in found]) if name is None else ():
         # As the command does.
         ground.operations.restore.run(log, RestoreRequest())
     result = ground.operations.restore.run(one, RestoreRequest())
     assert (result.gone, result.problems, result.left) == ((), (), ()), result
     assert result.plan is not None
-    assert {one.what for one in result.plan.lost} <= {"transactions, if it had any"}, result.plan.lost
+    lost = {one.what for one in result.plan.lost if name is None or "is sent from now on" not in one.what}
+    assert lost <= {"transactions, if it had any"}, result.plan.lost
     return one
 
 
@@ -179,20 +185,45 @@ def _deduplicated(ground: Ground, number: int, counts: Counter[str]) -> list[str
     return [] if found == list(range(_MESSAGES)) else [f"{topic} has {found}"]
 
 
-def _shadow(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
-    """Delete the shadow of a topic, restore it, and let it go: its list names the ledgers of its source."""
-    source = ground.topic(f"source-{number}")
+def _with_shadow(ground: Ground, name: str) -> tuple[Topic, str]:
+    """Make a topic and its shadow, of which somebody has read a half."""
+    source = ground.topic(f"{name}-source")
     ground.fill(source)
     ground.wait_until_written(source)
-    shadow = f"persistent://{ground.namespace}/shadow-{number}"
+    shadow = f"persistent://{ground.namespace}/{name}"
     ground.admin.put(topic_path(shadow), {"PULSAR.SHADOW_SOURCE": source.name})
     reader = ground.client.subscribe(shadow, "s", initial_position=pulsar.InitialPosition.Earliest)
     for _ in range(len(source.sent) // 2):
         reader.acknowledge(reader.receive(timeout_millis=30_000))
     reader.close()
-    before = ground.named(source)
     path = managed_ledger_path(managed_ledger_of(shadow))
     eventually(lambda: ground.opened.store.get(path) is not None, _PATIENCE_S)
+    return source, shadow
+
+
+def _renamed_shadow(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
+    """The same under another name."""
+    return _shadow(ground, number, counts, name=f"persistent://{ground.namespace}/renamed-shadow-{number}")
+
+
+def _renamed_source(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
+    """Delete the source of a shadow, restore it under another name, and let the shadow go: its ledgers stay."""
+    source, shadow = _with_shadow(ground, f"left-{number}")
+    ground.delete([source])
+    renamed = Topic(f"persistent://{ground.namespace}/renamed-source-{number}", source.sent, source.acknowledged)
+    _restored(ground, source.name, renamed.name)
+    before = ground.named(renamed)
+    own = Counter[str]()
+    ground.sweep_out([Topic(shadow)], own)
+    missing = ground.missing(one for ids in before.values() for one in ids)
+    wrong = [f"{renamed.name} has lost {sorted(missing)} as the trash let go of its shadow"] if missing else []
+    return wrong + ground.count(renamed, counts)
+
+
+def _shadow(ground: Ground, number: int, counts: Counter[str], name: str | None = None) -> list[str]:
+    """Delete the shadow of a topic, restore it, and let it go: its list names the ledgers of its source."""
+    source, shadow = _with_shadow(ground, f"shadow-{number}{'' if name is None else '-former'}")
+    before = ground.named(source)
     ground.delete([Topic(shadow)])
     wrong: list[str] = []
 
@@ -201,7 +232,8 @@ def _shadow(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
             wrong.append(f"{source.name} has lost {sorted(missing)} {when}")
 
     check("with the delete of its shadow")
-    _restored(ground, shadow)
+    _restored(ground, shadow, name)
+    shadow = name or shadow
     found = [int(each) for each in read_back(ground.client, shadow)]
     counts["shadow: read"] += len(set(found))
     if set(found) != set(source.sent):
@@ -217,6 +249,28 @@ def _shadow(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
         wrong.append(f"{source.name} lists {sorted(listed)} no more")
     wrong += ground.count(source, counts)
     return wrong
+
+
+def _renamed_transactions(ground: Ground, number: int, counts: Counter[str]) -> list[str]:
+    """Delete a topic while transactions of it are open, and restore it under another name: that has all messages."""
+    topic, name = (f"persistent://{ground.namespace}/{kind}-{number}" for kind in ("forgotten", "renamed"))
+    ground.admin.put(topic_path(topic))
+    with open_transactions(ground.cluster.service_url, [topic], ground.folder / f"renamed-{number}.log") as client:
+        client.wait_for(1)
+    ground.delete([Topic(topic)])
+    _restored(ground, topic, name)
+    given = set()
+    with closing(ground.client.subscribe(name, "s")) as consumer, suppress(pulsar.Timeout):
+        while True:
+            message = consumer.receive(timeout_millis=3_000)
+            given.add(message.data().decode())
+            consumer.acknowledge(message)
+    found = {each.decode() for each in read_back(ground.client, name)}
+    counts["transactions, renamed: read"] += len(found)
+    # What was acknowledged in one that was open is given again.
+    counts["transactions, renamed: given"] += len(given)
+    everything = {"first", "second", "never"}
+    return [] if found == given == everything else [f"{name} is given {given}, has {found}"]
 
 
 def _transactions(ground: Ground, number: int, counts: Counter[str]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS
 from servers.marking_brokers import marking
-from servers.short_lived import running_until_killed
+from servers.short_lived import running_until_killed, soaked
 from servers.trash_soak import kinds, many
 from servers.trash_soak.hammer import hammer
 from servers.trash_soak.kills import kill_brokers_and_restores
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--version", choices=PULSAR_VERSIONS, default=PULSAR_VERSIONS[0], help="of all servers")
     parser.add_argument("--metadata", choices=METADATA_STORES, default=METADATA_STORES[0], help="where that is")
+    parser.add_argument("--oxia", metavar="PROGRAM", help="of 0.14.2 or newer; the one of tests may stop for good")
     parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
     asked = parser.parse_args()
     if asked.metadata == "oxia":
@@ -102,7 +103,7 @@ def main() -> int:
     _say(f"seed {asked.seed}, servers in {home}")
     for act in asked.acts:
         play, rounds, promise, settings = _ACTS[act]
-        cluster = DevCluster(home / f"pulsar-{act}", _options(asked.version, asked.metadata, settings))
+        cluster = soaked(home / f"pulsar-{act}", _options(asked.version, asked.metadata, settings), asked.oxia)
         with running_until_killed(cluster):
             counts = play(cluster, home / act, asked.rounds or rounds, asked.seed, _say)
         _say(f"{act}: {promise}: {dict(sorted(counts.items()))}")

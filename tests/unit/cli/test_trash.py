@@ -147,7 +147,11 @@ def test_a_topic_comes_back_under_another_name_by_the_command(site: Site) -> Non
     for more in (("--under-live",), ("--from-ledgers",)):
         assert run(site, *options, *more).exit_code == 2
     assert run(site, "restore", "--namespace", "t/n", "--as", "t/n/b").exit_code == 2
-    for name, why in (("t/n/a", "own name"), ("t/n/b-partition-0", "their partitions follow")):
+    for name, why in (
+        ("t/n/a", "own name"),
+        ("t/n/b-partition-0", "their partitions follow"),
+        ("t/n/b-s__transaction_pending_ack", "with its topic alone"),
+    ):
         refused = run(site, "restore", "t/n/a", "--as", name)
         assert (refused.exit_code, why in " ".join(refused.output.split())) == (5, True)
     done = data(site, *options, "--execute")

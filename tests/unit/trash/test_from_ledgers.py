@@ -200,6 +200,69 @@ def test_under_a_topic_that_was_made_again_only_what_is_older_comes_back() -> No
         world.find(under_live=True)
 
 
+def emptied(*listed: tuple[int, int], store: type[DyingStore] = DyingStore) -> Ground:
+    """Return a world of a topic that is there, and whose list lost some ledgers, or all."""
+    world = Ground(store)
+    world.topic(listing(*listed), {"half": cursor(60, (20, -1))})
+    for ledger_id, last in ((5, 9), (6, -1), (7, 4)):
+        world.made(ledger_id, DATA, last)
+    world.made(60, HALF, None)
+    world.entries.by_ledger[60] = position_entry((20, -1))
+    for ledger_id, entries in listed:
+        world.made(ledger_id, DATA, entries - 1 if entries else None)
+    return world
+
+
+@pytest.mark.parametrize("listed", [(), ((20, 0),), ((19, 3), (20, 0))])
+@pytest.mark.parametrize("store", STORES)
+def test_what_left_the_list_of_a_live_topic_comes_back_however_often_it_is_killed(
+    store: type[DyingStore], listed: tuple[tuple[int, int], ...]
+) -> None:
+    request = RestoreRequest(under_live=True)
+    for kills in range(40):
+        world = emptied(*listed, store=store)
+        world.store.kill_at(kills // 2, before=kills % 2 == 0)
+        try:
+            world.restore().run(world.found(under_live=True).trashed, request)
+        except Killed:
+            world.store.revive()
+            restore = world.restore(SOON)
+            if world.store.get(restore_node(TOPIC)) is not None or world.listed() == [one for one, _ in listed]:
+                (again,) = world.find(under_live=True, under_way=tuple(restore.under_way()))
+                restore.run(again.trashed, request)
+        else:
+            assert kills > 10
+        assert world.listed() == [5, 7, *(one for one, _ in listed)]
+        assert [one.entries for one in decode_managed_ledger(world.value(NODE)).ledgers][:2] == [10, 5]
+        assert decode_cursor(world.value(f"{NODE}/half")).cursors_ledger_id == 60
+        assert all(world.stored(one).version > 0 for one in (5, 7))
+        assert world.store.get(restore_node(TOPIC)) is None
+    with pytest.raises(NotFoundError, match="none that left its list"):
+        world.find(under_live=True)
+
+
+def test_what_may_be_of_the_live_list_is_named_and_left() -> None:
+    world = emptied((10, 3), (20, 0))
+    world.made(8, DATA, None)
+    world.made(15, DATA, 4)
+    with pytest.raises(RefusedError, match="those that left its list"):
+        world.find()
+    rebuilt = world.found(under_live=True)
+    assert rebuilt.trashed.records[0].data == (5, 7)
+    assert [(one.what, one.why.partition(",")[0]) for one in rebuilt.lost][:2] == [
+        ("ledger 8", "it is open"),
+        ("ledger 15", "it is not on the list of the topic that is there"),
+    ]
+    world.restore().run(rebuilt.trashed, RestoreRequest(under_live=True))
+    assert world.listed() == [5, 7, 10, 20]
+    # A broker that loads it writes its list only once it has a ledger.
+    world = Ground()
+    world.topic(listing(), {})
+    world.made(5, DATA, None)
+    with pytest.raises(RefusedError, match=r"ledger 5: it is open.*topics stats"):
+        world.find(under_live=True)
+
+
 def test_cursors_that_are_there_without_their_topic_stay() -> None:
     world = lost(KeysAlone)
     value = cursor(41, (7, 2))

@@ -15,7 +15,7 @@ from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
 from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
-from bookwarden.trash.generations import under_name
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep, why_gone
 from bookwarden.wire.cursor import decode_cursor

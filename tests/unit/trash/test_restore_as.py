@@ -25,7 +25,8 @@ from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import FormerNode, FormerPolicies, PolicyEvent, TrashRecord
 from bookwarden.metastore.interface import Versioned
-from bookwarden.trash.generations import TrashedGeneration, under_name
+from bookwarden.trash.generations import TrashedGeneration
+from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
@@ -525,3 +526,21 @@ def test_without_policies_nothing_is_asked_of_them() -> None:
     unseen = replace(trashed, topic=replace(trashed.topic, policies=None))
     world.restore().run(under_name(unseen, NAME), WHOLE)
     assert (world.events.values, world.value(NAMESPACE)) == ({}, b"{}")
+
+
+def test_a_shadow_topic_leaves_the_ledgers_to_its_source() -> None:
+    world = World()
+    source = ManagedLedgerHolder("t/n/persistent/source")
+    world.ledger(5, holder=source)
+    world.ledger(40, holder=CursorHolder(TOPIC, "full"))
+    world.store.create("/managed-ledgers/t/m/persistent", b"", make_parents=True)
+    world.store.create(NAMESPACE, b"{}", make_parents=True)
+    world.topic(listing((5, 10), **{"PULSAR.SHADOW_SOURCE": "persistent://t/n/source"}), {"full": cursor(40, (5, 3))})
+    world.delete()
+    result = world.restore().run(renamed(world), WHOLE)
+    assert result.plan is not None
+    (lost,) = result.plan.lost
+    assert "set-shadow-topics persistent://t/n/source" in lost.why
+    assert custom_metadata_mismatch(source, world.stored(5).metadata.custom) is None
+    assert custom_metadata_mismatch(CursorHolder(OTHER, "full"), world.stored(40).metadata.custom) is None
+    assert world.listed(OTHER_NODE) == [5]
