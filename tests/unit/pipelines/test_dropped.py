@@ -691,7 +691,7 @@ class Brokers(BrokersThatMark):
         self.failing = False
         self.entries_in_flight = 5
         stores = {ROOT: self.store, OTHER: MemoryStore()}
-        super().__init__(stores, lambda: self, lambda: self.now_s, delete_delay_s=7200)
+        super().__init__(stores, self.entries, self.requests_in_flight, lambda: self.now_s, delete_delay_s=7200)
         self.say(enabled=True)
 
     def entries(self) -> dict[str, EntriesBehind]:
