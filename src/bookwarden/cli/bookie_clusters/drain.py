@@ -7,7 +7,7 @@ from math import ceil
 import click
 
 from bookwarden.bookie_clusters.documents import left_data
-from bookwarden.bookie_clusters.moving.build import MORE_LATER, SOME_FAILED, Build
+from bookwarden.bookie_clusters.moving.build import Build
 from bookwarden.bookie_clusters.moving.draining import DrainResult, Remaining
 from bookwarden.bookie_clusters.moving.scope import EVERYTHING
 from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
@@ -19,6 +19,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.findings import size_text
 from bookwarden.preflight import require_spark
 from bookwarden.wiring.bookie_clusters import unregistration_of

@@ -23,6 +23,7 @@ from pyspark.storagelevel import StorageLevel
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, NotFoundError, StoreError
+from bookwarden.exit_codes import MISSING_FOUND, ORPHANS_FOUND
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import Doubt
@@ -68,9 +69,6 @@ from bookwarden.wiring.scan import ScanSources
 
 logger = logging.getLogger(__name__)
 
-# Beyond the exit codes of errors.
-ORPHANS_FOUND = 20
-MISSING_FOUND = 21
 _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification holds all of them.
