@@ -95,7 +95,7 @@ class MalformedMarkError(FormatError):
 
 
 class PoisonedBatchError(FormatError):
-    """So many messages of a batch fail, each alone, that the sweep itself must be at fault; nothing is settled."""
+    """More messages of a batch fail, each alone, than can be at fault themselves; nothing is settled."""
 
 
 class MarkingInterrupted(KeyboardInterrupt):

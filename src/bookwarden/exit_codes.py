@@ -1,4 +1,4 @@
-"""The exit codes of commands and jobs: each number has one name and one meaning; docs/cli.md says it of each command."""
+"""Exit codes of commands and jobs: a number has one name and one meaning; docs/cli.md says it of each command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drops: ledgers and offloaded copies that a node named and names no more."""
+"""Drops: ledgers and offloaded copies that a node no longer names."""
 
 from __future__ import annotations
 

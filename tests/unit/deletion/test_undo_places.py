@@ -290,7 +290,7 @@ def test_once_the_first_cluster_has_left_its_ledgers_are_put_back_nowhere(site: 
     site.two.register(replace(site.two.registry, epoch=4, clusters={"b": b}))
     (row,) = site.rows(accept_unknown=True)
     assert row.outcome is UndoOutcome.NOT_RESTORABLE
-    assert "before bookie clusters were registered, in the first one, which is registered no more" in row.reason
+    assert "before bookie clusters were registered, in the first one, which is no longer registered" in row.reason
     assert site.two.places_of(7) == ""
 
 

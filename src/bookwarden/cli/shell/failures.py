@@ -74,7 +74,7 @@ def _end(ctx: click.Context, error: BaseException, text: str, exit_code: int) ->
 
 
 def _leave_output() -> None:
-    """Write no more to the standard output, also not what is still in its buffer at the end of the process."""
+    """Stop writing to the standard output, also what is still in its buffer at the end of the process."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError:

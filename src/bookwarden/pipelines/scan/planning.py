@@ -254,8 +254,8 @@ class Planning:
         rows = read_tables(self._spark, self._folder, DOUBT_TABLES, DOUBTS)
         if number > _MOST_DOUBTS:
             raise StoreError(
-                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: so many leave"
-                " nothing to be planned; look for what they have in common, then scan again"
+                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: with that"
+                " many nothing is planned; look for what they have in common, then scan again"
             )
         return sorted((doubt_of(StoredDoubt(*row)) for row in rows.toLocalIterator()), key=lambda doubt: doubt[:3])
 
