@@ -31,7 +31,7 @@ _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class RemainingLedgers:
     """The ledgers that a former cluster has."""
 
     cluster: str  #: Its name.
@@ -61,7 +61,7 @@ class Remaining:
 class DrainResult:
     """The result of one pass."""
 
-    left: Remaining  #: What was left when the sweep had not deleted anything yet that this pass marked.
+    left: RemainingLedgers  #: What was left when the sweep had not deleted anything yet that this pass marked.
     builds: tuple[Build, ...]  #: What was copied.
     unloaded: tuple[UnloadResult, ...]  #: Topics, so that what was open is closed.
     promoted: PromotionPass | None  #: None where nothing was to be promoted.
@@ -81,7 +81,7 @@ class Drainer:
     cleanup: Cleanup  #: Marks what may go.
     promoting: Promoter  #: Has brokers read copies.
 
-    def left(self, name: str) -> Remaining:
+    def left(self, name: str) -> RemainingLedgers:
         """Count what the cluster has; changes nothing.
 
         Raises RefusedError where it is active or not registered.
@@ -90,7 +90,7 @@ class Drainer:
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
         to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
-        return Remaining(
+        return RemainingLedgers(
             name,
             targets.active,
             Counter({count.kind: count.open + count.closed for count in found.counts}),
