@@ -16,8 +16,8 @@ import pulsar
 import pyarrow.parquet as pq
 import pytest
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS
 from bookwarden.bookie_clusters.moving.build import find_build
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.ledgers.custom_metadata import OWNER_KEY

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bookwarden.bookie_clusters.brokers import read_brokers
-from bookwarden.bookie_clusters.inventory import NOT_OURS
 from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.clusters.bookkeeper.copying.copier import opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection

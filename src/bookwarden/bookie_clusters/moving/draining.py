@@ -11,17 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.bookie_clusters.inventory import (
-    NOT_OURS,
-    LedgerInventory,
-    OpenLedger,
-    UnloadResult,
-    roll,
-    take_inventory,
-)
+from bookwarden.bookie_clusters.inventory import LedgerInventory, OpenLedger, UnloadResult, roll, take_inventory
 from bookwarden.bookie_clusters.moving.build import Build, find_build
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup, SentMarks
 from bookwarden.bookie_clusters.moving.promotion import Promoter, PromotionPass
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome

@@ -8,8 +8,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import PlainSerializer
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS, OTHER, UNREADABLE
-from bookwarden.bookie_clusters.registry import Registry, Status, is_ours
+from bookwarden.bookie_clusters.registry import NOT_OURS, OTHER, UNREADABLE, Registry, Status, is_ours
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent, SchemaHolder
