@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.entries import TopicEntry
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, parse_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.delays import Arrivals, DelayScan, DelayWatch, DueTimes, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.options import SourceOptions

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, parse_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions, parse_positions
 from bookwarden.errors import DataGoneError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.pulsar_source.delays import DelayScan, DelayWatch, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import DataGoneError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import Offsets
 from bookwarden.pipelines.pulsar_source.options import parse_options
