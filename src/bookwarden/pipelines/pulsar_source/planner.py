@@ -46,7 +46,7 @@ _ROWS_WORTH_A_TASK = 100
 _CONFIRMATION_POLL_S = 0.05
 
 
-class Planner:
+class BatchPlanner:
     """Plans the batches of one query; it lives as long as the query's planning process."""
 
     def __init__(
