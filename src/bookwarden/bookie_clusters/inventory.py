@@ -146,7 +146,7 @@ class UnloadResult(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the topic may be loaded still."""
+        """Whether the topic may still be loaded."""
         return bool(self.error) and not self.is_absent
 
 

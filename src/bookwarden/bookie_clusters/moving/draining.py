@@ -32,7 +32,7 @@ class RemainingLedgers:
     active: str  #: Where brokers write.
     ledgers: Counter[str]  #: All, by kind.
     size: int  #: Bytes of those that are closed, of one copy of each entry.
-    open: tuple[OpenLedger, ...]  #: Those that are written still.
+    open: tuple[OpenLedger, ...]  #: Those that are still written.
     may_go: int  #: Those that brokers read from the active cluster.
     stays: Counter[str]  #: All others, by the reason.
     to_copy: int  #: How many of them are closed, and not in the active cluster yet.

@@ -185,7 +185,7 @@ class Preparation:
         return plan(seen, self._journal.originals())
 
     def execute(self, wanted: PreparationPlan, tell: Tell = lambda _step: None) -> PreparationResult:
-        """Carry the steps out, each noted before it is; then look what is missing still.
+        """Carry the steps out, each noted before it is; then look at what is still missing.
 
         ``tell`` is called with each step before. What fails is in the result, with the rest of its namespace left for
         the next run. Raises StoreUnavailableError where the journal cannot be written, PulsarUnavailableError where a

@@ -1,7 +1,7 @@
 """Phase two for ledgers that were copied to another bookie cluster: what the former one still has goes.
 
 A mark with Waiver.SUPERSEDED asks for one place of a ledger that its holder goes on naming. That place goes only if
-brokers read the ledger from the active cluster, closed and with the same end, if it is promoted still, if the rollback
+brokers read the ledger from the active cluster, closed and with the same end, if it is still promoted, if the rollback
 window is over, and if every bookie that should have an entry there gave it. In doubt it stays, and the mark is retried.
 """
 
