@@ -39,37 +39,39 @@
     ├── FileError                a file, a folder or the output cannot be written or read
     └── MissingExtraError        a library of one of the package's extras is not installed
 
-Foreign errors are translated at the seam where they arise and chained. Each class carries the process exit
-code that the command line ends with; the table is in docs/cli.md.
+Foreign errors are translated where they arise, and chained. Each class carries the exit code that the command line ends
+with: bookwarden.exit_codes has all of them, docs/cli.md what they mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bookwarden import exit_codes
+
 
 class BookwardenError(Exception):
     """Root of all errors that bookwarden raises; its text is one line that says what to do next."""
 
-    exit_code = 1
+    exit_code = exit_codes.FAILED
 
 
 class ConfigError(BookwardenError):
     """A setting is missing, malformed or contradicts another."""
 
-    exit_code = 3
+    exit_code = exit_codes.CONFIG
 
 
 class NotFoundError(BookwardenError):
     """The topic, ledger or node that was asked for does not exist."""
 
-    exit_code = 4
+    exit_code = exit_codes.NOT_FOUND
 
 
 class RefusedError(BookwardenError):
     """A safety rule forbids what was asked for."""
 
-    exit_code = 5
+    exit_code = exit_codes.REFUSED
 
 
 class StateTakenOverError(RefusedError):
@@ -79,13 +81,13 @@ class StateTakenOverError(RefusedError):
 class DeadlockedBrokerError(RefusedError):
     """Threads of a broker wait for each other's locks; nothing but a kill of its process ends that."""
 
-    exit_code = 28
+    exit_code = exit_codes.DEADLOCKED
 
 
 class FormatError(BookwardenError):
     """Bytes from a store or a topic are not what their format says."""
 
-    exit_code = 6
+    exit_code = exit_codes.FORMAT
 
 
 class MalformedMarkError(FormatError):
@@ -93,7 +95,7 @@ class MalformedMarkError(FormatError):
 
 
 class PoisonedBatchError(FormatError):
-    """So many messages of a batch fail, each alone, that the sweep itself must be at fault; nothing is settled."""
+    """More messages of a batch fail, each alone, than can be at fault themselves; nothing is settled."""
 
 
 class MarkingInterrupted(KeyboardInterrupt):
@@ -111,7 +113,7 @@ class MarkingInterrupted(KeyboardInterrupt):
 class StoreError(BookwardenError):
     """A metadata store did not do what it was asked."""
 
-    exit_code = 7
+    exit_code = exit_codes.STORE
 
 
 class StoreUnavailableError(StoreError):
@@ -145,7 +147,7 @@ class LostRaceError(StoreError):
 class StoreAccessError(StoreError):
     """The metadata store refuses our credentials."""
 
-    exit_code = 9
+    exit_code = exit_codes.ACCESS
 
 
 class StoreWedgedError(StoreError):
@@ -159,7 +161,7 @@ class TruncatedListingError(StoreError):
 class PulsarError(BookwardenError):
     """A broker, or its admin REST, did not do what it was asked."""
 
-    exit_code = 8
+    exit_code = exit_codes.PULSAR
 
 
 class PulsarUnavailableError(PulsarError):
@@ -192,7 +194,7 @@ class UnconfirmedError(PulsarUnavailableError):
 class PulsarAccessError(PulsarError):
     """The broker refuses our credentials or our rights."""
 
-    exit_code = 9
+    exit_code = exit_codes.ACCESS
 
 
 class PulsarConflictError(PulsarError):
@@ -202,13 +204,13 @@ class PulsarConflictError(PulsarError):
 class DataGoneError(PulsarError):
     """Messages that should still be on a topic were trimmed or skipped."""
 
-    exit_code = 10
+    exit_code = exit_codes.DATA_GONE
 
 
 class BookieError(BookwardenError):
     """Bookies did not give what was asked of them."""
 
-    exit_code = 13
+    exit_code = exit_codes.BOOKIE
 
 
 class BookieUnavailableError(BookieError):
@@ -218,7 +220,7 @@ class BookieUnavailableError(BookieError):
 class BookieAccessError(BookieError):
     """The bookies ask for credentials or encryption that we do not have."""
 
-    exit_code = 9
+    exit_code = exit_codes.ACCESS
 
 
 class EntryAbsentError(BookieError):
@@ -232,34 +234,34 @@ class DigestMismatchError(BookieError):
 class SparkError(BookwardenError):
     """A Spark query failed more often than allowed, or cannot be started here."""
 
-    exit_code = 11
+    exit_code = exit_codes.SPARK
 
 
 class StoppedFailingError(SparkError):
     """A query was asked to stop while its batches failed, so that what was due is not done."""
 
-    exit_code = 15
+    exit_code = exit_codes.STOPPED_FAILING
 
 
 class SharedDoubtError(BookwardenError):
     """A doubt about very many marks keeps their ledgers, and the sweep was not to wait for its end."""
 
-    exit_code = 16
+    exit_code = exit_codes.SHARED_DOUBT
 
 
 class ServerError(BookwardenError):
     """A server of the development cluster did not start or did not stop."""
 
-    exit_code = 12
+    exit_code = exit_codes.SERVER
 
 
 class FileError(BookwardenError):
     """A file, a folder or the standard output cannot be written or read: a full disk, missing rights, a wrong path."""
 
-    exit_code = 17
+    exit_code = exit_codes.FILE
 
 
 class MissingExtraError(BookwardenError):
     """A library of one of the package's extras is not installed; the text says which extra to install."""
 
-    exit_code = 14
+    exit_code = exit_codes.MISSING_EXTRA

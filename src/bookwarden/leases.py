@@ -59,7 +59,7 @@ class Renewal:
         self._thread.start()
 
     def stop(self) -> None:
-        """Call ``renew`` no more."""
+        """Stop calling ``renew``."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(self._end_wait_s)

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, BookieCluster, Registry, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.config import load_settings
 from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.exit_codes import COUNTERS_BEHIND
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.following.flag import MIGRATION_PATH

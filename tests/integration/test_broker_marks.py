@@ -211,7 +211,8 @@ def test_follow_knows_that_a_broker_marks_and_what_is_marked_already(
         dropped = min(eventually(lambda: before - set(listed(swept, topic)), 60))
         in_flight, neither = (mark_of_holder(number, holder, "follow") for number in (10**9, 10**9 + 1))
         site.mark(in_flight)
-        brokers = BrokersThatMark({keeping.store_url: store}, lambda: opened.deletion_topics)
+        topics = opened.deletion_topics
+        brokers = BrokersThatMark({keeping.store_url: store}, topics.entries, topics.requests_in_flight)
         assert set(brokers.roots()) == {keeping.store_url}
         in_outbox = mark_of_holder(dropped, holder, "follow")
         assert brokers.doubles([in_outbox, in_flight, neither]) == {in_outbox.request, in_flight.request}

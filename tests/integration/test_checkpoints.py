@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
-    Position,
     TopicPositions,
     create_subscription,
     move_subscription,
@@ -27,6 +26,7 @@ from bookwarden.clusters.pulsar.rest.topic_positions import (
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import DataGoneError, NotFoundError, RefusedError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store

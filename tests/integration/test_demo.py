@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
+from bookwarden.exit_codes import INTERRUPTED
 from servers.class_archives import QUICK_BOOKWARDEN
 from servers.each_store import on_oxia
 from servers.waiting import eventually
@@ -86,4 +86,4 @@ def test_an_interrupted_demo_leaves_nothing_running(temporary: Path) -> None:
         eventually(lambda: "starting bookie and broker" in log.read_text(encoding="utf-8"), 240)
         assert any("moto.server" in command for command in processes_naming(str(temporary)))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == INTERRUPTED_EXIT_CODE, log.read_text(encoding="utf-8")[-3000:]
+        assert process.wait(120) == INTERRUPTED, log.read_text(encoding="utf-8")[-3000:]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
+from bookwarden.exit_codes import INTERRUPTED
 from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
@@ -58,7 +58,7 @@ def test_ctrl_c_during_the_sends_ends_with_one_line_and_its_exit_code(
             output, errors = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert (process.returncode, output) == (INTERRUPTED_EXIT_CODE, ""), errors
+    assert (process.returncode, output) == (INTERRUPTED, ""), errors
     told = re.fullmatch(r"bookwarden: interrupted: ([\d,]+) marks confirmed; nothing left .*\n", errors)
     assert told, errors
     assert 0 < int(told[1].replace(",", "")) < 3_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bookwarden.clusters.pulsar.rest.topic_positions import (
-    Position,
     create_subscription,
     list_topics,
     move_subscription,
     read_positions,
 )
 from bookwarden.clusters.pulsar.rest.topics import Topics
+from bookwarden.ledgers.managed_ledger import Position
 
 pytestmark = pytest.mark.servers
 

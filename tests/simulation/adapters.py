@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import Presence, ReplicaStatus
 from bookwarden.clusters.pulsar.rest.brokers import TopicCompaction
 from bookwarden.errors import BookieUnavailableError, NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.managed_ledger import COMPACTION_CURSOR
@@ -79,16 +79,16 @@ class Probe:
         self._world = world
         self._faults = faults
 
-    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, ReplicaStatus]]:
         """Say of each entry whether the bookie has it."""
         return [{"b:3181": self._of(ledger_id, entry_id)} for ledger_id, _, entry_id in entries]
 
-    def _of(self, ledger_id: int, entry_id: int) -> Holding:
+    def _of(self, ledger_id: int, entry_id: int) -> ReplicaStatus:
         self._faults.step()
         if self._faults.fails():
-            return Holding(Presence.UNKNOWN, "no answer")
+            return ReplicaStatus(Presence.UNKNOWN, "no answer")
         held = ledger_id in self._world.bookies or (ledger_id in self._world.half_lost and entry_id == 0)
-        return Holding(Presence.HELD if held else Presence.NOT_HELD)
+        return ReplicaStatus(Presence.HELD if held else Presence.NOT_HELD)
 
 
 class ObjectStore:

@@ -22,8 +22,8 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.orphans.classes import PLANNED
 from bookwarden.orphans.classify import (
-    Classified,
     Knowledge,
+    LedgerVerdict,
     born_ms,
     classify,
     classify_left,
@@ -32,7 +32,7 @@ from bookwarden.orphans.classify import (
 )
 from bookwarden.orphans.guards import GuardLimits, cutoff_of
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Candidate, Emptied, FileDigest, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.plan import Candidate, EmptiedScope, FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 
 from .nodes import LEDGERS_ROOT
@@ -56,7 +56,7 @@ class Roots:
 class Scan:
     """What a scan found: each listed ledger in its class, and the plan."""
 
-    classes: dict[int, Classified]
+    classes: dict[int, LedgerVerdict]
     plan: PlanManifest
     candidates: list[Candidate]
 
@@ -175,7 +175,7 @@ def _references(roots: Roots, begun_ms: int) -> tuple[list[ListedReference], lis
 
 def _classified(
     roots: Roots, rows: Sequence[ListedLedger], references: Sequence[ListedReference], doubts: list[Doubt], cutoff: int
-) -> dict[int, Classified]:
+) -> dict[int, LedgerVerdict]:
     places: dict[int, set[str]] = {}
     in_use: set[int] = set()
     for reference in references:
@@ -243,7 +243,7 @@ def _first_listed(references: Sequence[ListedReference]) -> dict[str, int]:
     return first
 
 
-def _candidate(row: ListedLedger, found: Classified, before: Scan | None, now_ms: int) -> Candidate:
+def _candidate(row: ListedLedger, found: LedgerVerdict, before: Scan | None, now_ms: int) -> Candidate:
     first_seen = now_ms
     for old in before.candidates if before is not None else ():
         same = (old.ledger_id, old.path, old.created_ms, old.version)
@@ -266,11 +266,11 @@ def _candidate(row: ListedLedger, found: Classified, before: Scan | None, now_ms
 
 def _emptied(
     references: Sequence[ListedReference], rows: Sequence[ListedLedger], orphans: Sequence[ListedLedger]
-) -> Iterator[Emptied]:
+) -> Iterator[EmptiedScope]:
     there = {row.ledger_id for row in rows}
     topics = [reference for reference in references if reference.place in _TOPIC_PLACES]
     left = {one.managed_ledger for one in topics if one.gone or one.ledger_id in there}
     planned = Counter(row.holder for row in orphans if row.kind == LedgerComponent.MANAGED_LEDGER.name)
     for name in sorted({one.managed_ledger or "" for one in topics} - left):
         if planned[name]:
-            yield Emptied("topic", name, planned[name])
+            yield EmptiedScope("topic", name, planned[name])

@@ -21,7 +21,7 @@ from bookwarden.ledgers.kinds import CursorHolder, LedgerComponent, ManagedLedge
 from bookwarden.ledgers.listing import ListedLedger, ListedReference
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.classify import Knowledge
-from bookwarden.orphans.plan import Emptied
+from bookwarden.orphans.plan import EmptiedScope
 from bookwarden.orphans.summary import ForeignOwner, InsideList
 from bookwarden.pipelines.columns.tables import (
     CHANGES,
@@ -392,8 +392,8 @@ def test_what_would_be_left_without_a_ledger_is_named(spark: SparkSession, folde
     ]
     joined = Joined(spark, folder, fill(folder, ledgers, references))
     found = joined.classify(knowledge(existing=joined.join.existing(), namespaces={"t/n", "t/bare"}))
-    assert found.emptied_topics() == [Emptied("topic", bare, 2), Emptied("topic", lost, 1)]
-    assert found.orphans_of(["t/bare", "t/none"]) == [Emptied("namespace", "t/bare", 2)]
+    assert found.emptied_topics() == [EmptiedScope("topic", bare, 2), EmptiedScope("topic", lost, 1)]
+    assert found.orphans_of(["t/bare", "t/none"]) == [EmptiedScope("namespace", "t/bare", 2)]
 
 
 def test_a_topic_that_no_root_knows_and_that_still_gets_ledgers_is_noticed(

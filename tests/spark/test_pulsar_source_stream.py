@@ -10,12 +10,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from bookwarden.clusters.pulsar.rest.topic_positions import (
-    Position,
     create_subscription,
     move_subscription,
     read_positions,
     topic_path,
 )
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden_dev.devcluster import DevCluster
 from servers.pulsar_topics import TopicUnderTest
 from servers.waiting import eventually

@@ -9,7 +9,7 @@ from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.checks.precheck import findings_data
 from bookwarden.bookie_clusters.moving.build import FoundBuild, find_build
 from bookwarden.bookie_clusters.moving.cleanup import CleanupResult, Targets
-from bookwarden.bookie_clusters.moving.draining import Remaining
+from bookwarden.bookie_clusters.moving.draining import RemainingLedgers
 from bookwarden.bookie_clusters.moving.promotion import PromotionPlan, PromotionResult
 from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
 from bookwarden.bookie_clusters.offline.move import CopyTally, MovePlan, MoveResult
@@ -215,7 +215,7 @@ def cleaned_data(result: CleanupResult) -> dict[str, Any]:
     }
 
 
-def left_data(left: Remaining) -> dict[str, Any]:
+def left_data(left: RemainingLedgers) -> dict[str, Any]:
     """Return what is left in a cluster that is drained."""
     return {
         "cluster": left.cluster,

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookwarden.bookie_clusters.registry import BookieCluster, Registry, is_ours, is_trial
+from bookwarden.bookie_clusters.registry import (
+    NOT_OURS,
+    OTHER,
+    UNFINISHED,
+    UNREADABLE,
+    BookieCluster,
+    Registry,
+    is_ours,
+    is_trial,
+)
 from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.errors import BookwardenError, FormatError, NotFoundError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished
@@ -21,14 +30,6 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState
 from bookwarden.ledgers.names import TopicName
 from bookwarden.metastore.interface import MetadataStore
 
-#: For ledgers of another application than Pulsar, or without custom metadata.
-OTHER = "other"
-#: For ledgers whose metadata cannot be understood.
-UNREADABLE = "unreadable"
-#: For ledgers that brokers do not take for ours, where no other Pulsar cluster should write.
-NOT_OURS = "not ours"
-#: For copies that are not proven, or of which a builder was stopped: brokers read none of them.
-UNFINISHED = "unfinished copy"
 # A topic that is unloaded closes these; of the others each is closed as soon as it is written.
 _OF_LOADED_TOPICS = (LedgerComponent.MANAGED_LEDGER, LedgerComponent.MANAGED_CURSOR)
 
@@ -145,7 +146,7 @@ class UnloadResult(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether the topic may be loaded still."""
+        """Whether the topic may still be loaded."""
         return bool(self.error) and not self.is_absent
 
 

@@ -30,6 +30,16 @@ REGISTRY_PATH: Final = "/bookwarden/bookie-clusters"
 FOLLOWERS_PATH: Final = "/bookwarden/bookie-clusters-seen"
 FORMAT: Final = 1
 
+# What ledgers are counted as that have no kind of Pulsar's.
+#: Of another application, or without custom metadata.
+OTHER: Final = "other"
+#: Their metadata cannot be understood.
+UNREADABLE: Final = "unreadable"
+#: Brokers do not take them for ours, where no other Pulsar cluster should write.
+NOT_OURS: Final = "not ours"
+#: Copies that are not proven, or of which a builder was stopped: brokers read none of them.
+UNFINISHED: Final = "unfinished copy"
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OWNER: Final = re.compile(r"[0-9a-f]{8}")
 # Of a cluster in the node: a default is for a cluster that is made, and none for one that is read.

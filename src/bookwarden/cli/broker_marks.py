@@ -15,14 +15,12 @@ from bookwarden.cli.shell.invocation import Invocation, operator, pass_invocatio
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.clusters.pulsar.broker_marks import LiveBroker, MarkingBrokers, OutboxSize
 from bookwarden.deletion.phase_one.outbox_drain import DrainReport
+from bookwarden.exit_codes import MORE_LATER, NOT_DONE, SOME_FAILED
 from bookwarden.preflight import require_marking
 from bookwarden.wire.broker_marks import MarkingBroker, MarksEnabled
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import BrokerMarks
 
-_NOT_ALL_MARK: Final = 22
-_UNDER_WAY: Final = 25
-_LEFT: Final = 27
 #: With a broker that forwards no node is that old.
 _OLD_S: Final = 600
 #: Brokers write their nodes again every 30 seconds.
@@ -68,11 +66,11 @@ def status(invocation: Invocation) -> None:
 def _code(brokers: Sequence[LiveBroker], size: OutboxSize, now_s: float) -> int:
     marking = [broker.marking for broker in brokers if broker.marking is not None]
     if size.oldest_s(now_s) > _OLD_S or any(one.unmarked_writes for one in marking):
-        return _LEFT
+        return SOME_FAILED
     if any(_silent_s(broker, now_s) for broker in brokers) or any(one.left and one.left.exceeded for one in marking):
-        return _LEFT
+        return SOME_FAILED
     if not all(broker.marks for broker in brokers) or (size.nodes and not marking):
-        return _NOT_ALL_MARK
+        return NOT_DONE
     return 0
 
 
@@ -243,7 +241,7 @@ def _change(invocation: Invocation, *, enabled: bool, timeout: float, dry_run: b
         notes.append("What is in the outbox is forwarded all the same.")
     data = {"enabled": enabled, "brokers": with_line, "late": late}
     invocation.write(Document(data, tuple(map(Note, notes))))
-    click.get_current_context().exit(_UNDER_WAY if late else 0)
+    click.get_current_context().exit(MORE_LATER if late else 0)
 
 
 def _await(brokers: MarkingBrokers, enabled: bool, timeout_s: float) -> list[str]:
@@ -306,7 +304,7 @@ def drain(invocation: Invocation, execute: bool) -> None:
         marks = BrokerMarks(cluster)
         report = (marks.drain if execute else marks.planned_drain).run()
     invocation.write(_drained(report))
-    click.get_current_context().exit(_LEFT if report.kept else 0)
+    click.get_current_context().exit(SOME_FAILED if report.kept else 0)
 
 
 def _drained(report: DrainReport) -> Document:

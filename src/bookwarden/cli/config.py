@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Final
 
 import click
 
@@ -13,10 +12,9 @@ from bookwarden.cli.shell.output import Cells, Column, Document, Note, counted, 
 from bookwarden.config import CONFIG_VARIABLE, SettingValue, values_with_origins
 from bookwarden.config_check import LIMIT_S, check_settings
 from bookwarden.errors import MissingExtraError, SparkError
+from bookwarden.exit_codes import WOULD_FAIL
 from bookwarden.findings import Finding, Verdict, failing, warns
 from bookwarden.preflight import require_spark
-
-WOULD_FAIL: Final = 23
 
 _EPILOG = """\b
 Examples:

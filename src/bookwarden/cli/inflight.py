@@ -13,9 +13,9 @@ import click
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.clusters.pulsar.broker_marks import Outbox, OutboxSize
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.deletion.inflight import DEFAULT_MAX_ENTRIES, InFlight
 from bookwarden.errors import StoreError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.received import ReceivedMark
 from bookwarden.ledgers.shared_doubts import SharedDoubt

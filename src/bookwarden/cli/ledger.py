@@ -229,7 +229,7 @@ def show(invocation: Invocation, ledger_id: int) -> None:
 @_LEDGER_ID
 @click.option("--first", type=_ENTRY_ID, default=0, show_default=True, help="The first entry to read.")
 @click.option("--last", type=_ENTRY_ID, help="The last entry to read. Default: the last one that is confirmed.")
-@click.option("--limit", type=click.IntRange(min=1), help="Read no more entries than this.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of entries to read.")
 @click.option(
     "--format",
     "form",

@@ -12,6 +12,7 @@ import click
 from bookwarden.cli.shell.invocation import Invocation, operator, parse_topic, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, Table, counted, moment, table_of
 from bookwarden.errors import FormatError, NotFoundError, RefusedError
+from bookwarden.exit_codes import SOME_FAILED
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.trash import FormerPolicies
 from bookwarden.preflight import require_marking
@@ -36,7 +37,6 @@ from bookwarden.wiring.deletion import marker_of
 from bookwarden.wiring.roots import roots_proof_of
 from bookwarden.wiring.trash import TrashOperations
 
-_LEFT: Final = 27
 _LOGS: Final = "acknowledgements in transactions that were open"
 #: The sweep looks for the policies of deleted topics every 15 s.
 _POLICIES_WAIT_S: Final = 40.0
@@ -221,7 +221,7 @@ def restore(
     partitions = 0 if node is None else int(json.loads(node)["partitions"])
     done = [(one, _with_lost(plan, lost.get(one.managed_ledger, ())), result) for one, plan, result in done]
     invocation.write(_describe(done, partitions, executed=execute))
-    click.get_current_context().exit(0 if _is_whole(done) else _LEFT)
+    click.get_current_context().exit(0 if _is_whole(done) else SOME_FAILED)
 
 
 def _restored(
@@ -332,7 +332,7 @@ def _restore_namespace(invocation: Invocation, namespace: str, request: RestoreR
         parts.insert(1, Table(columns, tuple(failed.items())))
     data = {"executed": execute, "namespace": namespace, "policies": policies, "not_restored": failed}
     invocation.write(Document({**data, "topics": [_data(*one) for one in done]}, tuple(parts)))
-    click.get_current_context().exit(_LEFT if failed or not _is_whole(done) else 0)
+    click.get_current_context().exit(SOME_FAILED if failed or not _is_whole(done) else 0)
 
 
 def _rebuilt(
@@ -523,7 +523,7 @@ def purge(invocation: Invocation, name: str | None, execute: bool) -> None:
         report = release(operations.records.nodes, marker, due, "purged from the trash", catalog)
     kept = [_topic(trashed) for trashed in asked if trashed not in free]
     invocation.write(_purged(report, kept))
-    click.get_current_context().exit(_LEFT if report.kept or kept else 0)
+    click.get_current_context().exit(SOME_FAILED if report.kept or kept else 0)
 
 
 def _purged(report: ReleaseReport, restored: Iterable[str]) -> Document:

@@ -163,7 +163,7 @@ class GreenResources:
         self._follower.follow(namespaces)
 
     def close(self) -> None:
-        """Follow blue no more, and record for how long that was done."""
+        """Stop following blue, and record for how long that was done."""
         self._follower.close()
 
     def complete(self, topics: Mapping[str, Collection[str]], *, redirects: bool = True) -> None:

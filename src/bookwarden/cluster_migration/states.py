@@ -1,7 +1,8 @@
 """The state of a topic in a migration, by what its nodes and its broker say of it: a decision without input or output.
 
-A topic's nodes say whether it was marked: it accepts no more, and its clients are sent to green. Once a flag is set no
-broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches no client.
+A topic's nodes say whether it was marked: it accepts no messages, and its clients are redirected to green. Once a flag
+is set no broker loads a topic any more, and what a subscription has not read of a topic that is not loaded reaches no
+client.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class TopicStatus:
 
     @property
     def is_marked(self) -> bool:
-        """True where it accepts no more."""
+        """True where it accepts no messages."""
         return self.info is not None and self.info.terminated is not None
 
     @property

@@ -125,7 +125,7 @@ class NodeCheck:
 
         Raises StoreError when BookKeeper's metadata, or the owner of a topic, cannot be read.
         """
-        look = _Look(self._catalog, bookies or BookieReads(self._entries), self._copies, cache(self._owner))
+        look = _CheckRun(self._catalog, bookies or BookieReads(self._entries), self._copies, cache(self._owner))
         return look.doubts(suspects)
 
     def doubt_about(self, holder: ManagedLedgerHolder, node: HolderNode) -> NodeDoubt | None:
@@ -151,7 +151,7 @@ class NodeCheck:
         return [doubt or checked for doubt, checked in zip(doubts, self.doubts(known), strict=True)]
 
 
-class _Look:
+class _CheckRun:
     """One look at some nodes; each list is gone through once, and each ledger read once."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Interfaces of two-phase deletion with more than one implementation, or whose implementation is a neighbour."""
+"""Interfaces of two-phase deletion, each with more than one implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bookwarden.clusters.bookkeeper.undone import UndoneLedger
-from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.metadata import (
     ActiveCluster,
     Conditions,
@@ -120,17 +119,6 @@ class NoBookieClusters:
     def snapshot(self) -> RegistrySnapshot:
         """Return that of no registry."""
         return RegistrySnapshot(None)
-
-
-class Promoted(Protocol):
-    """The newest promotion: brokers read what it covers from the active bookie cluster, whatever they have open."""
-
-    @property
-    def conditions(self) -> Conditions:
-        """Its node, where the ledgers' store has it too."""
-
-    def why_not(self, kept: StoredLedger, holder: Holder, active: ActiveCluster) -> str | None:
-        """Return why brokers may still read this ledger of the active cluster elsewhere; None if it is promoted."""
 
 
 class RecordsUndone(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from bookwarden.clusters.pulsar.broker_marks import MarkingBrokers, Outbox
 from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
@@ -23,34 +23,26 @@ _REFRESH_S: Final = 30.0
 _MOST_IN_FLIGHT: Final = 10_000
 
 
-class MarksInFlight(Protocol):
-    """The deletion topics; each call may raise PulsarError, NotFoundError and FormatError."""
-
-    @property
-    def entries(self) -> Callable[[], Mapping[str, EntriesBehind]]:
-        """Counts the entries in flight, by partition."""
-
-    @property
-    def requests_in_flight(self) -> Callable[[], Collection[Request]]:
-        """Reads what the marks in flight ask for."""
-
-
 class BrokersThatMark:
-    """The brokers of all metadata roots, by URL of the root; ``in_flight`` opens the deletion topics.
+    """The brokers of all metadata roots, by URL of the root.
 
+    ``entries_in_flight`` counts the entries of the deletion topics, by partition, and ``requests_in_flight`` reads what
+    their marks ask for; both may raise PulsarError, NotFoundError and FormatError.
     ``delete_delay_s`` is how long the sweep waits before a delete.
     """
 
     def __init__(
         self,
         stores: Mapping[str, MetadataStore],
-        in_flight: Callable[[], MarksInFlight],
+        entries_in_flight: Callable[[], Mapping[str, EntriesBehind]],
+        requests_in_flight: Callable[[], Collection[Request]],
         clock: Callable[[], float] = time.monotonic,
         *,
         delete_delay_s: float = 0.0,
     ) -> None:
         self._stores = stores
-        self._in_flight = in_flight
+        self._entries_in_flight = entries_in_flight
+        self._requests_in_flight = requests_in_flight
         self._clock = clock
         #: The longest time that brokers have before what they drop is looked at.
         self.longest_ms = BROKERS_FIRST_MS + int(delete_delay_s * 1000)
@@ -81,17 +73,16 @@ class BrokersThatMark:
         try:
             for store in self._stores.values():
                 found |= wanted & _in_outbox(store)
-            found |= wanted & set(self._requests_in_flight())
+            found |= wanted & set(self._marked())
         except (StoreError, PulsarError, NotFoundError, FormatError) as error:
             logger.warning("which of %d marks were made by brokers already is not known: %s", len(marks), error)
         return frozenset(found)
 
-    def _requests_in_flight(self) -> Collection[Request]:
-        topics = self._in_flight()
-        entries = sum(behind.entries for behind in topics.entries().values())
+    def _marked(self) -> Collection[Request]:
+        entries = sum(behind.entries for behind in self._entries_in_flight().values())
         if entries > _MOST_IN_FLIGHT:
             raise PulsarError(f"{entries:,} entries are in flight, more than are read for a count")
-        return topics.requests_in_flight()
+        return self._requests_in_flight()
 
     def _time_of(self, root: str, store: MetadataStore) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Drops: ledgers and offloaded copies that a node named and names no more."""
+"""Drops: ledgers and offloaded copies that a node no longer names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from bookwarden.ledgers.kinds import PlaceKind
-from bookwarden.ledgers.naming import Naming
+from bookwarden.ledgers.naming import NodeLedgers
 from bookwarden.ledgers.pending_deletion import OffloadContext
 
 # The id of a ledger, or of an offloaded copy.
@@ -43,7 +43,7 @@ class Drop(NamedTuple):
         return self.ledger_id if self.copy is None else self.copy.uuid
 
 
-def drops_between(before: Naming, now: Naming | None, path: str, root: str, at_ms: int) -> list[Drop]:
+def drops_between(before: NodeLedgers, now: NodeLedgers | None, path: str, root: str, at_ms: int) -> list[Drop]:
     """List what a node named before and does not name now; None stands for a node that is gone."""
     places = now.places if now is not None else {}
     copied = now.copied if now is not None else frozenset[int]()
@@ -60,14 +60,14 @@ def drops_between(before: Naming, now: Naming | None, path: str, root: str, at_m
     return drops
 
 
-def keys_in(naming: Naming) -> Iterable[Key]:
+def keys_in(naming: NodeLedgers) -> Iterable[Key]:
     """Yield everything that a node names."""
     yield from naming.places
     for copy in naming.copies:
         yield copy.uuid
 
 
-def _cause(place: PlaceKind, now: Naming | None, has_copy: bool) -> DropCause:
+def _cause(place: PlaceKind, now: NodeLedgers | None, has_copy: bool) -> DropCause:
     if now is None:
         return DropCause.DELETED
     if has_copy:

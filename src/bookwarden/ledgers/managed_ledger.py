@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from bookwarden.errors import FormatError
+
 COMPACTION_CURSOR = "__compaction"
 COMPACTED_LEDGER_PROPERTY = "CompactedTopicLedger"
 SHADOW_SOURCE_PROPERTY = "PULSAR.SHADOW_SOURCE"
@@ -25,6 +27,21 @@ class Position(NamedTuple):
 
     ledger_id: int
     entry_id: int
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read ``ledger:entry``; raise FormatError for anything else."""
+        ledger, separator, entry = text.partition(":")
+        try:
+            position = cls(int(ledger), int(entry))
+        except ValueError as error:
+            raise FormatError(f"position {text!r} is not ledger:entry") from error
+        if not separator or position.entry_id < -1:
+            raise FormatError(f"position {text!r} is not ledger:entry")
+        return position
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
 
 
 def as_uuid(msb: int, lsb: int) -> UUID:

@@ -60,7 +60,7 @@ class NamedCopy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class NodeLedgers:
     """The ledgers and copies that one node names."""
 
     kind: NodeKind
@@ -92,19 +92,19 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}q", *ids)
 
 
-def unpack(packed: bytes) -> Naming:
+def unpack(packed: bytes) -> NodeLedgers:
     """Read the bytes of a naming back; FormatError if they are damaged."""
     try:
         kind = _KINDS[packed[:1].upper()]
         if packed[:1].isupper():
-            return Naming(kind, dict.fromkeys(_ids(packed[1:]), kind.place))
+            return NodeLedgers(kind, dict.fromkeys(_ids(packed[1:]), kind.place))
         (count,) = _COUNT.unpack_from(packed, 1)
         start, end = 5 + 8 * count, 5 + 9 * count
         if len(packed) < end:
             raise ValueError(f"{len(packed)} bytes are too few for {count} ledgers")
         places = [_PLACES[number] for number in packed[start:end]]
         copies = _copies(zlib.decompress(packed[end:]).decode()) if packed[end:] else ()
-        return Naming(kind, dict(zip(_ids(packed[5:start]), places, strict=True)), copies)
+        return NodeLedgers(kind, dict(zip(_ids(packed[5:start]), places, strict=True)), copies)
     except (KeyError, IndexError, ValueError, TypeError, struct.error, zlib.error) as error:
         raise FormatError(f"what a node was known to name is damaged: {error}") from error
 

@@ -317,7 +317,7 @@ def _furthest(recorded: Iterable[CursorPosition]) -> Position | None:
 
 
 def _position(position: Position | None) -> str:
-    return "no position" if position is None else f"{position.ledger_id}:{position.entry_id}"
+    return "no position" if position is None else str(position)
 
 
 def _size_of(entry: LedgerInfo) -> str:

@@ -47,7 +47,7 @@ class PolicyEvent(NamedTuple):
 
 
 class LostPermissions(NamedTuple):
-    """The permissions of a topic that are in its namespace's policies no more."""
+    """The permissions of a topic that its namespace's policies no longer have."""
 
     topic: str  #: Its full name.
     roles: Roles

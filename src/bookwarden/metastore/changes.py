@@ -34,7 +34,7 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Collect no more."""
+        """Stop collecting."""
 
 
 class ChangeLog:

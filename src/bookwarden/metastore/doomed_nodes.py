@@ -67,7 +67,7 @@ class BatchDelete(ABC):
 
     @abstractmethod
     def _send_and_settle(self, targets: Sequence[DoomedNode]) -> None:
-        """Send the deletes until all are settled, or no more can be; ``_sent`` from the first that may be done."""
+        """Send the deletes until all are settled or the rest cannot be; ``_sent`` from the first that may be done."""
 
     @abstractmethod
     def _end(self, targets: Sequence[DoomedNode]) -> None:

@@ -141,7 +141,7 @@ class RecordLease:
             self._fields = fields
 
     def remove(self) -> None:
-        """Delete the record, and hold it no more; raises as `require`, and RefusedError where it has changed."""
+        """Delete the record, which is no longer held; raises as `require`, and RefusedError where it has changed."""
         self._renewal.stop()
         self.require()
         (result,) = self._store.delete_many([(self._path, self._version)])

@@ -27,7 +27,7 @@ _CLOSED: Final = LedgerState.CLOSED.name
 _OF_LOGS = frozenset({PlaceKind.LOG_SEGMENT.value, PlaceKind.LOG_ALLOCATION.value})
 
 
-class Classified(NamedTuple):
+class LedgerVerdict(NamedTuple):
     """The class of a ledger, for a candidate its cause, and details for people."""
 
     ledger_class: LedgerClass
@@ -35,15 +35,15 @@ class Classified(NamedTuple):
     detail: str = ""
 
 
-_ORPHANS = {cause: Classified(LedgerClass.ORPHAN, cause) for cause in Cause}
+_ORPHANS = {cause: LedgerVerdict(LedgerClass.ORPHAN, cause) for cause in Cause}
 # No place of another kind can say that its ledger was deleted.
 _LEFT = {
     LedgerComponent.MANAGED_LEDGER.name: Cause.OFFLOADED,
     LedgerComponent.COMPACTED_LEDGER.name: Cause.REPLACED,
 }
-_TOO_YOUNG = Classified(LedgerClass.TOO_YOUNG)
-_IN_TRASH = Classified(LedgerClass.IN_TRASH)
-_OF_NO_AGE = Classified(LedgerClass.TOO_YOUNG, detail="neither its metadata nor its node tells when it was created")
+_TOO_YOUNG = LedgerVerdict(LedgerClass.TOO_YOUNG)
+_IN_TRASH = LedgerVerdict(LedgerClass.IN_TRASH)
+_OF_NO_AGE = LedgerVerdict(LedgerClass.TOO_YOUNG, detail="neither its metadata nor its node tells when it was created")
 
 
 @dataclass(frozen=True)
@@ -99,28 +99,28 @@ def age_ms(row: ListedLedger, now_ms: int) -> int:
     return now_ms - born_ms(row)
 
 
-def classify(row: ListedLedger, knowledge: Knowledge) -> Classified:
+def classify(row: ListedLedger, knowledge: Knowledge) -> LedgerVerdict:
     """Classify a ledger that no place names."""
     if row.problem is not None:
-        return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
+        return LedgerVerdict(LedgerClass.UNPARSABLE, detail=row.problem)
     if row.kind is None or row.holder is None:
         return _of_no_holder(row)
     owner = owner_of(row.kind, row.holder)
     if owner is None:
         detail = f"its custom metadata names {row.holder!r}, which is no holder of the kind {row.kind}"
-        return Classified(LedgerClass.UNKNOWN_OWNER, detail=detail)
+        return LedgerVerdict(LedgerClass.UNKNOWN_OWNER, detail=detail)
     kept = _kept(row, owner, knowledge)
     if kept is not None:
         return kept
     gap = _why_gap(row, owner, knowledge)
     if gap is not None:
-        return Classified(LedgerClass.INSIDE_LIST, detail=gap)
+        return LedgerVerdict(LedgerClass.INSIDE_LIST, detail=gap)
     if owner.topic in knowledge.holey:
-        return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
+        return LedgerVerdict(LedgerClass.UNKNOWN_REFERENCES, detail=is_holey(owner.topic))
     return _ORPHANS[cause_of(row, owner, knowledge.namespaces, knowledge.existing)]
 
 
-def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowledge) -> Classified:
+def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowledge) -> LedgerVerdict:
     """Classify a ledger whose broker deleted it, as every place that names it says."""
     named = classify_named(row, places)
     if named.ledger_class is not LedgerClass.REFERENCED or row.kind is None or row.holder is None:
@@ -129,24 +129,24 @@ def classify_left(row: ListedLedger, places: Collection[str], knowledge: Knowled
     cause = _LEFT.get(row.kind)
     if owner is None or cause is None or _kept(row, owner, knowledge) is not None:
         return named
-    return Classified(LedgerClass.LEFT_BEHIND, cause)
+    return LedgerVerdict(LedgerClass.LEFT_BEHIND, cause)
 
 
-def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> Classified | None:
+def _kept(row: ListedLedger, owner: Owner, knowledge: Knowledge) -> LedgerVerdict | None:
     """Return the class of one that is kept, too young, or maybe another's or referenced; None for a candidate."""
     if row.ledger_id in knowledge.trashed:
         return _IN_TRASH
     foreign = why_foreign(owner, knowledge)
     if foreign is not None:
-        return Classified(LedgerClass.FOREIGN, detail=foreign)
+        return LedgerVerdict(LedgerClass.FOREIGN, detail=foreign)
     doubt = knowledge.doubt_about(owner.holder)
     if doubt is not None:
-        return Classified(LedgerClass.UNKNOWN_REFERENCES, detail=f"{doubt.path} in {doubt.root}: {doubt.reason}")
+        return LedgerVerdict(LedgerClass.UNKNOWN_REFERENCES, detail=f"{doubt.path} in {doubt.root}: {doubt.reason}")
     born = born_ms(row)
     if not 0 < born <= knowledge.cutoff_ms:
         return _TOO_YOUNG if born > 0 else _OF_NO_AGE
     if owner.topic in knowledge.alive:
-        return Classified(LedgerClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
+        return LedgerVerdict(LedgerClass.TOO_YOUNG, detail=is_alive("topic", owner.topic))
     return None
 
 
@@ -169,13 +169,13 @@ def why_foreign(owner: Owner, knowledge: Knowledge) -> str | None:
     return is_alive("namespace", owner.namespace) if owner.namespace in knowledge.alive else None
 
 
-def classify_named(row: ListedLedger, places: Collection[str]) -> Classified:
+def classify_named(row: ListedLedger, places: Collection[str]) -> LedgerVerdict:
     """Classify a ledger that places name; `places` are the values of their PlaceKinds."""
     if row.problem is not None:
-        return Classified(LedgerClass.UNPARSABLE, detail=row.problem)
+        return LedgerVerdict(LedgerClass.UNPARSABLE, detail=row.problem)
     if row.kind is None and _OF_LOGS.issuperset(places):
-        return Classified(LedgerClass.FOREIGN, detail="DistributedLog's")
-    return Classified(LedgerClass.REFERENCED)
+        return LedgerVerdict(LedgerClass.FOREIGN, detail="DistributedLog's")
+    return LedgerVerdict(LedgerClass.REFERENCED)
 
 
 def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
@@ -189,14 +189,14 @@ def sign_of_life(owner: Owner | None, knowledge: Knowledge) -> str | None:
     return owner.topic if owner.namespace in knowledge.namespaces else owner.namespace
 
 
-def _of_no_holder(row: ListedLedger) -> Classified:
+def _of_no_holder(row: ListedLedger) -> LedgerVerdict:
     # Either class keeps the ledger, so reading the text for people is enough.
     custom = row.custom or ""
     if f"{TRIAL_KEY}=" in custom:
-        return Classified(LedgerClass.FOREIGN, detail=f"left by a precheck, and removed by the next one: {custom}")
+        return LedgerVerdict(LedgerClass.FOREIGN, detail=f"left by a precheck, and removed by the next one: {custom}")
     if _PULSARS in custom.split(", "):
-        return Classified(LedgerClass.UNKNOWN_OWNER, detail=custom)
-    return Classified(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
+        return LedgerVerdict(LedgerClass.UNKNOWN_OWNER, detail=custom)
+    return LedgerVerdict(LedgerClass.FOREIGN, detail=custom or "no custom metadata")
 
 
 def is_holey(topic: str) -> str:

@@ -111,7 +111,7 @@ def class_by_owner(copy: FoundCopy, reading: CopyReading, knowledge: Knowledge) 
             return ClassifiedCopy(CopyClass.UNKNOWN_OWNER, detail=text, conflict=True)
     named = owner_named(copy, reading)
     if named is None:
-        return _without_owner("it names no managed ledger, and BookKeeper has the ledger no more")
+        return _without_owner("it names no managed ledger, and BookKeeper no longer has the ledger")
     owner = owner_of(LedgerComponent.MANAGED_LEDGER.name, named)
     if owner is None:
         return _without_owner(f"it names {named!r}, which is no managed ledger of a topic")

@@ -13,7 +13,7 @@ from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.copy_plan import CopyCandidate
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.plan import Candidate, EmptiedScope, PlanCounts, PlanManifest, ScannedCluster
 
 _HOUR_MS = 3_600_000
 _SHOWN = 5
@@ -249,7 +249,7 @@ def _check_share(counts: PlanCounts, limits: GuardLimits) -> Iterator[Refusal]:
         )
 
 
-def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str], limits: GuardLimits) -> Iterator[Refusal]:
+def _check_emptied(emptied: Iterable[EmptiedScope], allowed: Collection[str], limits: GuardLimits) -> Iterator[Refusal]:
     names = {_managed_ledger(name) for name in allowed}
     for scope in ("topic", "namespace"):
         left = [one for one in emptied if one.scope == scope and not _is_allowed(one, names)]
@@ -268,7 +268,7 @@ def _check_emptied(emptied: Iterable[Emptied], allowed: Collection[str], limits:
             yield Refusal(f"the plan would empty a {one.scope}, {one.name}", "that is not known", _SCAN_AGAIN)
 
 
-def _is_allowed(emptied: Emptied, names: Collection[str]) -> bool:
+def _is_allowed(emptied: EmptiedScope, names: Collection[str]) -> bool:
     if emptied.scope == "namespace":
         return emptied.name in names
     return emptied.name in names or _namespace(emptied.name) in names

@@ -83,7 +83,7 @@ class PlanCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class EmptiedScope:
     """A topic or namespace that exists and would be left without a ledger; ``candidates`` counts those planned.
 
     ``name`` is that of a managed ledger or of a namespace, ``scope`` says which.
@@ -120,7 +120,7 @@ class PlanManifest:
     counts: PlanCounts  #: The figures that guards check.
     candidates: tuple[FileDigest, ...]  #: Files of candidates, by growing ledger id through all of them.
     files: tuple[FileDigest, ...] = ()  #: All other files.
-    emptied: tuple[Emptied, ...] = ()  #: Refused unless ``allow_emptied`` names them.
+    emptied: tuple[EmptiedScope, ...] = ()  #: Refused unless ``allow_emptied`` names them.
     #: For each store that was listed; the copies of the plan are in the file COPIES.
     copies: tuple[StoreCopies, ...] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)  #: Digests of what was read, by stage of the scan.

@@ -195,15 +195,15 @@ class SweepMetrics(QueryMetrics):
                 ("oldest_seconds", "Age of the oldest record in the trash; 0 if there is none."),
                 (
                     "missing_disk_bytes",
-                    "By so much bookies have less than trash.min_free_disk_ratio free.",
+                    "Bytes that bookies lack for trash.min_free_disk_ratio.",
                 ),
-                ("overdue_seconds", "For so long the oldest mark in flight has been due; looked at for the lease."),
+                ("overdue_seconds", "Seconds since the oldest mark in flight was due; read for the lease."),
             )
         }
         self._lease_until_ms = 0
         lease = Gauge(
             "bookwarden_trash_lease_seconds",
-            "For so long brokers keep what they drop, if this sweep does not renew that.",
+            "Seconds for which brokers go on keeping what they drop if this sweep does not renew the lease.",
             registry=self.registry,
         )
         # It runs out also while the store cannot be read.

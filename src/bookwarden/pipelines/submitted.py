@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from bookwarden.config import Settings, exposed_files, load_settings
 from bookwarden.errors import BookwardenError
-
-# As a shell tells it of a command that SIGINT ended.
-_INTERRUPTED: Final = 130
+from bookwarden.exit_codes import INTERRUPTED
 
 
 def arguments_of(description: str) -> argparse.ArgumentParser:
@@ -35,4 +32,4 @@ def run_submitted(given: argparse.Namespace, work: Callable[[Settings], int]) ->
         return error.exit_code
     except KeyboardInterrupt as interrupted:
         logging.error("%s", str(interrupted) or "interrupted")
-        return _INTERRUPTED
+        return INTERRUPTED

@@ -76,7 +76,7 @@ def at_position(raw: bytes, entry: bytes | None) -> bytes:
 
 
 def cursor_of_entry(entry: bytes, ledger_id: int) -> bytes:
-    """Make a cursor's node again from the last entry of its ledger, which it then needs no more.
+    """Make a cursor's node again from the last entry of its ledger, which it then no longer needs.
 
     Only where acknowledgements are in a form that is not known here it names the ledger. FormatError for an entry that
     is none.

@@ -1,1 +1,1 @@
-"""Construction of the adapters from the settings: the only room that knows both."""
+"""Construction of the adapters from the settings: the only package that knows both."""

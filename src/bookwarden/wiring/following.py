@@ -36,7 +36,10 @@ def dropped_ledgers_of(
     follow, deletion, topics = cluster.settings.follow, cluster.settings.deletion, cluster.topics
     marks = not follow.dry_run
     brokers = BrokersThatMark(
-        cluster.stores, lambda: cluster.deletion_topics, delete_delay_s=deletion.delete_delay_seconds
+        cluster.stores,
+        cluster.deletion_topics.entries,
+        cluster.deletion_topics.requests_in_flight,
+        delete_delay_s=deletion.delete_delay_seconds,
     )
     check = DropCheck(
         nodes,

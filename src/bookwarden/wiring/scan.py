@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
-from bookwarden.clusters.bookkeeper.listing import LedgerListing, PlacedListing
+from bookwarden.clusters.bookkeeper.listing import LedgerListing, MultiClusterListing
 from bookwarden.clusters.offload.listing import ObjectListing
 from bookwarden.clusters.pulsar.metadata.namespaces import namespaces_in, tenants_in
 from bookwarden.clusters.pulsar.references.check import outdated_in, still_named_in
@@ -57,7 +57,7 @@ class ScanSources(Resources):
             self.cluster = cluster = self.keep(Cluster(source, max_reads_per_second=limit))
             bookkeeper = cluster.bookkeeper
             alone = LedgerListing(bookkeeper.store, bookkeeper.place.ledgers_root)
-            self.listing = PlacedListing(alone, bookkeeper.clusters.roots_by_name)
+            self.listing = MultiClusterListing(alone, bookkeeper.clusters.roots_by_name)
             #: Of the plan: a snapshot's is the live one.
             self.plan_cluster = plan_cluster_of(
                 settings.metadata_store, cluster, roots_proof_of(cluster, of_snapshot=not is_live)

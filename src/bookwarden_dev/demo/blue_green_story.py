@@ -53,7 +53,7 @@ def _flows() -> list[Flow]:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicMoved:
+class MovedTopic:
     """A topic at the end of the story."""
 
     account: Account
@@ -66,7 +66,7 @@ class TopicMoved:
 class MoveFinale:
     """The end of the story."""
 
-    topics: tuple[TopicMoved, ...]
+    topics: tuple[MovedTopic, ...]
     drained_s: float  #: From the flag until blue had nothing left to read.
     marks: int  #: Pending deletions sent for what blue had.
     faults: tuple[str, ...]  #: What `verify` found.
@@ -221,9 +221,9 @@ class _Stalled:
         return found
 
 
-def _moved(account: Account, verified: MigrationVerification, left: list[str]) -> TopicMoved:
+def _moved(account: Account, verified: MigrationVerification, left: list[str]) -> MovedTopic:
     own = [one for one in verified.topics if one.topic.partition("-partition-")[0] == account.flow.topic]
     kept = [topic for topic in left if topic.partition("-partition-")[0] == account.flow.topic]
-    return TopicMoved(
+    return MovedTopic(
         account, sum(one.began_with or 0 for one in own), sum(one.on_green or 0 for one in own), len(kept)
     )

@@ -48,7 +48,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class LedgerRow:
     """One line of the demo's table: a ledger before and after."""
 
     ledger: CountedLedger  #: As in the census before.
@@ -89,10 +89,10 @@ def _settled(outcomes: Sequence[str], last_outcomes: frozenset[str], *, retried:
 
 def endings(
     census: Sequence[CountedLedger], fates: Mapping[int, Fate], records: Records, after: Whereabouts
-) -> list[Ending]:
+) -> list[LedgerRow]:
     """Combine the census before, the records and the places after."""
     return [
-        Ending(
+        LedgerRow(
             ledger,
             fates.get(ledger.ledger_id, KEPT),
             tuple(records.outcomes.get(ledger.ledger_id, ())),
@@ -110,7 +110,7 @@ def endings(
 class Finale:
     """The end of the demo: every ledger, the backlog, and the messages that can still be read."""
 
-    endings: tuple[Ending, ...]  #: One for every ledger.
+    endings: tuple[LedgerRow, ...]  #: One for every ledger.
     in_flight: int  #: Messages in the backlog.
     dead_letters: tuple[tuple[int | None, str], ...]  #: Ledger ids and reasons.
     damaged: tuple[int, ...]  #: The ledger ids that should be on the DLQ.

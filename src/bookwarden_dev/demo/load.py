@@ -92,7 +92,7 @@ class Load:
         return max(topic.longest_gap(since, until) for topic in self._topics)
 
     def stop(self, seconds: float = 60.0) -> list[TopicTally]:
-        """Send no more, wait for the answers to all that was sent, and at most so long for the consumers; tally."""
+        """Stop sending, wait for all answers, and at most ``seconds`` for the consumers; tally."""
         for topic in self._topics:
             topic.stop_sending()
         for topic in self._topics:

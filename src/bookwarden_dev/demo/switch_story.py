@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicEnd:
+class SwitchedTopic:
     """A topic at the end of the story."""
 
     tally: TopicTally
@@ -48,7 +48,7 @@ class TopicEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SwitchTurn:
     """A switch, as it went."""
 
     source: str
@@ -61,8 +61,8 @@ class Turn:
 class SwitchFinale:
     """The end of the story."""
 
-    topics: tuple[TopicEnd, ...]  #: All that had producers.
-    turns: tuple[Turn, ...]  #: In their order.
+    topics: tuple[SwitchedTopic, ...]  #: All that had producers.
+    turns: tuple[SwitchTurn, ...]  #: In their order.
     astray: tuple[str, ...]  #: Ledgers that name a bookie of another cluster.
     swept: Mapping[str, int]  #: Number of marks by the outcome of the sweep, which ran across all switches.
     directives: tuple[str, ...]  #: What its rows say of the switch directives.
@@ -100,7 +100,7 @@ class SwitchStory:
         self._say = say
         self._cluster = Cluster(settings)
         self._operations = SwitchOperations(self._cluster)
-        self._turns: list[Turn] = []
+        self._turns: list[SwitchTurn] = []
 
     def play(self) -> SwitchFinale:
         """Play all acts; raises BookwardenError where one cannot go on."""
@@ -124,7 +124,9 @@ class SwitchStory:
                 unread = load.lost_to_a_reader(self._pulsar.connection())
                 places = self._places()
                 ends = [
-                    TopicEnd(tally, unread[tally.topic], places.of_topic(self._cluster.registry.store, tally.topic))
+                    SwitchedTopic(
+                        tally, unread[tally.topic], places.of_topic(self._cluster.registry.store, tally.topic)
+                    )
                     for tally in tallies
                 ]
                 left = self._delete(topics[-1], sweep)
@@ -197,7 +199,7 @@ class SwitchStory:
         load.wait_for(_MESSAGES, _PATIENCE_S)
         home = self._file.parent
         wait_for("the row of the switch", lambda: len(_directives(self._rows())) > len(self._turns), home, sweep)
-        self._turns.append(Turn(source, target, followed, load.longest_gap(begin, time.monotonic())))
+        self._turns.append(SwitchTurn(source, target, followed, load.longest_gap(begin, time.monotonic())))
         self._say(
             f"switched from {source} to {target} while they ran: all brokers followed in {followed * 1000:.0f} ms"
         )

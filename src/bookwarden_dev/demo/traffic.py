@@ -102,7 +102,7 @@ class Traffic:
             time.sleep(_LOOK_S)
 
     def stop(self, seconds: float = 60.0) -> list[Account]:
-        """Send no more, wait for all answers, and at most so long for consumers, which hurry; account for each flow."""
+        """Stop sending, wait for answers, and at most ``seconds`` for consumers, which hurry; account for each flow."""
         flows = list(self._flows.values())
         for running in flows:
             running.sent_all.set()

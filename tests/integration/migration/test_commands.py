@@ -19,10 +19,10 @@ from click.testing import CliRunner, Result
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.errors import NotFoundError, RefusedError, StoreError
+from bookwarden.exit_codes import COUNTERS_BEHIND, MIGRATION_FAILED, MORE_LATER, WOULD_FAIL
 from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.following.store import MigratingStore
 from bookwarden.metastore.interface import MetadataStore
@@ -432,7 +432,7 @@ def test_a_migration_that_fails_is_told_with_those_who_did_not_leave(scripted: S
     store.ephemeral_sequential(f"{PARTICIPANTS_PATH}/id-", b"bookwarden here 1 abc")
     set_flag(store, "PREPARATION", "oxia://nowhere:6648/default")
     result = scripted.watch("--timeout", "0")
-    assert result.exit_code == UNDER_WAY
+    assert result.exit_code == MORE_LATER
     assert "1 participant not gone: id-0000000000" in result.stdout
 
     def fail() -> None:

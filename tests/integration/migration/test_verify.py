@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
+from bookwarden.exit_codes import NOT_DONE
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.metastore.urls import open_store
@@ -67,7 +67,7 @@ def copy(source: MetadataStore, target: MetadataStore, path: str = "/") -> int:
 
 def verify(*arguments: str) -> tuple[int, dict[str, Any]]:
     result = CliRunner().invoke(cli, ["-o", "json", "metadata-migration", "verify", *arguments])
-    assert result.exit_code in (0, DIFFERENCES_FOUND), result.stderr
+    assert result.exit_code in (0, NOT_DONE), result.stderr
     return result.exit_code, json.loads(result.stdout)
 
 
@@ -117,7 +117,7 @@ def test_a_copy_on_oxia_is_clean_and_each_damage_to_it_is_found(
 
         # The target comes from the flag.
         code, report = verify("--source", source_url, "--differences", str(file))
-    assert code == DIFFERENCES_FOUND
+    assert code == NOT_DONE
     assert (report["target"], report["phase"], report["switched_ms"]) == (oxia.url, "COMPLETED", flag.modified_ms)
     found = {row["path"]: row["class"] for row in pq.read_table(file).to_pylist()}
     assert found == {
@@ -129,7 +129,7 @@ def test_a_copy_on_oxia_is_clean_and_each_damage_to_it_is_found(
         "/ledgers/00/0003": "changed after the switch",
     }
     code, report = verify("--source", source_url, "--versions", "required", "--max-reads-per-second", "5000")
-    assert code == DIFFERENCES_FOUND
+    assert code == NOT_DONE
     assert report["counts"]["version"] >= copied - 3 * SHARDS - len(found)
 
 
@@ -142,7 +142,7 @@ def test_versions_that_were_kept_are_compared(source_url: str, zookeeper: LoneZo
         target.put(LEDGERS[5], LEDGERS[5].encode(), 0)
         source.ephemeral_sequential(f"{CURSORS[0]}/lock-", b"")
     code, report = verify("--source", source_url, "--target", target_url)
-    assert code == DIFFERENCES_FOUND
+    assert code == NOT_DONE
     assert [(row["class"], row["path"], row["source_version"], row["target_version"]) for row in report["first"]] == [
         ("version", LEDGERS[5], 0, 1)
     ]

@@ -16,10 +16,10 @@ import pulsar
 import pyarrow.parquet as pq
 import pytest
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS
-from bookwarden.bookie_clusters.moving.build import MORE_LATER, find_build
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
+from bookwarden.bookie_clusters.moving.build import find_build
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
 from servers.pool import ServerPool
@@ -149,7 +149,7 @@ def test_what_was_built_is_read_without_the_former_bookies(site: SwitchingSite, 
                 assert read_numbers(client, topic) == list(range(COUNT))
             counted = site.command("status", "--ledgers")["ledgers"]
             assert [each["closed"] for each in counted if each["kind"] == NOT_OURS] == [count]
-            taken = site.run(tmp_path, *BUILD, "--all", exit_codes=(DONE_WITH_FAILURES,))
+            taken = site.run(tmp_path, *BUILD, "--all", exit_codes=(SOME_FAILED,))
             assert kinds(taken, "failed")["data"] == count
             assert marked.are_all_there()
             assert others.are_all_there()

@@ -11,7 +11,6 @@ import pulsar
 import pytest
 from click.testing import CliRunner
 
-from bookwarden.bookie_clusters.moving.build import SOME_FAILED
 from bookwarden.bookie_clusters.moving.promotion import ATTRIBUTION_KEY
 from bookwarden.bookie_clusters.promoted import NOT_PROMOTED
 from bookwarden.cli.main import cli
@@ -21,6 +20,7 @@ from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.metadata import ownership
 from bookwarden.clusters.pulsar.rest.topic_positions import subscription_path, topic_path
+from bookwarden.exit_codes import SOME_FAILED
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import BucketHolder
 from bookwarden.ledgers.metadata import Segment

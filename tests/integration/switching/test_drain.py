@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bookwarden.bookie_clusters.brokers import read_brokers
-from bookwarden.bookie_clusters.inventory import NOT_OURS
-from bookwarden.bookie_clusters.moving.build import MORE_LATER, SOME_FAILED
 from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.clusters.bookkeeper.copying.copier import opened_copy
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState

@@ -20,8 +20,8 @@ import pytest
 from bookwarden.bookie_clusters.brokers import read_followers
 from bookwarden.bookie_clusters.checks.observing import TRIALS_PATH
 from bookwarden.bookie_clusters.registry import serialize_registry
-from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import WOULD_FAIL
 from bookwarden.findings import Verdict
 from bookwarden_dev.demo.ledger_places import LedgerPlaces, ledgers_of_topic
 from bookwarden_dev.demo.load import Load, TopicTally
@@ -115,7 +115,7 @@ def assert_quorums_of_topics_count(site: SwitchingSite, target: str, topic: str)
     # As many as brokers allow.
     many = {"bookkeeperEnsemble": 5, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
     site.admin.post(path, {**many, "managedLedgerMaxMarkDeleteRate": 0})
-    refused = site.command("precheck", "--name", target, exit_code=NOT_READY)["checks"]
+    refused = site.command("precheck", "--name", target, exit_code=WOULD_FAIL)["checks"]
     (failing,) = [check for check in refused if check["severity"] == Verdict.FAILS.value]
     assert f"too few for an ensemble of 5 ({topic})" in failing["evidence"]
     assert not [check for check in refused if "policies of topics were not read" in check["evidence"]]
@@ -316,7 +316,7 @@ def test_a_broker_without_the_jar_is_seen_and_nothing_switched(site: SwitchingSi
     stock.process.start()
     try:
         assert site.brokers_without_jar() == [stock.broker_id]
-        refused = site.command("switch", "--target", "b", "--yes", exit_code=NOT_READY)
+        refused = site.command("switch", "--target", "b", "--yes", exit_code=WOULD_FAIL)
         failing = [check["evidence"] for check in refused["checks"] if check["severity"] == Verdict.FAILS.value]
         assert [evidence.partition(" ")[0] for evidence in failing] == [stock.broker_id], failing
         assert site.registry().active == "a"

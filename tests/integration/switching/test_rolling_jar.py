@@ -19,10 +19,10 @@ import pulsar
 import pytest
 
 from bookwarden.bookie_clusters.registry import is_marked
-from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.clusters.bookkeeper.listing import read_every_ledger
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import WOULD_FAIL
 from bookwarden.findings import Verdict
 from bookwarden.ledgers.custom_metadata import OWNER_KEY
 from bookwarden.ledgers.names import TopicName
@@ -140,7 +140,7 @@ def test_the_jar_comes_and_goes_broker_by_broker(
         site.register("b")
         eventually(lambda: site.followed_epochs() == {site.registry().epoch}, PATIENCE)
         for words in (("precheck", "--name", "b"), ("switch", "--target", "b", "--yes")):
-            assert stands_in_the_way(site.command(*words, exit_code=NOT_READY)) == [second.broker_id]
+            assert stands_in_the_way(site.command(*words, exit_code=WOULD_FAIL)) == [second.broker_id]
         assert site.registry().active == "a"
 
         second.install_jar(jar, printed)

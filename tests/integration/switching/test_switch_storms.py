@@ -14,7 +14,7 @@ import pytest
 
 from bookwarden.bookie_clusters.brokers import read_brokers
 from bookwarden.bookie_clusters.registry import BookieCluster, serialize_registry
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
+from bookwarden.exit_codes import SOME_FAILED, WOULD_FAIL
 from servers.lossy_proxy import LossyProxy
 from servers.pool import ServerPool
 from servers.switching.disagreement import disagreement, move_bundles
@@ -76,8 +76,8 @@ def test_a_cluster_that_brokers_refuse_or_do_not_reach_holds_up_no_rollback_and_
     )
     eventually(lambda: all(site.metric("registry_errors_total")), PATIENCE)
     assert site.followed_epochs() == {before}
-    site.command("switch", "--target", "a", "--yes", exit_code=NOT_READY)
-    rolled = site.command("rollback", "--yes", "--timeout", "1", exit_code=DONE_WITH_FAILURES)
+    site.command("switch", "--target", "a", "--yes", exit_code=WOULD_FAIL)
+    rolled = site.command("rollback", "--yes", "--timeout", "1", exit_code=SOME_FAILED)
     assert (site.registry().active, len(rolled["behind"])) == ("a", len(names))
     with soon_after_a_switch():
         site.command("unregister", "b", "--yes")

@@ -11,7 +11,7 @@ from bookwarden.clusters.pulsar.roots import proof
 from bookwarden.clusters.pulsar.roots.proof import SampleLookup
 from bookwarden.orphans import classify
 from bookwarden.orphans.classes import LedgerClass
-from bookwarden.orphans.classify import Classified, Knowledge
+from bookwarden.orphans.classify import Knowledge, LedgerVerdict
 
 from .. import scanning
 from .hole import Hole
@@ -31,7 +31,7 @@ def _inside_list(patch: pytest.MonkeyPatch) -> None:
 
 
 def _left_behind(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scanning, "classify_left", lambda row, places, knowledge: Classified(LedgerClass.REFERENCED))
+    patch.setattr(scanning, "classify_left", lambda row, places, knowledge: LedgerVerdict(LedgerClass.REFERENCED))
 
 
 def _one_root(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.bookie_clusters.moving.build import (
-    MORE_LATER,
-    SOME_FAILED,
     Build,
     BuildLease,
     BuildReport,
@@ -28,6 +26,7 @@ from bookwarden.cli.bookie_clusters.build import build_facts, describe_report
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import TextWriter
 from bookwarden.errors import ConfigError, FormatError, NotFoundError, RefusedError
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.pipelines.scan.files import ScanFolder

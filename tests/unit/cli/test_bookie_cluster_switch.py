@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from bookwarden.bookie_clusters.brokers import BROKERS_PATH
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES, NOT_READY
 from bookwarden.cli.main import cli
 from bookwarden.errors import NotFoundError, RefusedError
+from bookwarden.exit_codes import SOME_FAILED, WOULD_FAIL
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from servers.switching.ground import registry_of
 
@@ -53,7 +53,7 @@ def site() -> Site:
 def test_a_precheck_tells_programs_each_line(site: Site) -> None:
     site.broker("br1:8080")
     result = site.run("precheck", "--name", "b", "-o", "json")
-    assert result.exit_code == NOT_READY, result.stderr
+    assert result.exit_code == WOULD_FAIL, result.stderr
     found = json.loads(result.stdout)
     assert (found["ready"], found["sourceClusterName"], found["targetClusterName"]) == (False, "a", "b")
     lines = {(one["name"], one["severity"]): one for one in found["checks"]}
@@ -65,7 +65,7 @@ def test_a_precheck_tells_programs_each_line(site: Site) -> None:
 
 def test_a_switch_that_is_not_ready_changes_nothing(site: Site) -> None:
     result = site.run("switch", "--target", "b", "--yes")
-    assert result.exit_code == NOT_READY, result.stderr
+    assert result.exit_code == WOULD_FAIL, result.stderr
     assert "check blocks it" in result.stdout or "checks block it" in result.stdout
 
 
@@ -94,7 +94,7 @@ def test_nobody_is_switched_without_an_answer(site: Site) -> None:
         (registry_of(), ("switch", "--resume"), NotFoundError.exit_code),
         (registry_of(), ("switch",), 2),
         (registry_of(), ("switch", "--resume", "--target", "b"), 2),
-        (registry_of().switched("b", "one", 1), ("rollback", "--yes"), NOT_READY),
+        (registry_of().switched("b", "one", 1), ("rollback", "--yes"), WOULD_FAIL),
         (registry_of(), ("switch", "--target", "a", "--dry-run"), 0),
         (registry_of().switched("b", "one", 1), ("status",), 0),
         (None, ("status",), 0),
@@ -153,4 +153,4 @@ def test_the_status_tells_whose_ledgers_are_elsewhere_if_asked() -> None:
 
 def test_the_exit_codes_are_documented() -> None:
     lines = DOCUMENT.read_text("utf-8").splitlines()
-    assert any(line.startswith(f"| {DONE_WITH_FAILURES} | `switch`") for line in lines)
+    assert any(line.startswith(f"| {SOME_FAILED} | `switch`") for line in lines)

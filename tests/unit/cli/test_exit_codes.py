@@ -12,16 +12,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from bookwarden import exit_codes
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.failures import (
-    CLOSED_OUTPUT_EXIT_CODE,
-    INTERRUPTED_EXIT_CODE,
-    USAGE_EXIT_CODE,
-    TranslatingGroup,
-)
+from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.errors import BookwardenError, ConfigError, NotFoundError, StoreAccessError
+from bookwarden.exit_codes import CLOSED_OUTPUT, INTERRUPTED, USAGE
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -39,13 +36,18 @@ def classes(root: type[BookwardenError] = BookwardenError) -> Iterator[type[Book
 
 
 def test_the_documented_table_is_that_of_the_error_classes() -> None:
-    expected: dict[int, set[str]] = defaultdict(
-        set, {0: set(), USAGE_EXIT_CODE: set(), INTERRUPTED_EXIT_CODE: set(), CLOSED_OUTPUT_EXIT_CODE: set()}
-    )
+    expected: dict[int, set[str]] = defaultdict(set, {0: set(), USAGE: set(), INTERRUPTED: set(), CLOSED_OUTPUT: set()})
     for error in classes():
         if error.__module__ == "bookwarden.errors" and "exit_code" in vars(error):
             expected[error.exit_code].add(error.__name__)
     assert documented() == expected
+
+
+def test_each_number_of_the_table_has_one_name_and_is_documented() -> None:
+    codes = [code for name, code in vars(exit_codes).items() if name.isupper()]
+    assert len(set(codes)) == len(codes)
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert set(codes) | {0} == {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
 
 
 def failing(error: BaseException, invocation: Invocation) -> click.Group:
@@ -84,27 +86,27 @@ def test_debug_shows_the_trace() -> None:
 
 def test_an_interrupt_has_its_code() -> None:
     result = CliRunner().invoke(failing(KeyboardInterrupt(), Invocation()), ["fail"])
-    assert (result.exit_code, result.stderr) == (INTERRUPTED_EXIT_CODE, "bookwarden: interrupted\n")
+    assert (result.exit_code, result.stderr) == (INTERRUPTED, "bookwarden: interrupted\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "text"),
     [
-        (["--set", "nonsense", "init"], USAGE_EXIT_CODE, "NAME=VALUE"),
+        (["--set", "nonsense", "init"], USAGE, "NAME=VALUE"),
         (["--set", "no.such=1", "init"], ConfigError.exit_code, "no.such"),
         (["--config", "/nonexistent.yaml", "init"], ConfigError.exit_code, "/nonexistent.yaml"),
-        (["-o", "json", "mark", "trim"], USAGE_EXIT_CODE, '"exit_code": 2'),
-        (["mark", "trim", "t", "--force"], USAGE_EXIT_CODE, "--store"),
-        (["dlq", "drop"], USAGE_EXIT_CODE, "--all"),
-        (["dlq", "drop", "1:2:-1", "--all"], USAGE_EXIT_CODE, "--all"),
-        (["dlq", "replay", "1:2:-1", "--reason", "x"], USAGE_EXIT_CODE, "--reason"),
-        (["dlq", "replay", "1:2:-1", "--limit", "1"], USAGE_EXIT_CODE, "--limit"),
-        (["dlq", "list", "--group-by", "colour"], USAGE_EXIT_CODE, "--group-by"),
-        (["undo"], USAGE_EXIT_CODE, "--list"),
-        (["undo", "--list", "--ledger", "1"], USAGE_EXIT_CODE, "--list"),
-        (["undo", "--since", "yesterday"], USAGE_EXIT_CODE, "--since"),
+        (["-o", "json", "mark", "trim"], USAGE, '"exit_code": 2'),
+        (["mark", "trim", "t", "--force"], USAGE, "--store"),
+        (["dlq", "drop"], USAGE, "--all"),
+        (["dlq", "drop", "1:2:-1", "--all"], USAGE, "--all"),
+        (["dlq", "replay", "1:2:-1", "--reason", "x"], USAGE, "--reason"),
+        (["dlq", "replay", "1:2:-1", "--limit", "1"], USAGE, "--limit"),
+        (["dlq", "list", "--group-by", "colour"], USAGE, "--group-by"),
+        (["undo"], USAGE, "--list"),
+        (["undo", "--list", "--ledger", "1"], USAGE, "--list"),
+        (["undo", "--since", "yesterday"], USAGE, "--since"),
         (["--set", "sweep.journal=/nonexistent", "undo", "--ledger", "1"], NotFoundError.exit_code, "/nonexistent"),
-        (["ledger", "explain", "-1"], USAGE_EXIT_CODE, "-1"),
+        (["ledger", "explain", "-1"], USAGE, "-1"),
     ],
 )
 def test_wrong_usage_and_settings(arguments: list[str], exit_code: int, text: str) -> None:

@@ -23,7 +23,6 @@ from bookwarden.cli import inflight, sweep
 from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
-from bookwarden.cli.shell.failures import CLOSED_OUTPUT_EXIT_CODE, USAGE_EXIT_CODE
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import moment
@@ -39,6 +38,7 @@ from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.deletion.phase_one.named_ledgers import marks_of_ids
 from bookwarden.errors import ConfigError, FileError, NotFoundError, PulsarError, StoreError
+from bookwarden.exit_codes import CLOSED_OUTPUT, USAGE
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerReading
 from bookwarden.ledgers.received import DELAY_TIME, ReceivedMark
@@ -79,7 +79,7 @@ def test_an_output_that_its_reader_has_closed_ends_as_other_programs_do(tmp_path
     os.close(read)
     ended = subprocess.run([*PROGRAM, "orphans", "list"], stdout=write, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     os.close(write)
-    assert (ended.returncode, ended.stderr) == (CLOSED_OUTPUT_EXIT_CODE, "")
+    assert (ended.returncode, ended.stderr) == (CLOSED_OUTPUT, "")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_output_that_its_reader_has_closed_ends_as_other_programs_do(tmp_path
 )
 def test_wrong_arguments_are_wrong_usage(arguments: list[str], text: str) -> None:
     ended = CliRunner().invoke(cli, ["-o", "json", *arguments])
-    assert ended.exit_code == USAGE_EXIT_CODE
+    assert ended.exit_code == USAGE
     assert text in json.loads(ended.stderr)["error"]
 
 
@@ -106,7 +106,7 @@ def test_wrong_arguments_are_wrong_usage(arguments: list[str], text: str) -> Non
 )
 def test_wrong_usage_of_the_program_itself_is_json_too(arguments: list[str], text: str) -> None:
     ended = CliRunner().invoke(cli, ["-o", "json", *arguments])
-    assert (ended.exit_code, text in json.loads(ended.stderr)["error"]) == (USAGE_EXIT_CODE, True)
+    assert (ended.exit_code, text in json.loads(ended.stderr)["error"]) == (USAGE, True)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import bookwarden.cli.mark
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.failures import INTERRUPTED_EXIT_CODE
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.errors import MarkingInterrupted
+from bookwarden.exit_codes import INTERRUPTED
 from bookwarden.ledgers.kinds import LedgerComponent
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.wire.avro import PendingDeletionCodec
@@ -93,7 +93,7 @@ def test_an_interrupted_mark_command_ends_with_its_code_and_says_what_is_safe(
     monkeypatch.setattr(bookwarden.cli.mark, "require_marking", lambda *_: None)
     store = ("--set", "metadata_store.urls=['memory:interrupted']")
     result = CliRunner().invoke(cli, [*store, "mark", "ledger", "1", "--yes"])
-    assert result.exit_code == INTERRUPTED_EXIT_CODE
+    assert result.exit_code == INTERRUPTED
     assert result.stderr == (
         "bookwarden: interrupted: 3 marks confirmed; nothing left the metadata without a confirmed mark, "
         "so run the command again\n"
@@ -101,7 +101,7 @@ def test_an_interrupted_mark_command_ends_with_its_code_and_says_what_is_safe(
 
 
 @pytest.mark.parametrize(
-    ("error", "exit_code"), [(interrupted_inside_the_client(), INTERRUPTED_EXIT_CODE), (SystemError("a fault"), 1)]
+    ("error", "exit_code"), [(interrupted_inside_the_client(), INTERRUPTED), (SystemError("a fault"), 1)]
 )
 def test_an_interruption_inside_the_client_ends_any_command_as_one(
     monkeypatch: pytest.MonkeyPatch, error: SystemError, exit_code: int
@@ -115,4 +115,4 @@ def test_an_interruption_inside_the_client_ends_any_command_as_one(
     store = ("--set", "metadata_store.urls=['memory:interrupted']")
     result = CliRunner().invoke(cli, [*store, "mark", "ledger", "1", "--yes"])
     assert result.exit_code == exit_code
-    assert isinstance(result.exception, SystemExit) is (exit_code == INTERRUPTED_EXIT_CODE)
+    assert isinstance(result.exception, SystemExit) is (exit_code == INTERRUPTED)

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.errors import ConfigError, FormatError, RefusedError
+from bookwarden.exit_codes import NOT_DONE
 from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 
@@ -71,7 +71,7 @@ def test_a_faithful_copy_is_clean_and_ends_with_0(site: Site) -> None:
 def test_differences_are_listed_and_end_with_their_own_code(site: Site) -> None:
     site.damage()
     result = site.verify("--target", site.target_url)
-    assert result.exit_code == DIFFERENCES_FOUND
+    assert result.exit_code == NOT_DONE
     text = " ".join(result.stdout.split())
     assert "missing 1 extra 1 bytes 1 version 0" in text
     assert f"bytes {LEDGERS[5]} 22 and 23 bytes, differ from byte 22" in text
@@ -84,7 +84,7 @@ def test_programs_are_told_in_json(site: Site, tmp_path: Path) -> None:
     result = site.verify("--target", site.target_url, "-o", "json", "--show", "1", "--differences", str(file))
     found = json.loads(result.stdout)
     assert result.stderr == ""
-    assert result.exit_code == DIFFERENCES_FOUND
+    assert result.exit_code == NOT_DONE
     assert found.pop("seconds") >= 0
     assert {one["class"]: one["path"] for one in found.pop("first")} == {
         "missing": LEDGERS[3],
@@ -120,7 +120,7 @@ def test_all_differences_are_in_the_file_however_few_are_shown(site: Site, tmp_p
     file = tmp_path / f"differences.{suffix}"
     file.write_bytes(b"of an earlier run")
     result = site.verify("--target", site.target_url, "--show", "0", "--differences", str(file))
-    assert result.exit_code == DIFFERENCES_FOUND
+    assert result.exit_code == NOT_DONE
     assert LEDGERS[5] not in result.stdout
     if suffix == "parquet":
         rows = pq.read_table(file).to_pylist()
@@ -210,7 +210,7 @@ def test_a_source_that_is_still_written_to_is_a_fault(site: Site, monkeypatch: p
     monkeypatch.setattr(site.source, "_clock", lambda: flag.modified_ms / 1000 + 1)
     site.source.put(LEDGERS[0], b"other", 0)
     result = site.verify()
-    assert result.exit_code == DIFFERENCES_FOUND
+    assert result.exit_code == NOT_DONE
     assert "has not followed to the target" in result.stdout
 
 
@@ -223,7 +223,7 @@ def test_versions_of_the_targets_own_are_told_once(site: Site) -> None:
     again = Site()
     for path in LEDGERS:
         again.target.put(path, path.encode(), 0)
-    assert again.verify("--target", again.target_url, "--versions", "required").exit_code == DIFFERENCES_FOUND
+    assert again.verify("--target", again.target_url, "--versions", "required").exit_code == NOT_DONE
 
 
 def test_nothing_is_written_to_either_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_nothing_is_written_to_either_store(site: Site, monkeypatch: pytest.Monk
     for name in ("create", "put", "delete_many", "ephemeral_sequential"):
         monkeypatch.setattr(MemoryStore, name, refuse)
     result = site.verify("--target", site.target_url, "--max-reads-per-second", "100000")
-    assert result.exit_code == DIFFERENCES_FOUND
+    assert result.exit_code == NOT_DONE
 
 
 def test_the_exit_code_is_documented() -> None:
     told = DOCUMENT.read_text(encoding="utf-8").partition("## Exit codes of `metadata-migration verify`")[2]
-    assert f"| {DIFFERENCES_FOUND} | " in told.partition("\n## ")[0]
+    assert f"| {NOT_DONE} | " in told.partition("\n## ")[0]

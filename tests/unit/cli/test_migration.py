@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, MIGRATION_FAILED, UNDER_WAY, WOULD_FAIL
 from bookwarden.errors import ConfigError, FormatError, NotFoundError
+from bookwarden.exit_codes import COUNTERS_BEHIND, MIGRATION_FAILED, MORE_LATER, WOULD_FAIL
 from bookwarden.metastore.following.flag import MIGRATION_PATH, PARTICIPANTS_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden_dev.devcluster.ports import free_ports
@@ -62,11 +62,11 @@ def test_without_a_flag_there_is_nothing_to_watch(site: Site) -> None:
     ("phase", "code"),
     [
         ("NOT_STARTED", 0),
-        ("PREPARATION", UNDER_WAY),
-        ("COPYING", UNDER_WAY),
+        ("PREPARATION", MORE_LATER),
+        ("COPYING", MORE_LATER),
         ("COMPLETED", 0),
         ("FAILED", MIGRATION_FAILED),
-        ("OF_A_LATER_PULSAR", UNDER_WAY),
+        ("OF_A_LATER_PULSAR", MORE_LATER),
     ],
 )
 def test_each_phase_has_its_exit_code(site: Site, phase: str, code: int) -> None:
@@ -119,7 +119,7 @@ def test_the_exit_codes_are_documented() -> None:
         "## Exit codes of the other commands of `metadata-migration`"
     )[2]
     table = told.partition("\n## ")[0]
-    assert all(f"| {code} | " in table for code in (WOULD_FAIL, MIGRATION_FAILED, UNDER_WAY, COUNTERS_BEHIND))
+    assert all(f"| {code} | " in table for code in (WOULD_FAIL, MIGRATION_FAILED, MORE_LATER, COUNTERS_BEHIND))
 
 
 def test_counters_of_a_store_that_is_no_zookeeper_are_not_looked_after(site: Site) -> None:

@@ -19,7 +19,7 @@ from bookwarden.errors import SparkError
 from bookwarden.orphans.applying import ApplyResult, NamedCandidate
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.copy_plan import CopyCandidate, StoreCopies
-from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.plan import Candidate, EmptiedScope, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, ForeignOwner, InsideList, MissingLedger, ScanFindings, summarize
 from bookwarden.pipelines.plan_files import CANDIDATES, SUMMARY
@@ -80,7 +80,7 @@ def made(
     )
     counts = PlanCounts(91, 2_948, references=90, candidates=0, candidate_bytes=0, missing=summary.missing_total)
     cluster = ScannedCluster.of("0f1e", "zk:a", "/ledgers", ["zk:a"])
-    emptied = (Emptied("topic", "t/n/persistent/a", 1),)
+    emptied = (EmptiedScope("topic", "t/n/persistent/a", 1),)
     stores = (StoreCopies("S3 b", 9, len(copies), sum(one.length for one in copies)),)
     manifest = PlanManifest(
         plan_id, f"s-{plan_id}", "0.1", 8, 9, 5, cluster, counts, (), emptied=emptied, copies=stores

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits, CopyPacing
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits, CopyPacer
 from bookwarden.errors import ConfigError
 from unit.metastore.test_throttle import Clock
 
@@ -22,7 +22,7 @@ def clock() -> Clock:
 
 
 def test_without_limits_nothing_waits(clock: Clock) -> None:
-    pacing = CopyPacing(CopyLimits(None, None), now=clock.now)
+    pacing = CopyPacer(CopyLimits(None, None), now=clock.now)
     for _ in range(3):
         pacing.count_bytes(["b1"], 10**12)
         pacing.count_ledger(["b1"])
@@ -30,7 +30,7 @@ def test_without_limits_nothing_waits(clock: Clock) -> None:
 
 
 def test_bytes_take_their_time_at_each_bookie_that_they_go_to(clock: Clock) -> None:
-    pacing = CopyPacing(CopyLimits(bytes_per_second=1000), now=clock.now)
+    pacing = CopyPacer(CopyLimits(bytes_per_second=1000), now=clock.now)
     assert pacing.wait_for_bytes(["b1", "b2"]) == 0
     pacing.count_bytes(["b1", "b2"], 1000)
     pacing.count_bytes(["b2"], 1000)
@@ -43,7 +43,7 @@ def test_bytes_take_their_time_at_each_bookie_that_they_go_to(clock: Clock) -> N
 
 
 def test_ledgers_take_their_time_too(clock: Clock) -> None:
-    pacing = CopyPacing(CopyLimits(ledgers_per_second=2), now=clock.now)
+    pacing = CopyPacer(CopyLimits(ledgers_per_second=2), now=clock.now)
     begun = 0
     while clock.passed < 10:
         wait = pacing.wait_for_ledger(["b1", "b2"])
@@ -55,7 +55,7 @@ def test_ledgers_take_their_time_too(clock: Clock) -> None:
 
 
 def test_idle_time_is_not_made_up_for(clock: Clock) -> None:
-    pacing = CopyPacing(CopyLimits(bytes_per_second=1000), now=clock.now)
+    pacing = CopyPacer(CopyLimits(bytes_per_second=1000), now=clock.now)
     pacing.count_bytes(["b1"], 10)
     clock.sleep(3600)
     pacing.count_bytes(["b1"], 1000)
@@ -68,7 +68,7 @@ def test_idle_time_is_not_made_up_for(clock: Clock) -> None:
 )
 def test_one_that_is_late_each_time_has_its_full_rate_and_no_more(sizes: list[int], late: list[float]) -> None:
     clock = Clock()
-    pacing = CopyPacing(CopyLimits(bytes_per_second=1000), now=clock.now)
+    pacing = CopyPacer(CopyLimits(bytes_per_second=1000), now=clock.now)
     sent = 0
     for size, delay in zip(sizes, late, strict=False):
         while wait := pacing.wait_for_bytes(["b1"]):

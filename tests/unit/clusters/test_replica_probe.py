@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence, ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.probe import Presence, ReplicaProbe, ReplicaStatus
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_ENTRY, NO_LEDGER, OK, ReadEntry, Response
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
@@ -50,8 +50,8 @@ def test_an_entry_is_asked_of_those_that_it_was_written_to() -> None:
     bookies = Bookies(b=NO_LEDGER, d=NO_ENTRY)
     found = ReplicaProbe(bookies).holdings([(7, STRIPED, 1), (7, STRIPED, 99), (7, STRIPED, 98)])
     assert [sorted(answers) for answers in found] == [["b", "c"], ["a", "b"], ["a", "d"]]
-    assert found[0] == {"b": Holding(Presence.NOT_HELD), "c": Holding(Presence.HELD)}
-    assert found[2] == {"a": Holding(Presence.HELD), "d": Holding(Presence.NOT_HELD)}
+    assert found[0] == {"b": ReplicaStatus(Presence.NOT_HELD), "c": ReplicaStatus(Presence.HELD)}
+    assert found[2] == {"a": ReplicaStatus(Presence.HELD), "d": ReplicaStatus(Presence.NOT_HELD)}
 
 
 def test_any_other_answer_leaves_it_unknown() -> None:
@@ -63,8 +63,8 @@ def test_any_other_answer_leaves_it_unknown() -> None:
 def test_a_bookie_that_did_not_answer_is_not_asked_for_each_ledger_anew() -> None:
     bookies = Bookies(b=None)
     found = ReplicaProbe(bookies).holdings([(ledger_id, STRIPED, 1) for ledger_id in range(500)])
-    assert {answers["b"] for answers in found} == {Holding(Presence.UNKNOWN, "connection refused")}
-    assert {answers["c"] for answers in found} == {Holding(Presence.HELD)}
+    assert {answers["b"] for answers in found} == {ReplicaStatus(Presence.UNKNOWN, "connection refused")}
+    assert {answers["c"] for answers in found} == {ReplicaStatus(Presence.HELD)}
     assert len([bookie for bookie, _, _ in bookies.asked if bookie == "b"]) == 1
 
 

@@ -26,8 +26,8 @@ from bookwarden.clusters.pulsar.protocol import (
     SUBSCRIBE,
     SUCCESS,
 )
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import DataGoneError, PulsarAccessError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, CommandLookupTopicResponse
 from servers.pulsar_topics import raw_entry
 from servers.waiting import eventually

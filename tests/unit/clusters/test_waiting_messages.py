@@ -8,7 +8,7 @@ from typing import Any
 
 from bookwarden.clusters.pulsar.entries import TopicEntry
 from bookwarden.clusters.pulsar.messages.waiting import WaitingMessages
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 
 TOPIC = "persistent://public/default/deletions"

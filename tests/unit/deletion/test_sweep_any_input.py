@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.references.live import MetadataReferences
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord
 from bookwarden.deletion.phase_two.decide import DeletionPolicy
 from bookwarden.deletion.phase_two.sweeping import SweepLimits
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.outcomes import Outcome, OutcomeRow
 from bookwarden.ledgers.pending_deletion import LAST_MS

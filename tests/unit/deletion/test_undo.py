@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import Presence, ReplicaStatus
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
 from bookwarden.deletion.journal.entries import JournalEntry, JournalRecord, UndoRecord, UndoStep
@@ -23,8 +23,8 @@ from bookwarden.metastore.memory import MemoryStore
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 
 PATH = "/ledgers/00/0000/L0007"
-HELD, GONE = Holding(Presence.HELD), Holding(Presence.NOT_HELD)
-SILENT = Holding(Presence.UNKNOWN, "connection refused")
+HELD, GONE = ReplicaStatus(Presence.HELD), ReplicaStatus(Presence.NOT_HELD)
+SILENT = ReplicaStatus(Presence.UNKNOWN, "connection refused")
 CTIME = 1_600_000_000_000
 CLOSED = LedgerMetadata(3, LedgerState.CLOSED, 2, 2, 2, (Segment(0, ("b1", "b2")),), 1000, 9, "CRC32C", CTIME)
 
@@ -47,8 +47,8 @@ class Site:
 
     folder: Path
     store: MetadataStore = field(default_factory=MemoryStore)
-    answers: dict[tuple[str, int, int], Holding] = field(default_factory=dict)
-    usual: Holding = HELD
+    answers: dict[tuple[str, int, int], ReplicaStatus] = field(default_factory=dict)
+    usual: ReplicaStatus = HELD
     asked: list[tuple[int, int]] = field(default_factory=list)
     before_asking: Callable[[], None] = lambda: None
     before_noting: Callable[[], bool] = lambda: True
@@ -60,7 +60,7 @@ class Site:
             self.store.create("/ledgers", b"")
         self.undone = Noted(self)
 
-    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, ReplicaStatus]]:
         self.before_asking()
         self.asked += [(ledger_id, entry_id) for ledger_id, _, entry_id in entries]
         return [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaStatus
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.deletion.journal.entries import JournalEntry, UndoRecord, UndoStep, decode_record
 from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Selection
@@ -236,7 +236,7 @@ def test_what_is_nowhere_else_is_back_before_anything_is_proven(site: PlacedSite
 
 
 @pytest.mark.parametrize("answer", [GONE, SILENT], ids=["collected", "silent"])
-def test_what_loses_a_replica_as_it_is_put_back_is_taken_back(site: PlacedSite, answer: Holding) -> None:
+def test_what_loses_a_replica_as_it_is_put_back_is_taken_back(site: PlacedSite, answer: ReplicaStatus) -> None:
     """Whatever is left of it: the other cluster has it whole."""
     site.deleted_in("a", 7)
     site.two.ledger("b", 7, holder=None, **COPY)
@@ -290,7 +290,7 @@ def test_once_the_first_cluster_has_left_its_ledgers_are_put_back_nowhere(site: 
     site.two.register(replace(site.two.registry, epoch=4, clusters={"b": b}))
     (row,) = site.rows(accept_unknown=True)
     assert row.outcome is UndoOutcome.NOT_RESTORABLE
-    assert "before bookie clusters were registered, in the first one, which is registered no more" in row.reason
+    assert "before bookie clusters were registered, in the first one, which is no longer registered" in row.reason
     assert site.two.places_of(7) == ""
 
 

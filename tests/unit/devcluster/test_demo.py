@@ -15,7 +15,7 @@ from bookwarden.errors import MissingExtraError
 from bookwarden_dev.commands.demos.deletion import describe_deletion
 from bookwarden_dev.demo import fates
 from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
-from bookwarden_dev.demo.fates import Ending, Fate, Finale, Records, endings
+from bookwarden_dev.demo.fates import Fate, Finale, LedgerRow, Records, endings
 
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)
@@ -31,8 +31,8 @@ def ending(
     copy: tuple[str, ...] = (),
     undone: str = "",
     **where: bool,
-) -> Ending:
-    return Ending(ledger, fate, outcomes, copy, undone, **where)
+) -> LedgerRow:
+    return LedgerRow(ledger, fate, outcomes, copy, undone, **where)
 
 
 TRIMMED = ending(fates.TRIMMED, "retry", "deleted", **NOWHERE)
@@ -60,7 +60,7 @@ FINALE = Finale((UNDONE,), 0, ((9, "after 2 retries"),), (9,), {"archive": (30, 
     ],
     ids=lambda good: good.fate.story,
 )
-def test_an_ending_that_its_fate_asks_for_is_good(good: Ending) -> None:
+def test_an_ending_that_its_fate_asks_for_is_good(good: LedgerRow) -> None:
     assert good.as_it_should
 
 
@@ -89,7 +89,7 @@ def test_an_ending_that_its_fate_asks_for_is_good(good: Ending) -> None:
         replace(UNDONE, on_bookie=False),
     ],
 )
-def test_an_ending_of_another_kind_is_not(wrong: Ending) -> None:
+def test_an_ending_of_another_kind_is_not(wrong: LedgerRow) -> None:
     assert not wrong.as_it_should
 
 

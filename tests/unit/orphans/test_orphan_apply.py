@@ -30,7 +30,7 @@ from bookwarden.orphans import applying
 from bookwarden.orphans.apply import Apply, difference
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.guards import GuardLimits
-from bookwarden.orphans.plan import Candidate, Emptied, FileDigest, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.plan import Candidate, EmptiedScope, FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 
 HOUR_MS = 3_600_000
@@ -314,7 +314,7 @@ REFUSED_PLANS: list[dict[str, Any]] = [
     {"cluster": replace(CLUSTER, instance_id="another")},
     {"counts": PlanCounts(10, 100, 9, 3, 30)},
     {"counts": PlanCounts(1_000, 100, 0, 3, 30)},
-    {"emptied": tuple(Emptied("topic", f"t/n/persistent/{number}", 3) for number in range(11))},
+    {"emptied": tuple(EmptiedScope("topic", f"t/n/persistent/{number}", 3) for number in range(11))},
 ]
 
 
@@ -344,7 +344,7 @@ def test_nothing_is_marked_while_another_cluster_shares_the_bookkeeper(execute: 
 
 
 def test_what_may_be_emptied_is_given_by_name() -> None:
-    world = World([candidate(0)], emptied=(Emptied("topic", "t/n/persistent/a", 1),))
+    world = World([candidate(0)], emptied=(EmptiedScope("topic", "t/n/persistent/a", 1),))
     assert world.apply().run("p", execute=True, allow_emptied=["persistent://t/n/a"]).marked == 1
     # So that the sweep, which has the same guard, deletes it.
     assert [mark.waives for mark in world.sent] == [{Waiver.EMPTIED}]
@@ -352,7 +352,7 @@ def test_what_may_be_emptied_is_given_by_name() -> None:
 
 def test_a_topic_that_would_be_emptied_is_held_back_and_the_others_are_marked() -> None:
     other = ManagedLedgerHolder("t/n/persistent/recreated")
-    world = World([candidate(0), candidate(1, other), candidate(2)], emptied=(Emptied("topic", other.name, 1),))
+    world = World([candidate(0), candidate(1, other), candidate(2)], emptied=(EmptiedScope("topic", other.name, 1),))
     world.ledgers[1] = stored(1, other)
     result = world.apply().run("p", execute=True)
     assert counted(result) == (0, 2, 0, 0, 1, 0)

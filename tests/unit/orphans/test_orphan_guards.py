@@ -23,7 +23,7 @@ from bookwarden.orphans.guards import (
     held_back_copy,
     not_to_be_emptied,
 )
-from bookwarden.orphans.plan import Candidate, Emptied, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.plan import Candidate, EmptiedScope, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.wiring.scan import guard_limits_of
 
 HOUR_MS = 3_600_000
@@ -118,9 +118,9 @@ def test_the_order_of_the_roots_does_not_matter() -> None:
 
 
 EMPTIED = (
-    Emptied("topic", "t/n/persistent/a", 7),
-    Emptied("topic", "t/m/persistent/b", 1),
-    Emptied("namespace", "t/n", 7),
+    EmptiedScope("topic", "t/n/persistent/a", 7),
+    EmptiedScope("topic", "t/m/persistent/b", 1),
+    EmptiedScope("namespace", "t/n", 7),
 )
 
 
@@ -186,7 +186,7 @@ def test_an_allowed_name_does_not_raise_the_share() -> None:
 
 
 def test_what_may_be_emptied_and_is_not_known_is_refused() -> None:
-    assert "would empty a tenant" in refused(replace(PLAN, emptied=(Emptied("tenant", "t", 1),)))[0]
+    assert "would empty a tenant" in refused(replace(PLAN, emptied=(EmptiedScope("tenant", "t", 1),)))[0]
 
 
 def candidate(**fields: Any) -> Candidate:

@@ -18,7 +18,7 @@ from bookwarden.orphans import summary as summaries
 from bookwarden.orphans.classes import Cause, LedgerClass
 from bookwarden.orphans.documents import encode_document
 from bookwarden.orphans.plan import (
-    Emptied,
+    EmptiedScope,
     FileDigest,
     PlanCounts,
     PlanManifest,
@@ -55,7 +55,7 @@ PLAN = PlanManifest(
     counts=PlanCounts(ledgers=10, logical_bytes=100, references=7, candidates=2, candidate_bytes=30),
     candidates=(FileDigest("candidates-00000.parquet", "ab" * 32, 2),),
     files=(FileDigest("summary.json", "cd" * 32, 0),),
-    emptied=(Emptied("topic", "t/n/persistent/ü", 2),),
+    emptied=(EmptiedScope("topic", "t/n/persistent/ü", 2),),
     inputs={"ledgers": "ef" * 32},
     settings={"max_share": 0.2, "min_age_days": 3, "folder": "var/orphans", "dry": True, "reads": None},
 )

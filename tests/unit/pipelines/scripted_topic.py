@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from bookwarden.clusters.pulsar.entries import TopicEntry
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import FormatError, NotFoundError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.wire.entry import open_entry
 from servers.pulsar_topics import raw_entry, single
 

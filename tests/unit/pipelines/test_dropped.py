@@ -24,7 +24,7 @@ from bookwarden.ledgers.kinds import CompactedHolder, CursorHolder, Holder, Mana
 from bookwarden.ledgers.live_references import LiveReferences, References, UnknownReferences
 from bookwarden.ledgers.managed_ledger import LedgerInfo
 from bookwarden.ledgers.metadata import AbsentLedger, LedgerMetadata, LedgerReading, LedgerState, StoredLedger
-from bookwarden.ledgers.naming import NamedCopy, Naming, NodeKind, copies_text, pack, pack_ids, unpack
+from bookwarden.ledgers.naming import NamedCopy, NodeKind, NodeLedgers, copies_text, pack, pack_ids, unpack
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, PresentCopy
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import LedgerType, OffloadContext, PendingDeletion, Request, mark_of_holder
@@ -65,11 +65,11 @@ def problem(path: str = TOPIC, listing: int | None = None) -> NodeNow:
 @pytest.mark.parametrize("kind", list(NodeKind))
 @pytest.mark.parametrize("ids", [(), (1,), (1, 2**40, 2**63 - 1), tuple(range(9))])
 def test_a_naming_is_read_back_as_it_was_written(kind: NodeKind, ids: tuple[int, ...]) -> None:
-    assert unpack(pack(kind.value, pack_ids(ids))) == Naming(kind, dict.fromkeys(ids, kind.place))
+    assert unpack(pack(kind.value, pack_ids(ids))) == NodeLedgers(kind, dict.fromkeys(ids, kind.place))
 
 
 def test_places_and_copies_are_part_of_a_naming() -> None:
-    assert unpack(cursor(5, compacted=3)) == Naming(NodeKind.CURSOR, {3: PlaceKind.COMPACTED, 5: PlaceKind.CURSOR})
+    assert unpack(cursor(5, compacted=3)) == NodeLedgers(NodeKind.CURSOR, {3: PlaceKind.COMPACTED, 5: PlaceKind.CURSOR})
     assert unpack(topic(2, 3, copies=[COPY])).copies == (COPY,)
     assert unpack(topic(copies=[COPY])).places == {}
 
@@ -691,7 +691,7 @@ class Brokers(BrokersThatMark):
         self.failing = False
         self.entries_in_flight = 5
         stores = {ROOT: self.store, OTHER: MemoryStore()}
-        super().__init__(stores, lambda: self, lambda: self.now_s, delete_delay_s=7200)
+        super().__init__(stores, self.entries, self.requests_in_flight, lambda: self.now_s, delete_delay_s=7200)
         self.say(enabled=True)
 
     def entries(self) -> dict[str, EntriesBehind]:

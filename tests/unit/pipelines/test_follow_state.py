@@ -168,7 +168,7 @@ def test_a_root_that_is_followed_no_more_is_told_with_its_timers(
     kept.keep(nodes)
     nodes, _ = loaded_by(tmp_path, {"zk:two": MemoryStore()})
     assert (len(nodes), [key for key, _ in nodes.timers.items()]) == (0, [5])
-    assert "zk:one is followed no more" in caplog.text
+    assert "zk:one is no longer followed" in caplog.text
     assert "1 dropped ledgers of it, which were still to be looked at, are left out" in caplog.text
 
 

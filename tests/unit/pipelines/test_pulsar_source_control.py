@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, DataGoneError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.delays import DelayWatch
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import Boundary, Offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions, parse_options
-from bookwarden.pipelines.pulsar_source.planner import Planner
+from bookwarden.pipelines.pulsar_source.planner import BatchPlanner
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
 from servers.waiting import eventually
@@ -49,10 +49,10 @@ class Query:
         made.ledgers, made.cursor = [Ledger(first)], Position(first, -1)
         return made
 
-    def new_planner(self) -> Planner:
+    def new_planner(self) -> BatchPlanner:
         admin: Any = Admin(self.topics)
         entries: Any = Entries(self.topics)
-        return Planner(OPTIONS, admin, DelayWatch(lambda: entries, 0, 0))
+        return BatchPlanner(OPTIONS, admin, DelayWatch(lambda: entries, 0, 0))
 
     def batch(self) -> dict[str, tuple[EntryRange, ...]]:
         """Plan the next batch, finish it, and return what is read in it."""

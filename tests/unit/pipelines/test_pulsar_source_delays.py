@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.entries import TopicEntry
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, parse_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.delays import Arrivals, DelayScan, DelayWatch, DueTimes, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.options import SourceOptions
-from bookwarden.pipelines.pulsar_source.planner import Planner
+from bookwarden.pipelines.pulsar_source.planner import BatchPlanner
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 from unit.pipelines.scripted_topic import SUBSCRIPTION, Admin, Entries, Time, Topic
 
@@ -189,7 +190,7 @@ class Retries:
 
     def due_once(self) -> int:
         """Return how many entries a query reads that ends, by the right clock."""
-        planner = Planner(OPTIONS, Admin({RETRIES: self.topic}), self.watch())  # type: ignore[arg-type]  # stands there
+        planner = BatchPlanner(OPTIONS, Admin({RETRIES: self.topic}), self.watch())  # type: ignore[arg-type]  # stands there
         planner.freeze()
         return planner.latest({RETRIES: self.start}, Cap())[RETRIES].entry_id + 1
 

@@ -21,14 +21,15 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions, parse_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions, parse_positions
 from bookwarden.errors import DataGoneError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.pulsar_source.delays import DelayScan, DelayWatch, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import Boundary, Offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions
-from bookwarden.pipelines.pulsar_source.planner import Planner
+from bookwarden.pipelines.pulsar_source.planner import BatchPlanner
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange, count_between
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
 from unit.pipelines.scripted_topic import SUBSCRIPTION, UNREADABLE, Admin, Entries, Time, Topic
@@ -208,7 +209,7 @@ class Life:
         Which ones are, and what becomes of one that is ahead, is what `check_start` knows.
         """
         for place in foreign_places(parse_positions(MARKS, self.topics[MARKS].stats())):
-            other = Planner(OPTIONS, self.admin, Delays(self.entries, self.time))  # type: ignore[arg-type]
+            other = BatchPlanner(OPTIONS, self.admin, Delays(self.entries, self.time))  # type: ignore[arg-type]
             with pytest.raises(DataGoneError):
                 other.latest({**self.start, MARKS: place}, Cap(entries=10))
 
@@ -330,7 +331,7 @@ class Life:
         self.delays = Delays(self.entries, self.time)
         admin: Any = self.admin
         delays: Any = self.delays
-        self.planner = Planner(OPTIONS, admin, delays)
+        self.planner = BatchPlanner(OPTIONS, admin, delays)
         if self.start and not self.healed and self.rng.random() < 0.3:
             self.planner.freeze()
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.offsets import Boundary, dump_offsets, load_offsets
 from bookwarden.pipelines.pulsar_source.options import options_of, parse_options
 

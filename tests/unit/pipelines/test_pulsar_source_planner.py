@@ -11,12 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import DataGoneError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import Offsets
 from bookwarden.pipelines.pulsar_source.options import parse_options
-from bookwarden.pipelines.pulsar_source.planner import Planner
+from bookwarden.pipelines.pulsar_source.planner import BatchPlanner
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 
 PARTITION = "persistent://t/n/marks-partition-0"
@@ -89,7 +89,7 @@ class Run:
 
     def __init__(self, broker: ScriptedBroker, **options: str) -> None:
         given = {"topic": "t/n/marks", "subscription": "job", "minPollMs": "0", **options}
-        self.planner = Planner(parse_options({"serviceUrl": "pulsar://x:1", "adminUrl": broker.address, **given}))
+        self.planner = BatchPlanner(parse_options({"serviceUrl": "pulsar://x:1", "adminUrl": broker.address, **given}))
         self.wanted = Wanted()
         if self.planner._acknowledger is not None:
             self.planner._acknowledger = self.wanted  # type: ignore[assignment]

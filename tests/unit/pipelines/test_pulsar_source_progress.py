@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.columns import ARROW_SCHEMA, SCHEMA
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange, ReadProgress, first_readable
 

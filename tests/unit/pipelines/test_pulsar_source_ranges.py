@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.clusters.pulsar.rest.topic_positions import LedgerSpan, Position, TopicPositions, parse_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import LedgerSpan, TopicPositions, parse_positions
 from bookwarden.errors import DataGoneError, FormatError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.limits import shares_of_tasks
 from bookwarden.pipelines.pulsar_source.ranges import (
     EntryRange,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import DataGoneError, FormatError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.columns import UNREAD
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries

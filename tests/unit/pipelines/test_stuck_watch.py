@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.sweep.driver import StuckWatch
 
 TOPIC, OTHER = "persistent://t/n/d-partition-0", "persistent://t/n/d-partition-1"

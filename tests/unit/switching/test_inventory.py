@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bookwarden.bookie_clusters.inventory import (
-    NOT_OURS,
-    OTHER,
-    UNFINISHED,
-    UNREADABLE,
     LedgerCount,
     LedgerInventory,
     OpenLedger,
@@ -18,7 +14,7 @@ from bookwarden.bookie_clusters.inventory import (
     roll,
     take_inventory,
 )
-from bookwarden.bookie_clusters.registry import BookieCluster, Registry
+from bookwarden.bookie_clusters.registry import NOT_OURS, OTHER, UNFINISHED, UNREADABLE, BookieCluster, Registry
 from bookwarden.errors import NotFoundError, PulsarUnavailableError
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, TRIAL_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder

@@ -17,6 +17,7 @@ from pydantic import Field, PlainSerializer, PlainValidator
 
 from bookwarden.bookie_clusters.moving.scope import Scope
 from bookwarden.errors import FormatError
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metastore.interface import MetadataStore
@@ -305,11 +306,6 @@ class BuildLease(RecordLease):
     def _of(self, build: Build) -> dict[str, Any]:
         return {"build": build.as_json(), "last": None if self._last is None else self._last.as_json()}
 
-
-#: Exit code: everything that can be copied now is copied, and a later build may copy more.
-MORE_LATER: Final = 25
-#: Exit code: a ledger could not be copied, and an operator has to look at it.
-SOME_FAILED: Final = 27
 
 #: What to do with ledgers that stay.
 ADVICE: Final = {

@@ -11,17 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.bookie_clusters.inventory import (
-    NOT_OURS,
-    LedgerInventory,
-    OpenLedger,
-    UnloadResult,
-    roll,
-    take_inventory,
-)
+from bookwarden.bookie_clusters.inventory import LedgerInventory, OpenLedger, UnloadResult, roll, take_inventory
 from bookwarden.bookie_clusters.moving.build import Build, find_build
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup, SentMarks
 from bookwarden.bookie_clusters.moving.promotion import Promoter, PromotionPass
+from bookwarden.bookie_clusters.registry import NOT_OURS
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.outcomes import CopyOutcome
@@ -31,14 +25,14 @@ _ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class RemainingLedgers:
     """The ledgers that a former cluster has."""
 
     cluster: str  #: Its name.
     active: str  #: Where brokers write.
     ledgers: Counter[str]  #: All, by kind.
     size: int  #: Bytes of those that are closed, of one copy of each entry.
-    open: tuple[OpenLedger, ...]  #: Those that are written still.
+    open: tuple[OpenLedger, ...]  #: Those that are still written.
     may_go: int  #: Those that brokers read from the active cluster.
     stays: Counter[str]  #: All others, by the reason.
     to_copy: int  #: How many of them are closed, and not in the active cluster yet.
@@ -61,7 +55,7 @@ class Remaining:
 class DrainResult:
     """The result of one pass."""
 
-    left: Remaining  #: What was left when the sweep had not deleted anything yet that this pass marked.
+    left: RemainingLedgers  #: What was left when the sweep had not deleted anything yet that this pass marked.
     builds: tuple[Build, ...]  #: What was copied.
     unloaded: tuple[UnloadResult, ...]  #: Topics, so that what was open is closed.
     promoted: PromotionPass | None  #: None where nothing was to be promoted.
@@ -81,7 +75,7 @@ class Drainer:
     cleanup: Cleanup  #: Marks what may go.
     promoting: Promoter  #: Has brokers read copies.
 
-    def left(self, name: str) -> Remaining:
+    def left(self, name: str) -> RemainingLedgers:
         """Count what the cluster has; changes nothing.
 
         Raises RefusedError where it is active or not registered.
@@ -90,7 +84,7 @@ class Drainer:
         targets = self.cleanup.targets(name)
         found = self._inventory(name)
         to_copy, size = targets.to_copy[name], targets.to_copy_sizes[name]
-        return Remaining(
+        return RemainingLedgers(
             name,
             targets.active,
             Counter({count.kind: count.open + count.closed for count in found.counts}),

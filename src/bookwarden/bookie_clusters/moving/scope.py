@@ -8,8 +8,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import PlainSerializer
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS, OTHER, UNREADABLE
-from bookwarden.bookie_clusters.registry import Registry, Status, is_ours
+from bookwarden.bookie_clusters.registry import NOT_OURS, OTHER, UNREADABLE, Registry, Status, is_ours
 from bookwarden.errors import FormatError, RefusedError
 from bookwarden.ledgers.custom_metadata import identify_holder, is_unfinished, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import KIND_BY_COMPONENT, Holder, LedgerComponent, SchemaHolder
@@ -116,7 +115,7 @@ def _source_for(registry: Registry, target: str) -> str:
 EVERYTHING: Final = Scope(ALL_KINDS)
 
 
-class CopyCandidate(NamedTuple):
+class LedgerToCopy(NamedTuple):
     """A ledger of the source; without an outcome it is to be copied."""
 
     ledger_id: int  #: Of its metadata on the source.
@@ -135,7 +134,7 @@ def candidate_of(
     *,
     wanted: Callable[[Holder], bool],
     holder_of: Callable[[int], Holder | None] = lambda _: None,
-) -> CopyCandidate | None:
+) -> LedgerToCopy | None:
     """Sort a ledger by its metadata on the source, None for what is not understood.
 
     None if it is another Pulsar cluster's in a shared source; elsewhere each ledger is sorted, and one of Pulsar's that
@@ -144,7 +143,7 @@ def candidate_of(
     shared = registry.cluster(source).shared
     if metadata is None:
         # Whatever client made it: the report says that it cannot be copied.
-        return None if shared else CopyCandidate(ledger_id, UNREADABLE, None, 0)
+        return None if shared else LedgerToCopy(ledger_id, UNREADABLE, None, 0)
     ours = is_ours(registry, registry.cluster(source), ledger_id, metadata.custom)
     if shared and not ours:
         return None
@@ -152,14 +151,14 @@ def candidate_of(
     size, entries = metadata.length, 1 + (-1 if metadata.last_entry_id is None else metadata.last_entry_id)
     kind = NOT_OURS if not ours else OTHER if holder is None else holder.ledgers_label
     if holder is None or is_unfinished(metadata) or not wanted(holder):
-        return CopyCandidate(ledger_id, kind, holder, size, entries, CopyOutcome.LEFT_OUT)
+        return LedgerToCopy(ledger_id, kind, holder, size, entries, CopyOutcome.LEFT_OUT)
     if not ours:
-        return CopyCandidate(ledger_id, kind, holder, size, entries, CopyOutcome.FAILED)
+        return LedgerToCopy(ledger_id, kind, holder, size, entries, CopyOutcome.FAILED)
     outcome = None if metadata.state is LedgerState.CLOSED else CopyOutcome.OPEN
-    return CopyCandidate(ledger_id, kind, holder, size, entries, outcome)
+    return LedgerToCopy(ledger_id, kind, holder, size, entries, outcome)
 
 
-def with_target(candidate: CopyCandidate, reading: LedgerReading, route: Route) -> CopyCandidate:
+def with_target(candidate: LedgerToCopy, reading: LedgerReading, route: Route) -> LedgerToCopy:
     """Return a closed one as complete, if the target is read to have it whole: no bookie needs to be asked then."""
     former, kept = place_in(reading, route.source), place_in(reading, route.target)
     if former is None or kept is None or why_not_superseded(former, kept, route.target) is not None:

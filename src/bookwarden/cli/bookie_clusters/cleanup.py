@@ -1,4 +1,4 @@
-"""`bookwarden bookie-clusters list-cleanup-targets` and `cleanup`: what former bookie clusters need no more."""
+"""`bookwarden bookie-clusters list-cleanup-targets` and `cleanup`: what former bookie clusters no longer need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _source_option = click.option(
 @_source_option
 @pass_invocation
 def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> None:
-    """Count what former bookie clusters need no more.
+    """Count what former bookie clusters no longer need.
 
     That is what brokers read from the active one. Reads the metadata of every ledger there. Changes nothing.
     """
@@ -50,7 +50,7 @@ def list_cleanup_targets(invocation: Invocation, src_cluster: str | None) -> Non
 def cleanup(
     invocation: Invocation, src_cluster: str | None, max_deletions: int, execute: bool, force: bool, yes: bool
 ) -> None:
-    """Mark what former bookie clusters need no more.
+    """Mark what former bookie clusters no longer need.
 
     That is what brokers read from the active one. The sweep then proves each copy that is kept, entry by entry, and
     deletes what the former cluster has. A former cluster's ledger without a whole copy stays. Without

@@ -7,8 +7,8 @@ from math import ceil
 import click
 
 from bookwarden.bookie_clusters.documents import left_data
-from bookwarden.bookie_clusters.moving.build import MORE_LATER, SOME_FAILED, Build
-from bookwarden.bookie_clusters.moving.draining import DrainResult, Remaining
+from bookwarden.bookie_clusters.moving.build import Build
+from bookwarden.bookie_clusters.moving.draining import DrainResult, RemainingLedgers
 from bookwarden.bookie_clusters.moving.scope import EVERYTHING
 from bookwarden.bookie_clusters.unregistering import UnregistrationPlan
 from bookwarden.cli.bookie_clusters.build import bytes_option, ledgers_option, show_build
@@ -19,6 +19,7 @@ from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.findings import size_text
 from bookwarden.preflight import require_spark
 from bookwarden.wiring.bookie_clusters import unregistration_of
@@ -110,12 +111,12 @@ def _leave(invocation: Invocation, cluster: Cluster, name: str, *, yes: bool) ->
     invocation.write(describe_registry(cluster, plan.after, *notes))
 
 
-def _question(left: Remaining) -> str:
+def _question(left: RemainingLedgers) -> str:
     topics = f" Unload topics that write or read there ({len(left.topics):,} write)?" if left.topics else ""
     return f"Move {counted(left.total, 'ledger')} from {left.cluster} to {left.active}?{topics}"
 
 
-def _parts(left: Remaining) -> tuple[Part, ...]:
+def _parts(left: RemainingLedgers) -> tuple[Part, ...]:
     kinds = tuple((kind, f"{left.ledgers[kind]:,}") for kind in sorted(left.ledgers))
     why = tuple((f"{number:,}", reason) for reason, number in sorted(left.stays.items()))
     facts = (
@@ -133,7 +134,7 @@ def _parts(left: Remaining) -> tuple[Part, ...]:
     )
 
 
-def _to_copy(left: Remaining) -> str:
+def _to_copy(left: RemainingLedgers) -> str:
     text = f"{counted(left.to_copy, 'closed ledger')}, {size_text(left.to_copy_size)}"
     if not left.to_copy or left.copying_s is None:
         return text
@@ -161,7 +162,7 @@ def _notes(done: DrainResult) -> list[str]:
     return notes
 
 
-def _verdict(left: Remaining) -> str:
+def _verdict(left: RemainingLedgers) -> str:
     if not left.total:
         return f"Nothing of ours is left in {left.cluster}: drain unregisters it."
     if left.window_left_s:

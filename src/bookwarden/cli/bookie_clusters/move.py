@@ -19,12 +19,12 @@ from bookwarden.bookie_clusters.offline.ledgers import CopyStatus
 from bookwarden.bookie_clusters.offline.move import MovePlan, MoveResult, OfflineMove
 from bookwarden.bookie_clusters.offline.record import MovePhase, MoveRecord
 from bookwarden.bookie_clusters.offline.saved_nodes import NodeDifferences, NodeRestorer
-from bookwarden.cli.bookie_clusters.switch import NOT_READY
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import NotFoundError
+from bookwarden.exit_codes import WOULD_FAIL
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.moving import MoveOperations
 
@@ -138,7 +138,7 @@ def _carry_out(
     if plan.failing or dry_run or invocation.output != "json":
         invocation.write(_describe_plan(plan))
     if plan.failing:
-        click.get_current_context().exit(NOT_READY)
+        click.get_current_context().exit(WOULD_FAIL)
     if dry_run:
         return
     asked = "Copy ahead what is closed" if ahead else "Copy, wait until all brokers are stopped, and copy the rest"

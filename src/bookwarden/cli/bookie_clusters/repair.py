@@ -24,7 +24,6 @@ from bookwarden.bookie_clusters.repair import (
     UriResult,
 )
 from bookwarden.cli.bookie_clusters.output import confirmed, describe_registry, wait_option
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Facts, Note
 from bookwarden.cli.shell.questions import confirm, execute_option, yes_option
@@ -32,6 +31,7 @@ from bookwarden.cli.shell.steps import node_progress
 from bookwarden.clusters.bookkeeper.service_uris import place_for_brokers
 from bookwarden.durable import sync
 from bookwarden.errors import FileError
+from bookwarden.exit_codes import SOME_FAILED
 from bookwarden.wiring.bookie_clusters import registration_of
 from bookwarden.wiring.cluster import Cluster
 
@@ -116,7 +116,7 @@ def set_uri(invocation: Invocation, name: str, uri: str, dry_run: bool, wait_s: 
             wanted, wait_s=wait_s, dry_run=dry_run, confirm=ask, say=invocation.say
         )
         invocation.write(_describe_uri(result))
-    click.get_current_context().exit(DONE_WITH_FAILURES if result.behind else 0)
+    click.get_current_context().exit(SOME_FAILED if result.behind else 0)
 
 
 def _describe_uri(result: UriResult) -> Document:

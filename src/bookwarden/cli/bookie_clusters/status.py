@@ -17,7 +17,6 @@ from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.bookie_clusters.registry import Registry
 from bookwarden.cli.bookie_clusters.build import build_facts
 from bookwarden.cli.bookie_clusters.output import NONE_REGISTERED, directive_facts
-from bookwarden.cli.bookie_clusters.switch import DONE_WITH_FAILURES
 from bookwarden.cli.bookie_clusters.unload import (
     inventory_data,
     inventory_parts,
@@ -27,16 +26,16 @@ from bookwarden.cli.bookie_clusters.unload import (
 )
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
 
-_UNDER_WAY: Final = 25
 _LOOK_EVERY_S: Final = 0.5
 _CODES: Final = {
-    Phase.SWITCH_TRIGGERED: _UNDER_WAY,
-    Phase.LIVE_DUAL_READ: _UNDER_WAY,
-    Phase.ROLLBACK: _UNDER_WAY,
-    Phase.DONE_WITH_FAILURES: DONE_WITH_FAILURES,
+    Phase.SWITCH_TRIGGERED: MORE_LATER,
+    Phase.LIVE_DUAL_READ: MORE_LATER,
+    Phase.ROLLBACK: MORE_LATER,
+    Phase.DONE_WITH_FAILURES: SOME_FAILED,
 }
 
 _EPILOG = """\b
@@ -80,7 +79,7 @@ def status(
             click.get_current_context().exit(_CODES.get(state.phase, 0))
         shown = _describe(cluster.url, overview)
         invocation.write(shown)
-        while watch and _CODES.get(state.phase) == _UNDER_WAY:
+        while watch and _CODES.get(state.phase) == MORE_LATER:
             time.sleep(_LOOK_EVERY_S)
             overview = read_overview(operations.switch)
             state = overview.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -15,12 +15,10 @@ from bookwarden.cli.bookie_clusters.output import wait_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, yes_option
+from bookwarden.exit_codes import SOME_FAILED, WOULD_FAIL
 from bookwarden.findings import Verdict
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
-
-#: The exit code of every command that is refused by the precheck.
-NOT_READY: Final = 23
 
 #: Of every command that runs the precheck.
 no_trial_option = click.option("--no-trial", is_flag=True, help="Write no trial ledger to the target's bookies.")
@@ -49,7 +47,7 @@ def precheck(invocation: Invocation, target: str, no_trial: bool) -> None:
     with Cluster(invocation.settings) as cluster:
         result = run_precheck(SwitchOperations(cluster).observer, target, with_trial=not no_trial)
         invocation.write(describe_precheck(result))
-    click.get_current_context().exit(NOT_READY if result.failing else 0)
+    click.get_current_context().exit(WOULD_FAIL if result.failing else 0)
 
 
 def describe_precheck(result: Precheck) -> Document:
@@ -65,9 +63,6 @@ def describe_precheck(result: Precheck) -> Document:
     pairs = (("source", registry.active), ("target", result.seen.target), ("epoch", str(registry.epoch)))
     return Document(result.as_json(), (Facts(pairs), findings_table(result.findings), Note(note)))
 
-
-#: The registry is changed, and not all brokers follow.
-DONE_WITH_FAILURES: Final = 27
 
 _SWITCH_EPILOG = """\b
 Exit codes: 0 all live brokers follow; 23 the precheck blocks it, nothing was switched;
@@ -163,11 +158,11 @@ def _carry_out(
     data = switch_data(result, operations.switch)
     if result.switched is not None:
         invocation.write(Document(data, _parts(result.switched)))
-        return DONE_WITH_FAILURES if result.switched.behind else 0
+        return SOME_FAILED if result.switched.behind else 0
     invocation.write(Document(data, () if result.precheck is None else describe_precheck(result.precheck).parts))
     if not (is_made or result.is_refused):
         _say_what_comes(invocation, planned)
-    return NOT_READY if result.is_refused else 0
+    return WOULD_FAIL if result.is_refused else 0
 
 
 def _say_what_comes(invocation: Invocation, planned: PlannedSwitch) -> None:

@@ -14,6 +14,7 @@ from bookwarden.cluster_migration.aborting import AbortResult, MigrationAborter,
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.cluster_migration.states import TopicState, TopicStatus
 from bookwarden.errors import BookwardenError
+from bookwarden.exit_codes import FAILED
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EPILOG = """\b
@@ -48,7 +49,7 @@ def abort(invocation: Invocation, namespaces: list[str], dry_run: bool, show: in
         with migration.alone(names):
             done = MigrationAborter(migration.blue, migration.observer, migration.record).abort(names)
     invocation.write(_describe(done, show))
-    click.get_current_context().exit(1 if done.errors else 0)
+    click.get_current_context().exit(FAILED if done.errors else 0)
 
 
 def _describe(done: AbortResult, show: int) -> Document:
@@ -144,7 +145,7 @@ def reopen(invocation: Invocation, topics: tuple[str, ...], execute: bool, undo:
                 failed.append(error)
                 results.append(ReopenResult(topic, False, f"left as it is: {error}"))
     invocation.write(_describe_reopened(results, planned=not acts))
-    click.get_current_context().exit(1 if failed else 0)
+    click.get_current_context().exit(FAILED if failed else 0)
 
 
 def _describe_reopened(results: list[ReopenResult], *, planned: bool) -> Document:

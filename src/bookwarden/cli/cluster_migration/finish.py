@@ -8,14 +8,7 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.cluster_migration.options import (
-    LATE,
-    LEFT,
-    NOT_DONE,
-    accept_option,
-    named_or_begun,
-    namespaces_argument,
-)
+from bookwarden.cli.cluster_migration.options import accept_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Note, Part, counted, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -31,6 +24,7 @@ from bookwarden.cluster_migration.readiness.findings import Override
 from bookwarden.cluster_migration.scope import refuse_deletion_topics
 from bookwarden.cluster_migration.watching import BrokerHealth
 from bookwarden.errors import RefusedError
+from bookwarden.exit_codes import LATE, NOT_DONE, SOME_FAILED
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EPILOG = """\b
@@ -80,7 +74,7 @@ def finish(
         results = _act(invocation, migration, finishing, names, plan, execute=execute, yes=yes)
     invocation.write(_describe(plan, results, show, executed=execute))
     failed = any(one.problem for one in results)
-    click.get_current_context().exit(LEFT if failed else NOT_DONE if plan.kept else 0)
+    click.get_current_context().exit(SOME_FAILED if failed else NOT_DONE if plan.kept else 0)
 
 
 def _refuse_connected(migration: ClusterMigration, names: list[str]) -> None:

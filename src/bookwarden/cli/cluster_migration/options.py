@@ -1,26 +1,21 @@
-"""Options, arguments and exit codes of the commands below `cluster-migration`."""
+"""Options and arguments of the commands below `cluster-migration`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from bookwarden.cluster_migration.green_resources import LatePolicy
 from bookwarden.cluster_migration.readiness.findings import Override
 from bookwarden.cluster_migration.scope import checked_namespace
-from bookwarden.errors import DeadlockedBrokerError, NotFoundError
-from bookwarden.wiring.cluster_migration import ClusterMigration
+from bookwarden.errors import NotFoundError
 
-# Above the exit codes of errors.
-NOT_DONE: Final = 22  #: `verify`: something is not as it has to be.
-WOULD_FAIL: Final = 23  #: A check blocks it, and nothing was begun.
-FLAG_OFF: Final = 24  #: The flag was taken off.
-UNDER_WAY: Final = 25  #: It goes on.
-LEFT: Final = 27  #: Something did not succeed, and an operator has to look.
-DEADLOCKED: Final = DeadlockedBrokerError.exit_code  #: A broker of blue has to be killed.
-LATE: Final = 29  #: Subscriptions came too late to green, and may have lost messages; nothing else is wrong.
+# What drives soaks has these two from here.
+from bookwarden.exit_codes import DEADLOCKED as DEADLOCKED
+from bookwarden.exit_codes import LATE as LATE
+from bookwarden.wiring.cluster_migration import ClusterMigration
 
 
 def _checked(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.cli.cluster_migration.options import WOULD_FAIL, accept_option, namespaces_argument
+from bookwarden.cli.cluster_migration.options import accept_option, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, findings_table, table_of
 from bookwarden.cli.shell.questions import confirm, yes_option
@@ -20,13 +20,11 @@ from bookwarden.cluster_migration.sides.observing import still_moving
 from bookwarden.cluster_migration.sides.policies import AUTO_CREATION
 from bookwarden.cluster_migration.sides.values import NamespaceInfo, Observations
 from bookwarden.errors import RefusedError
+from bookwarden.exit_codes import FAILED, NOT_DONE, WOULD_FAIL
 from bookwarden.findings import Verdict
 from bookwarden.records import record_fields
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
-#: The exit code where something is missing that was to be there.
-MISSING: Final = 22
-_PART_LEFT: Final = 1
 _KEPT: Final = (
     "its namespace is flagged: a late client with blue's URL would make a second topic on green; once no application "
     "has blue's URL, delete the namespace on blue, or `cluster-migration abort` and run this again"
@@ -113,13 +111,13 @@ def _prepare(
     by_hand = [one for one in evaluate(seen) if one.check in BY_HAND and one.blocks]
     if not execute:
         invocation.write(_describe_plan(wanted, by_hand, show))
-        return MISSING if verify and (wanted.steps or wanted.manual) else 0
+        return NOT_DONE if verify and (wanted.steps or wanted.manual) else 0
     if wanted.steps:
         confirm(f"Carry out {counted(len(wanted.steps), 'step')} on blue and green?", yes=yes, look="no --execute")
     with migration.alone(scope):
         done = preparation.execute(wanted, lambda step: invocation.say(str(step)))
     invocation.write(_describe_done(done, by_hand, show))
-    return 0 if done.is_complete else _PART_LEFT
+    return 0 if done.is_complete else FAILED
 
 
 def _take_back(
@@ -146,7 +144,7 @@ def _take_back(
     invocation.write(
         Document({"taken_back": [record_fields(one) for one in done.done], **_failed_json(done)}, tuple(parts))
     )
-    return 0 if done.is_complete else _PART_LEFT
+    return 0 if done.is_complete else FAILED
 
 
 def _part_held(

@@ -8,14 +8,7 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.cluster_migration.options import (
-    LATE,
-    LEFT,
-    WOULD_FAIL,
-    accept_option,
-    late_option,
-    required_namespaces_argument,
-)
+from bookwarden.cli.cluster_migration.options import accept_option, late_option, required_namespaces_argument
 from bookwarden.cli.cluster_migration.prepare import describe_preflight
 from bookwarden.cli.cluster_migration.watch import release_option, watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
@@ -27,6 +20,7 @@ from bookwarden.cluster_migration.readiness.findings import ACCEPTED, Override, 
 from bookwarden.cluster_migration.scope import refuse_deletion_topics
 from bookwarden.cluster_migration.starting import MigrationStarter, StartResult, without_moved
 from bookwarden.cluster_migration.watching import BrokerHealth
+from bookwarden.exit_codes import LATE, SOME_FAILED, WOULD_FAIL
 from bookwarden.wiring.cluster_migration import ClusterMigration, redirect_urls
 
 _EPILOG: Final = """\b
@@ -96,7 +90,7 @@ def start(
             if not results[-1].ok:
                 break
         late = migration.record.late(names)
-        code = (LATE if late else 0) if results[-1].ok else WOULD_FAIL if results[-1].refused else LEFT
+        code = (LATE if late else 0) if results[-1].ok else WOULD_FAIL if results[-1].refused else SOME_FAILED
         goes_on = (watches or releases) and results[-1].ok
         if not goes_on or invocation.output != "json":
             invocation.write(_describe(results, names, late))

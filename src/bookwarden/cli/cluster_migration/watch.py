@@ -15,16 +15,7 @@ from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from bookwarden.cli.cluster_migration.options import (
-    DEADLOCKED,
-    FLAG_OFF,
-    LATE,
-    LEFT,
-    UNDER_WAY,
-    late_option,
-    named_or_begun,
-    namespaces_argument,
-)
+from bookwarden.cli.cluster_migration.options import late_option, named_or_begun, namespaces_argument
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, Part, counted, plain, printable
 from bookwarden.cli.shell.steps import telling
@@ -36,6 +27,7 @@ from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.cluster_migration.states import DONE, TopicStatus
 from bookwarden.cluster_migration.watching import BrokerHealth, DrainOutcome, DrainStep, deadlock_advice, follow
 from bookwarden.errors import FormatError, NotFoundError, PulsarError, StoreError
+from bookwarden.exit_codes import DEADLOCKED, LATE, MIGRATION_FAILED, MORE_LATER, SOME_FAILED
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EVERY_S: Final = 2.0
@@ -57,8 +49,8 @@ _ENDED: Final = {
 
 _CODES: Final = {
     DrainOutcome.DRAINED: 0,
-    DrainOutcome.CLIENTS_LEFT: LEFT,
-    DrainOutcome.FLAG_OFF: FLAG_OFF,
+    DrainOutcome.CLIENTS_LEFT: SOME_FAILED,
+    DrainOutcome.FLAG_OFF: MIGRATION_FAILED,
     DrainOutcome.DEADLOCKED: DEADLOCKED,
 }
 
@@ -160,7 +152,7 @@ def watch_to_the_end(
             if step.ending is not None:
                 return LATE if step.snapshot.late and step.ending is DrainOutcome.DRAINED else _CODES[step.ending]
             if deadline is not None and time.monotonic() >= deadline:
-                return LEFT if step.lost_sight else UNDER_WAY
+                return SOME_FAILED if step.lost_sight else MORE_LATER
     raise AssertionError("a migration is followed to its end")
 
 
@@ -299,7 +291,7 @@ def release(invocation: Invocation, namespaces: list[str], execute: bool) -> Non
         deadlocked = migration.blue.deadlocked_brokers() if result.timed_out else ()
     invocation.write(_describe_release(held, result, deadlocked, executed=execute))
     left = held.draining or result.refused or result.timed_out
-    click.get_current_context().exit(DEADLOCKED if deadlocked else UNDER_WAY if left else 0)
+    click.get_current_context().exit(DEADLOCKED if deadlocked else MORE_LATER if left else 0)
 
 
 def _describe_release(

@@ -7,11 +7,12 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.metadata_migration.options import COUNTERS_BEHIND, source_option
+from bookwarden.cli.metadata_migration.options import source_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import StoreError
+from bookwarden.exit_codes import COUNTERS_BEHIND
 from bookwarden.metadata_migration.counters import Counter, Counters
 from bookwarden.wiring.metadata_migration import MigrationStores, counters_of
 

@@ -7,12 +7,12 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.metadata_migration.verify import describe_difference
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import ConfigError
+from bookwarden.exit_codes import NOT_DONE
 from bookwarden.leases import LeaseTimes
 from bookwarden.metadata_migration.comparison import row_of
 from bookwarden.metadata_migration.rehearsal import (
@@ -88,7 +88,7 @@ def rehearse(
                 ).run()
             removed = clean_own(scratch, hold, times) if clean else None
     invocation.write(_describe(stores.source_url, target, report, removed, show))
-    click.get_current_context().exit(0 if report.is_good else DIFFERENCES_FOUND)
+    click.get_current_context().exit(0 if report.is_good else NOT_DONE)
 
 
 def _describe(source_url: str, target: str, report: RehearsalReport, removed: int | None, show: int) -> Document:

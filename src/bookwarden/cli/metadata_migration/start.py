@@ -7,13 +7,14 @@ from typing import Final
 
 import click
 
-from bookwarden.cli.metadata_migration.options import WOULD_FAIL, reads_option, source_option
+from bookwarden.cli.metadata_migration.options import reads_option, source_option
 from bookwarden.cli.metadata_migration.watch import watch_to_the_end
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Document, Note, counted, findings_table
 from bookwarden.cli.shell.questions import confirm, yes_option
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import PulsarError, RefusedError
+from bookwarden.exit_codes import WOULD_FAIL
 from bookwarden.findings import Finding, Verdict, failing
 from bookwarden.metadata_migration.control import MigrationControl, Survey
 from bookwarden.metadata_migration.preflight import NEVER_SKIPPED, estimate_seconds, evaluate

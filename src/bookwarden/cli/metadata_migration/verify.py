@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import click
 
-from bookwarden.cli.metadata_migration.options import DIFFERENCES_FOUND
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, show_option
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment
 from bookwarden.cli.shell.steps import node_progress
 from bookwarden.errors import ConfigError, FileError
+from bookwarden.exit_codes import NOT_DONE
 from bookwarden.metadata_migration.comparison import (
     NUMBER_COLUMNS,
     TEXT_COLUMNS,
@@ -118,7 +118,7 @@ def verify(
         "differences_file": None if file is None else str(file),
     }
     invocation.write(Document(data, _describe(data, report)))
-    click.get_current_context().exit(DIFFERENCES_FOUND if report.faults else 0)
+    click.get_current_context().exit(NOT_DONE if report.faults else 0)
 
 
 def _describe(data: Mapping[str, Any], report: Report) -> tuple[Part, ...]:

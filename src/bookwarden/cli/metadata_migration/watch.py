@@ -13,12 +13,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from bookwarden.cli.metadata_migration.options import MIGRATION_FAILED, UNDER_WAY, reads_option, source_option
+from bookwarden.cli.metadata_migration.options import reads_option, source_option
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Table, counted, moment, plain, printable
 from bookwarden.cli.shell.steps import telling
 from bookwarden.clusters.pulsar.rest.migration import BrokerStatus, MigrationAdmin
 from bookwarden.errors import BookwardenError, NotFoundError, StoreError
+from bookwarden.exit_codes import MIGRATION_FAILED, MORE_LATER
 from bookwarden.metadata_migration.control import MigrationControl, Survey
 from bookwarden.metadata_migration.watching import (
     MigrationOutcome,
@@ -86,7 +87,7 @@ def watch_to_the_end(
             if step.ending is not None:
                 return 0 if step.ending is MigrationOutcome.COMPLETED else MIGRATION_FAILED
             if deadline is not None and time.monotonic() >= deadline:
-                return UNDER_WAY
+                return MORE_LATER
     raise AssertionError("a migration is followed to its end")
 
 
@@ -216,7 +217,7 @@ def exit_code_of(snapshot: PhaseSnapshot) -> int:
     if snapshot.phase in (None, "NOT_STARTED"):
         return 0
     ending = ending_of(snapshot.phase)
-    return UNDER_WAY if ending is None else 0 if ending is MigrationOutcome.COMPLETED else MIGRATION_FAILED
+    return MORE_LATER if ending is None else 0 if ending is MigrationOutcome.COMPLETED else MIGRATION_FAILED
 
 
 def participants_table(snapshot: PhaseSnapshot) -> Table:

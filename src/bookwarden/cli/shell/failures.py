@@ -12,11 +12,8 @@ import click
 
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.errors import BookwardenError, FileError, MissingExtraError
+from bookwarden.exit_codes import CLOSED_OUTPUT, INTERRUPTED, USAGE
 
-USAGE_EXIT_CODE = 2
-INTERRUPTED_EXIT_CODE = 130
-#: As of a program that SIGPIPE ends: the reader of the output has closed it.
-CLOSED_OUTPUT_EXIT_CODE = 141
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -41,12 +38,12 @@ class TranslatingGroup(click.Group):
         except click.UsageError as error:
             if _invocation(ctx).output != "json":
                 raise
-            return _end(ctx, error, error.format_message(), USAGE_EXIT_CODE)
+            return _end(ctx, error, error.format_message(), USAGE)
         except KeyboardInterrupt as error:
-            return _end(ctx, error, str(error) or "interrupted", INTERRUPTED_EXIT_CODE)
+            return _end(ctx, error, str(error) or "interrupted", INTERRUPTED)
         except BrokenPipeError:
             _leave_output()
-            ctx.exit(CLOSED_OUTPUT_EXIT_CODE)
+            ctx.exit(CLOSED_OUTPUT)
         except OSError as error:
             if error.filename is None and error.errno not in _FULL:
                 raise
@@ -55,12 +52,12 @@ class TranslatingGroup(click.Group):
                 return _end(ctx, error, f"the output cannot be written: {error.strerror}", FileError.exit_code)
             return _end(ctx, error, f"{error.filename} cannot be used: {error.strerror}", FileError.exit_code)
         except (EOFError, click.Abort) as error:
-            return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
+            return _end(ctx, error, "interrupted", INTERRUPTED)
         except SystemError as error:
             # The native Pulsar client reports Ctrl-C like this.
             if not isinstance(error.__cause__, KeyboardInterrupt):
                 raise
-            return _end(ctx, error, "interrupted", INTERRUPTED_EXIT_CODE)
+            return _end(ctx, error, "interrupted", INTERRUPTED)
 
 
 def _invocation(ctx: click.Context) -> Invocation:
@@ -77,7 +74,7 @@ def _end(ctx: click.Context, error: BaseException, text: str, exit_code: int) ->
 
 
 def _leave_output() -> None:
-    """Write no more to the standard output, also not what is still in its buffer at the end of the process."""
+    """Stop writing to the standard output, also what is still in its buffer at the end of the process."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError:

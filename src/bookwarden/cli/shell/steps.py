@@ -53,7 +53,7 @@ def pace_text(done: int, total: int, seconds: float) -> str:
     return f", {rate:,.0f}/s, about {shown} left"
 
 
-class Watched(Protocol):
+class WatchStep(Protocol):
     """A step of what is watched."""
 
     @property
@@ -65,7 +65,7 @@ class Watched(Protocol):
         """The way in which it is over; None while it goes on."""
 
 
-StepT = TypeVar("StepT", bound=Watched)
+StepT = TypeVar("StepT", bound=WatchStep)
 
 
 class StepLines(Generic[StepT]):

@@ -28,7 +28,7 @@ from bookwarden.cluster_migration.sides.cluster import ClusterSide
 from bookwarden.cluster_migration.sides.observing import PreflightObserver
 from bookwarden.cluster_migration.sides.policies import namespace_settings
 from bookwarden.cluster_migration.sides.values import Observations
-from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterMaking
+from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterWriter
 from bookwarden.durable import sync
 from bookwarden.errors import (
     BookwardenError,
@@ -185,7 +185,7 @@ class Preparation:
         return plan(seen, self._journal.originals())
 
     def execute(self, wanted: PreparationPlan, tell: Tell = lambda _step: None) -> PreparationResult:
-        """Carry the steps out, each noted before it is; then look what is missing still.
+        """Carry the steps out, each noted before it is; then look at what is still missing.
 
         ``tell`` is called with each step before. What fails is in the result, with the rest of its namespace left for
         the next run. Raises StoreUnavailableError where the journal cannot be written, PulsarUnavailableError where a
@@ -305,7 +305,7 @@ def _needs(step: PreparationStep, other: PreparationStep) -> bool:
     )
 
 
-def _carry_out(writer: ClusterMaking, step: PreparationStep) -> None:
+def _carry_out(writer: ClusterWriter, step: PreparationStep) -> None:
     value = step.value
     match step.action:
         case PreparationAction.TENANT:
@@ -330,7 +330,7 @@ def _carry_out(writer: ClusterMaking, step: PreparationStep) -> None:
             _grant(writer, step)
 
 
-def _grant(writer: ClusterMaking, step: PreparationStep) -> None:
+def _grant(writer: ClusterWriter, step: PreparationStep) -> None:
     if step.value["kind"] == "subscription":
         writer.grant_subscription(step.namespace, step.key, step.value["roles"])
     else:

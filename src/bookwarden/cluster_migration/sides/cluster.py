@@ -12,7 +12,7 @@ from bookwarden.clusters.pulsar.metadata.migrations import MigrationNodes
 from bookwarden.clusters.pulsar.metadata.topic_policies import stored_policies
 from bookwarden.clusters.pulsar.protocol import look_up
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterContents, ClusterMaking
+from bookwarden.clusters.pulsar.rest.cluster_contents import ClusterContents, ClusterWriter
 from bookwarden.clusters.pulsar.rest.cluster_migration import ClusterMigrationAdmin
 from bookwarden.clusters.pulsar.rest.registered_brokers import (
     RegisteredBroker,
@@ -49,7 +49,7 @@ class ClusterSide:
         self.store = store
         self.admin = ClusterMigrationAdmin(rest, named)
         self.contents = ClusterContents(rest)
-        self.writer = ClusterMaking(rest)
+        self.writer = ClusterWriter(rest)
         self.nodes = MigrationNodes(store, entries.last_entry, entries.first_entry)
         self.read_ledgers = read_ledgers
         self.disk_space = disk_space

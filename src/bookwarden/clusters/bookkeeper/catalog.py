@@ -107,7 +107,7 @@ class BookKeeperCatalog:
         return [error is None for error in errors]
 
     def touch_many(self, ledgers: Sequence[StoredLedger]) -> list[bool]:
-        """Write each node once more as it was read, if it has that version still; return which were, in that order.
+        """Write each node once more as it was read, if it still has that version; return which were, in that order.
 
         A client that read a node before cannot delete it by that version afterwards. StoreError as `restore_many`.
         """

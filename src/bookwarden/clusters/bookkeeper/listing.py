@@ -297,7 +297,7 @@ def _flat_pieces(root: str, ledger_ids: list[int]) -> list[ListingPiece]:
     return [ListingPiece((root,), first, end) for first, end in pairwise(cuts)]
 
 
-class PlacedListing:
+class MultiClusterListing:
     """Lists the ledgers of each cluster in pieces that name it; ``alone`` has those where no cluster is registered.
 
     ``roots`` returns store and ledgers root of each registered cluster by name, nothing where none is registered. Every

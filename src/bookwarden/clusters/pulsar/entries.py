@@ -24,8 +24,8 @@ from bookwarden.clusters.pulsar.protocol import (
     Session,
     lookup,
 )
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError, PulsarAccessError, PulsarError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.wire.entry import open_entry
 from bookwarden.wire.pb.pulsar_api_pb2 import BaseCommand, MessageMetadata
 

@@ -396,7 +396,7 @@ def _perhaps_the_only_copy(
     if any(one.offload is not None and one.offload.uuid != uuid for one in finished):
         return None
     return retry(
-        f"{mark.holder()} names the ledger, which BookKeeper has no more, and no other finished copy of it: this one "
+        f"{mark.holder()} names the ledger, which BookKeeper no longer has, and no other finished copy of it: this one "
         "may be the only one"
     )
 

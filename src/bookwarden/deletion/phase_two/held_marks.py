@@ -50,7 +50,7 @@ class RetryTopicRoom:
         return max(0, room)
 
 
-class _Held(NamedTuple):
+class _WaitingMarks(NamedTuple):
     """A doubt, and the messages that wait for its end by topic and id."""
 
     doubt: SharedDoubt
@@ -67,7 +67,7 @@ class HeldMarks:
         self._room = room
         self._once = once
         # By the path of what is in doubt.
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _WaitingMarks] = {}
         self._waited_for: set[str] = set()
 
     def begin(self) -> None:
@@ -88,7 +88,7 @@ class HeldMarks:
             for held in self._held.values():
                 held.messages.pop(key, None)
             if decision.doubt is not None and room <= 0:
-                self._held.setdefault(decision.doubt.path, _Held(decision.doubt, {})).messages[key] = message
+                self._held.setdefault(decision.doubt.path, _WaitingMarks(decision.doubt, {})).messages[key] = message
                 continue
             room -= decision.doubt is not None
             settled.append((message, decision))

@@ -1,4 +1,4 @@
-"""Retries and letters of a batch: sent on, and recorded, so that its replay does not send the same ones again.
+"""Retries and dead letters of a batch: sent on, and recorded, so that its replay does not send the same ones again.
 
 A batch that fails after its sends is replayed as a whole. By then the sends that the broker confirmed are recorded, in
 a file for each process and batch, which the replay reads. A process killed between the confirmation and the record
@@ -57,7 +57,8 @@ class SentRecords(Protocol):
 class Sendings:
     """Way of the messages that are not finished, which this try of a batch or an earlier one sends; one per process.
 
-    Without ``records`` a replay sends again. ``why_letters_are_lost`` says why the DLQ keeps nothing, None if it does.
+    Without ``records`` a replay sends again. ``why_dead_letters_are_lost`` says why the DLQ keeps nothing, None if it
+    does.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class Sendings:
         outbox: RetrySender,
         records: SentRecords | None,
         retry_delay: float,
-        why_letters_are_lost: Callable[[], str | None] = lambda: None,
+        why_dead_letters_are_lost: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._outbox = outbox
         self._records = records
         self._retry_delay = retry_delay
-        self._why_letters_are_lost = why_letters_are_lost
+        self._why_dead_letters_are_lost = why_dead_letters_are_lost
         self._run = ""
         self._known: dict[tuple[str, str], SentOn] | None = None
 
@@ -85,11 +86,11 @@ class Sendings:
             for message, decision in decided
         ]
 
-    def without_lost_letters(self, decided: Sequence[_Decided]) -> Sequence[_Decided]:
+    def without_lost_dead_letters(self, decided: Sequence[_Decided]) -> Sequence[_Decided]:
         """Return the decisions; what would be given up waits while the DLQ keeps nothing."""
         if not any(decision.action is Action.GIVE_UP for _, decision in decided):
             return decided
-        why = self._why_letters_are_lost()
+        why = self._why_dead_letters_are_lost()
         return decided if why is None else [(message, await_dead_letters(made, why)) for message, made in decided]
 
     def send(self, decided: Sequence[_Decided], now_ms: int) -> None:

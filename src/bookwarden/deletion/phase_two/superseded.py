@@ -1,7 +1,7 @@
 """Phase two for ledgers that were copied to another bookie cluster: what the former one still has goes.
 
 A mark with Waiver.SUPERSEDED asks for one place of a ledger that its holder goes on naming. That place goes only if
-brokers read the ledger from the active cluster, closed and with the same end, if it is promoted still, if the rollback
+brokers read the ledger from the active cluster, closed and with the same end, if it is still promoted, if the rollback
 window is over, and if every bookie that should have an entry there gave it. In doubt it stays, and the mark is retried.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from bookwarden.bookie_clusters.promoted import PromotionSnapshot
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.deletion.phase_two.decide import (
     Action,
@@ -22,7 +23,7 @@ from bookwarden.deletion.phase_two.decide import (
     wait,
 )
 from bookwarden.deletion.phase_two.guards import DeletionCandidate, Guard
-from bookwarden.deletion.ports import BookieClusters, Promoted
+from bookwarden.deletion.ports import BookieClusters
 from bookwarden.ledgers.custom_metadata import custom_metadata_mismatch, names_no_holder, why_not_superseded
 from bookwarden.ledgers.kinds import Holder
 from bookwarden.ledgers.live_references import References, UnknownReferences
@@ -110,7 +111,10 @@ class SupersededGuard(Guard):
     actions = (Action.PROVE_KEPT,)
 
     def __init__(
-        self, clusters: BookieClusters, proof: WholeLedgers | None, newest_promotion: Callable[[], Promoted] | None
+        self,
+        clusters: BookieClusters,
+        proof: WholeLedgers | None,
+        newest_promotion: Callable[[], PromotionSnapshot] | None,
     ) -> None:
         self._clusters = clusters
         self._proof = proof

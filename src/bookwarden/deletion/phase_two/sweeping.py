@@ -173,7 +173,7 @@ class Sweep:
         tell: Callable[[Sequence[OutcomeRow]], _T],
     ) -> _T:
         if self._acts is not None:
-            decided = self._acts.sendings.without_lost_letters(decided)
+            decided = self._acts.sendings.without_lost_dead_letters(decided)
         results = tell([_row(message, decision, readings, now_ms) for message, decision in decided])
         if self._acts is not None:
             self._acts.sendings.send(decided, now_ms)

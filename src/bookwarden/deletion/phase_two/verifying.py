@@ -29,7 +29,7 @@ from bookwarden.ledgers.received import ReceivedMark
 _NO_NAMES: Final = frozenset[str]()
 
 
-class Verified(NamedTuple):
+class VerifyResult(NamedTuple):
     """The marks with the decisions about them, in order, and when they were made."""
 
     candidates: list[DeletionCandidate]
@@ -70,7 +70,9 @@ class Verifier:
         distinct = list(dict.fromkeys(ledger_ids))
         return dict(zip(distinct, self._catalog.read_many(distinct), strict=True))
 
-    def verify(self, marks: Sequence[tuple[Holder, ReceivedMark]], readings: Mapping[int, LedgerReading]) -> Verified:
+    def verify(
+        self, marks: Sequence[tuple[Holder, ReceivedMark]], readings: Mapping[int, LedgerReading]
+    ) -> VerifyResult:
         """Read the references of the holders, decide about their marks, and ask the guards.
 
         ``readings`` of the ledgers were read just now. Raises StoreError when a store does not answer.
@@ -86,7 +88,7 @@ class Verifier:
             reading, found, waives = readings[mark.ledger_id], references[holder], message.waives
             decision = self._decide(mark, message, waives, reading, found, now_ms)
             candidates.append(DeletionCandidate(message, mark, holder, reading, found, waives, decision))
-        return Verified(reviewed(candidates, self._guards, self.policy), now_ms)
+        return VerifyResult(reviewed(candidates, self._guards, self.policy), now_ms)
 
     def _decide(
         self,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, ReplicaProbe
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaProbe, ReplicaStatus
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.undone import UndoneLedger
 from bookwarden.deletion.journal.entries import Journal, UndoRecord, UndoStep
@@ -210,7 +210,7 @@ class Undo:
 
     def _survey(self, cases: Sequence[UndoCase]) -> dict[int, Survival]:
         asked: list[tuple[int, LedgerMetadata, int]] = []
-        answers: dict[int, list[tuple[int, Mapping[str, Holding]]]] = {}
+        answers: dict[int, list[tuple[int, Mapping[str, ReplicaStatus]]]] = {}
         for case in cases:
             if case.metadata is not None and case.never_deleted is None:
                 answers[case.ledger_id] = []

@@ -17,7 +17,7 @@ from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import is_unfinished
 from bookwarden.ledgers.metadata import AbsentLedger, StoredLedger, UnreadableLedger
 
-_BEFORE: Final = "before bookie clusters were registered, in the first one, which is registered no more"
+_BEFORE: Final = "before bookie clusters were registered, in the first one, which is no longer registered"
 
 
 class UndoInPlaces:

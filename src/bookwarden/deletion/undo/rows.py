@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import Presence, ReplicaStatus
 from bookwarden.deletion.journal.reading import Deletion
 from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerMetadata, LedgerReading, StoredLedger
 
@@ -65,7 +65,7 @@ def entries_to_ask(metadata: LedgerMetadata) -> list[int]:
     return sorted(entries)
 
 
-def survey(answers: Iterable[tuple[int, Mapping[str, Holding]]]) -> Survival:
+def survey(answers: Iterable[tuple[int, Mapping[str, ReplicaStatus]]]) -> Survival:
     """Sum up the answers about one ledger: entry id, and by bookie whether it holds the entry."""
     copies = held = 0
     lost: list[int] = []

@@ -23,7 +23,7 @@ from bookwarden.metastore.following.phases import (
     ParticipantState,
     Participation,
 )
-from bookwarden.metastore.following.target import MigrationTarget
+from bookwarden.metastore.following.target import TargetSession
 from bookwarden.metastore.write_conditions import ConditionalStore
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class MigrationProgress:
     ``changed`` is held for every look at it, and notified of every change; no store is asked while it is held.
     """
 
-    def __init__(self, source: ConditionalStore, target: MigrationTarget, times: MigrationTimes) -> None:
+    def __init__(self, source: ConditionalStore, target: TargetSession, times: MigrationTimes) -> None:
         self.source = source
         self.target = target
         self.times = times

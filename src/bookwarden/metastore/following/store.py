@@ -25,7 +25,7 @@ from bookwarden.metastore.following.phases import (
     ParticipantState,
 )
 from bookwarden.metastore.following.progress import MigrationProgress, MigrationStatus, MigrationTimes
-from bookwarden.metastore.following.target import MigrationTarget
+from bookwarden.metastore.following.target import TargetSession
 from bookwarden.metastore.interface import MetadataStore, Versioned, Write
 from bookwarden.metastore.urls import open_store
 from bookwarden.metastore.write_conditions import ConditionalStore
@@ -48,7 +48,7 @@ class MigratingStore(MetadataStore):
         open_target: Callable[[str], MetadataStore] = open_store,
         times: MigrationTimes | None = None,
     ) -> None:
-        self._progress = MigrationProgress(source, MigrationTarget(open_target), times or MigrationTimes())
+        self._progress = MigrationProgress(source, TargetSession(open_target), times or MigrationTimes())
         self._follower = MigrationFollower(self._progress, self._move_watches)
         self._conditional = source.under(_Permission(self._progress))
         self._lock = threading.Lock()

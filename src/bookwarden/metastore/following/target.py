@@ -52,7 +52,7 @@ class TargetStore(ForwardingStore):
         return self._store.put(path, value, version - FIRST_VERSION) + FIRST_VERSION
 
 
-class MigrationTarget:
+class TargetSession:
     """Opens the target and makes our ephemeral nodes there too; only the remembered nodes are safe for threads.
 
     A node may get another number in the target than it has in the source.

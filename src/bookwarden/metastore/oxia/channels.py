@@ -115,7 +115,7 @@ class SessionEnded(Exception):
     """The server no longer knows the session; its ephemeral nodes are gone."""
 
 
-class OxiaServer:
+class OxiaChannel:
     """The calls to one server; they return and raise what gRPC does, which `meaning_of` translates."""
 
     def __init__(self, address: str, channel: grpc.Channel, token: str | None) -> None:
@@ -208,17 +208,17 @@ class Channels:
     def __init__(self, connection: OxiaConnection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._open: dict[str, tuple[grpc.Channel, OxiaServer]] = {}
+        self._open: dict[str, tuple[grpc.Channel, OxiaChannel]] = {}
         self._closed = False
 
-    def server(self, address: str) -> OxiaServer:
+    def server(self, address: str) -> OxiaChannel:
         """Return the server at host:port; for a shard without a leader, one whose every call fails."""
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError("this metadata store was closed")
             if address not in self._open:
                 channel = self._channel(address)
-                self._open[address] = channel, OxiaServer(address, channel, self._connection.token)
+                self._open[address] = channel, OxiaChannel(address, channel, self._connection.token)
             return self._open[address][1]
 
     def close(self) -> None:

@@ -207,7 +207,7 @@ class _ShardStream(NotificationStream):
         self._log = log
 
     def _shard(self) -> Shard | None:
-        # One that is there no more is ended by the next call of `take`.
+        # One that no longer exists is ended by the next call of `take`.
         shards = self._cluster.shards(self._cluster.deadline()).shards
         return next((shard for shard in shards if shard.id == self._number), None)
 

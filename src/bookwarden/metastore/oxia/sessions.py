@@ -129,4 +129,4 @@ class OxiaSessions:
         for shard in self._cluster.shards(deadline).shards:
             if shard.id == shard_id:
                 return shard
-        raise StoreUnavailableError(f"shard {shard_id} is no more")
+        raise StoreUnavailableError(f"shard {shard_id} no longer exists")

@@ -18,7 +18,7 @@ import xxhash
 
 from bookwarden.errors import BookwardenError, StoreError, StoreUnavailableError
 from bookwarden.metastore.deadline import Deadline
-from bookwarden.metastore.oxia.channels import Channels, OxiaConnection, OxiaServer, ServerLost, meaning_of
+from bookwarden.metastore.oxia.channels import Channels, OxiaChannel, OxiaConnection, ServerLost, meaning_of
 from bookwarden.metastore.pacing import Rate
 from bookwarden.signs_of_life import SIGNS_OF_LIFE
 from bookwarden.wire.pb import oxia_client_pb2 as pb
@@ -111,7 +111,7 @@ class OxiaCluster:
                 self._news.wait(connecting.left())
             return self._map
 
-    def server(self, shard: Shard) -> OxiaServer:
+    def server(self, shard: Shard) -> OxiaChannel:
         """Return the leader of a shard."""
         return self.channels.server(shard.leader)
 

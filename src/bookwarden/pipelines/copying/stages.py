@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bookwarden.bookie_clusters.moving.build import STAYING, CopyCounts, UncopiedLedger
 from bookwarden.bookie_clusters.moving.copiers import copier_between
-from bookwarden.bookie_clusters.moving.scope import EVERYTHING, CopyCandidate, Route, Scope, candidate_of, with_target
+from bookwarden.bookie_clusters.moving.scope import EVERYTHING, LedgerToCopy, Route, Scope, candidate_of, with_target
 from bookwarden.clusters.bookkeeper.bookies.proof import WholeLedgers
 from bookwarden.clusters.bookkeeper.copying.copier import NO_LIMITS, LedgerCopier
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
@@ -53,7 +53,7 @@ _ROW_SCHEMA: Final = pa.schema(
 )
 
 
-def table_of_candidates(candidates: Iterable[CopyCandidate]) -> pa.Table:
+def table_of_candidates(candidates: Iterable[LedgerToCopy]) -> pa.Table:
     """Lay out ledgers of the source as rows."""
     rows = (
         (
@@ -169,7 +169,7 @@ class CopyJob:
         key = (self.route, self.scope, self.limits, self.settings.model_dump_json())
         return _copiers.get(key, lambda: copier_of(_opened(self.settings, None), self.route, self.scope, self.limits))
 
-    def asked_of(self, candidate: CopyCandidate) -> CopyCandidate:
+    def asked_of(self, candidate: LedgerToCopy) -> LedgerToCopy:
         """Return a ledger of the source with the outcome that it has before anything is done about it."""
         return candidate
 
@@ -182,7 +182,7 @@ class CopyJob:
 class VerifyJob(CopyJob):
     """Ledgers of which the target has a whole copy by its metadata, to be proven by its bookies; picklable."""
 
-    def asked_of(self, candidate: CopyCandidate) -> CopyCandidate:
+    def asked_of(self, candidate: LedgerToCopy) -> LedgerToCopy:
         """Return one with a whole copy without an outcome, and leave out all others."""
         outcome = None if candidate.outcome is CopyOutcome.COMPLETE else CopyOutcome.LEFT_OUT
         return candidate._replace(outcome=outcome)
@@ -251,7 +251,7 @@ class ListLedgers:
             },
         )
 
-    def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[CopyCandidate]:
+    def _sorted(self, cluster: Cluster, nodes: Iterable[tuple[int, bytes]]) -> Iterator[LedgerToCopy]:
         cluster.bookkeeper.clusters.invalidate()
         placed = cluster.bookkeeper.clusters.registered()
         if placed is None:

@@ -167,7 +167,7 @@ def load_state(state: KeptState, nodes: FollowedNodes, stores: Mapping[str, Meta
     for before, root in kept.items():
         if before not in found:
             logger.warning(
-                "%s is followed no more, since metadata_store.urls does not name it: %d dropped ledgers of it, which "
+                "%s is no longer followed, since metadata_store.urls does not name it: %d dropped ledgers of it, which "
                 "were still to be looked at, are left out, and found by the orphan scan alone",
                 *(before, len(root.timers)),
             )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pulsar
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.ledgers.managed_ledger import Position
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.pending_deletion import LAST_MS
 from bookwarden.wire.entry import EntryMessage, schema_version
 from bookwarden.wire.pb.pulsar_api_pb2 import KeyValue, MessageMetadata

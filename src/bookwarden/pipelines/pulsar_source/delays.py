@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from bookwarden.clusters.pulsar.entries import EntryStream, TopicEntries, TopicEntry
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions
 from bookwarden.errors import BookwardenError, PulsarUnavailableError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.ranges import advance, ranges_between
 from bookwarden.wire.pb.pulsar_api_pb2 import MessageMetadata
 

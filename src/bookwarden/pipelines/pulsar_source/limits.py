@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookwarden.clusters.pulsar.entries import TopicEntries
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, TopicPositions
+from bookwarden.clusters.pulsar.rest.topic_positions import TopicPositions
 from bookwarden.errors import FormatError, PulsarError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.offsets import Offsets
 from bookwarden.pipelines.pulsar_source.ranges import advance, count_between, fair_shares, ranges_between
 from bookwarden.wire.entry import batch_size

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bookwarden.clusters.pulsar.rest.topic_positions import Position
 from bookwarden.errors import ConfigError, FormatError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 
 EARLIEST = "earliest"

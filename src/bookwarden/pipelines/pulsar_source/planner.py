@@ -14,13 +14,13 @@ from functools import partial
 from bookwarden.clusters.pulsar.entries import TopicEntries
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
-    Position,
     TopicPositions,
     create_subscription,
     find_position_before,
     move_subscription,
 )
 from bookwarden.errors import ConfigError, DataGoneError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.pipelines.pulsar_source.acknowledging import Acknowledger
 from bookwarden.pipelines.pulsar_source.delays import DelayWatch, Moment
 from bookwarden.pipelines.pulsar_source.limits import Cap, EntrySizes, capped_ends, shares_of_tasks
@@ -46,7 +46,7 @@ _ROWS_WORTH_A_TASK = 100
 _CONFIRMATION_POLL_S = 0.05
 
 
-class Planner:
+class BatchPlanner:
     """Plans the batches of one query; it lives as long as the query's planning process."""
 
     def __init__(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bookwarden.clusters.pulsar.rest.topic_positions import LedgerSpan, Position, TopicPositions
+from bookwarden.clusters.pulsar.rest.topic_positions import LedgerSpan, TopicPositions
 from bookwarden.errors import DataGoneError
+from bookwarden.ledgers.managed_ledger import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.entries import EntryStream, TopicEntries, TopicEntry
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
-    Position,
     TopicPositions,
     is_passed_over,
     list_partitions,
@@ -33,6 +32,7 @@ from bookwarden.errors import (
     PulsarError,
     PulsarUnavailableError,
 )
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from bookwarden.pipelines.pulsar_source.columns import RowBuffer
 from bookwarden.pipelines.pulsar_source.ranges import EntryRange, ReadProgress, first_readable

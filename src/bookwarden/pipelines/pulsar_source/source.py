@@ -21,7 +21,7 @@ from bookwarden.pipelines.pulsar_source.columns import SCHEMA
 from bookwarden.pipelines.pulsar_source.limits import Cap
 from bookwarden.pipelines.pulsar_source.offsets import dump_offsets, load_offsets
 from bookwarden.pipelines.pulsar_source.options import SourceOptions, parse_options
-from bookwarden.pipelines.pulsar_source.planner import Planner
+from bookwarden.pipelines.pulsar_source.planner import BatchPlanner
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
 
 
@@ -58,7 +58,7 @@ class PulsarBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one task for each partition that has entries between the boundaries."""
-        plan = Planner(self._options).plan_batch()
+        plan = BatchPlanner(self._options).plan_batch()
         parts = [PartitionEntries(topic, ranges, self._options.is_control(topic)) for topic, ranges in plan.items()]
         return [TaskShare((part,), self._options.connection) for part in parts]
 
@@ -73,7 +73,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._planner: Planner | None = None
+        self._planner: BatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get a copy for read(); connections and threads stay here.
@@ -112,9 +112,9 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the ends at the entries present now."""
         self._plans().freeze()
 
-    def _plans(self) -> Planner:
+    def _plans(self) -> BatchPlanner:
         if self._planner is None:
-            self._planner = Planner(self._options)
+            self._planner = BatchPlanner(self._options)
         return self._planner
 
     def _cap(self, limit: ReadLimit) -> Cap:

@@ -21,7 +21,7 @@ from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import PLANNED, LedgerClass
 from bookwarden.orphans.classify import Knowledge, age_ms, classify, classify_left, classify_named
 from bookwarden.orphans.owners import owner_of
-from bookwarden.orphans.plan import Emptied
+from bookwarden.orphans.plan import EmptiedScope
 from bookwarden.orphans.summary import (
     NO_NAMESPACE,
     OTHER_KIND,
@@ -237,7 +237,7 @@ class Classification:
         rows = found.select("ledger_id", "length", "topic", "detail").orderBy("ledger_id").limit(SHOWN_MISSING)
         return [InsideList(*row) for row in rows.collect()]
 
-    def emptied_topics(self) -> list[Emptied]:
+    def emptied_topics(self) -> list[EmptiedScope]:
         """List the existing topics that would be left without a ledger; missing ledgers do not count."""
         references = _references(self._spark, self._folder)
         named = references.where(F.col("place").isin(*TOPIC_PLACES)).withColumnRenamed("managed_ledger", "topic")
@@ -254,12 +254,12 @@ class Classification:
             .union(lacking.where("absent is null and ledger_id is not null").select("topic"))
         )
         found = planned.join(left, "topic", "left_anti").collect()
-        return [Emptied("topic", row["topic"], row["count"]) for row in sorted(found)]
+        return [EmptiedScope("topic", row["topic"], row["count"]) for row in sorted(found)]
 
-    def orphans_of(self, namespaces: Iterable[str]) -> list[Emptied]:
+    def orphans_of(self, namespaces: Iterable[str]) -> list[EmptiedScope]:
         """Count the orphans of these namespaces; a namespace without any is left out."""
         known, counts = frozenset(namespaces), dict[str, int]()
         for cell in self.cells:
             if cell.ledger_class == LedgerClass.ORPHAN.value and cell.namespace in known:
                 counts[cell.namespace] = counts.get(cell.namespace, 0) + cell.ledgers
-        return [Emptied("namespace", namespace, counts[namespace]) for namespace in sorted(counts)]
+        return [EmptiedScope("namespace", namespace, counts[namespace]) for namespace in sorted(counts)]

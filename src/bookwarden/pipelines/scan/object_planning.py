@@ -61,7 +61,7 @@ class PlannedCopies:
     doubts: tuple[Doubt, ...] = ()
 
 
-class ObjectPlanning:
+class ObjectPlanner:
     """Puts all listed objects of the stores into classes; the unnamed ones stay in memory here."""
 
     def __init__(self, spark: SparkSession, folder: ScanFolder, sources: ScanSources) -> None:

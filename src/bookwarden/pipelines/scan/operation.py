@@ -26,7 +26,7 @@ from bookwarden.orphans.plan import check_id, new_id
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.folder import TABLES, ScanHeader, folder_errors, header_of, scan_folder
 from bookwarden.pipelines.scan.lock import alone
-from bookwarden.pipelines.scan.planning import Planning, ScanResult
+from bookwarden.pipelines.scan.planning import ScanPlanner, ScanResult
 from bookwarden.pipelines.scan.reading import (
     CHANGES_STAGE,
     COPY_TABLES,
@@ -114,7 +114,7 @@ class OrphanScan:
         seals |= read_second_pass(stages, source, sources, begun_ms, is_file=is_file)
         # A ledger in a cluster that was registered meanwhile would seem to be missing.
         self._check_resumed(header, sources)
-        return Planning(self._spark, self._settings, header, folder, seals, self._progress).make(
+        return ScanPlanner(self._spark, self._settings, header, folder, seals, self._progress).make(
             sources, source, self._cutoff(header, seals[LEDGERS_STAGE])
         )
 

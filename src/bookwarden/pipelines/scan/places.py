@@ -38,7 +38,7 @@ def read_listed(sources: ScanSources, piece: ListingPiece) -> ListedTable:
     if not piece.cluster:
         return read_ledgers(sources.cluster.bookkeeper.store, listing, piece)
     found = listing.read(piece)
-    judged = _Judged(sources, piece.cluster, found)
+    judged = _ListedPiece(sources, piece.cluster, found)
     table = ledger_table(judged.kept)
     strange = pa.array(judged.strange, pa.string())
     is_strange = strange.is_valid()
@@ -58,7 +58,7 @@ def created_lately(sources: ScanSources, cluster: str, ledger_ids: Sequence[int]
     }
 
 
-class _Judged:
+class _ListedPiece:
     """The ledgers of a piece that are listed there; ``strange`` says of each why it is not ours, None if it may be."""
 
     def __init__(self, sources: ScanSources, cluster: str, found: PieceOfLedgers) -> None:

@@ -23,13 +23,14 @@ from pyspark.storagelevel import StorageLevel
 from bookwarden.clusters.pulsar.references.pieces import LOGS, ReferencePiece
 from bookwarden.config import Settings
 from bookwarden.errors import FormatError, NotFoundError, StoreError
+from bookwarden.exit_codes import MISSING_FOUND, ORPHANS_FOUND
 from bookwarden.ledgers.listing import ListedReference
 from bookwarden.ledgers.metadata import AbsentLedger
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.classify import Knowledge
 from bookwarden.orphans.copy_plan import numbered
-from bookwarden.orphans.plan import Emptied, PlanCounts, PlanManifest, new_id
+from bookwarden.orphans.plan import EmptiedScope, PlanCounts, PlanManifest, new_id
 from bookwarden.orphans.summary import (
     AGE_BUCKETS,
     NO_NAMESPACE,
@@ -49,7 +50,7 @@ from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.folder import ScanHeader, plans_of
 from bookwarden.pipelines.scan.ids import ScanIds, compare_ids, is_absent
 from bookwarden.pipelines.scan.join import LedgerJoin
-from bookwarden.pipelines.scan.object_planning import ObjectPlanning, PlannedCopies
+from bookwarden.pipelines.scan.object_planning import ObjectPlanner, PlannedCopies
 from bookwarden.pipelines.scan.reading import (
     BARE_TOPICS,
     DOUBT_TABLES,
@@ -68,9 +69,6 @@ from bookwarden.wiring.scan import ScanSources
 
 logger = logging.getLogger(__name__)
 
-# Beyond the exit codes of errors.
-ORPHANS_FOUND = 20
-MISSING_FOUND = 21
 _PLAN_STAGE = "plan"
 _REFERENCE_STAGES = (REFERENCES_STAGE, LATE_STAGE)
 # Each task of the classification holds all of them.
@@ -116,7 +114,7 @@ class ScanResult:
         return ORPHANS_FOUND if self.orphans or self.left_behind or self.plan.copy_candidates else 0
 
 
-class Planning:
+class ScanPlanner:
     """Makes the plan of a scan whose pieces are all read."""
 
     def __init__(
@@ -146,7 +144,7 @@ class Planning:
             found = Classification(self._spark, stages, self._folder, join.left_over, task)
             missing = self._missing(stages, ids, source)
             try:
-                copies = ObjectPlanning(self._spark, self._folder, sources).make(known)
+                copies = ObjectPlanner(self._spark, self._folder, sources).make(known)
                 doubts = [*known.doubts, *found.damaged(), *self._odd_names(), *copies.doubts]
                 lost = () if missing is None else _Missing(missing.where("not outdated"))
                 outdated = () if missing is None else _Missing(missing.where("outdated"))
@@ -177,7 +175,7 @@ class Planning:
         findings: ScanFindings,
         copies: PlannedCopies,
         cutoff_ms: int,
-        emptied: tuple[Emptied, ...],
+        emptied: tuple[EmptiedScope, ...],
     ) -> ScanResult:
         header, plans = self._header, plans_of(self._settings)
         created_ms = int(time.time() * 1000)
@@ -225,7 +223,7 @@ class Planning:
             plan = plans.write(manifest, candidates, {SUMMARY: summary.encode()}, orphaned)
         return ScanResult(plan, summary, tuple(header.notes))
 
-    def _emptied(self, found: Classification, ids: ScanIds, sources: ScanSources) -> tuple[Emptied, ...]:
+    def _emptied(self, found: Classification, ids: ScanIds, sources: ScanSources) -> tuple[EmptiedScope, ...]:
         """List what exists and would be left without a ledger."""
         without = sources.namespaces() - self._namespaces_read(lambda seal: seal.notes[NAMED])
         # A topic keeps the ledgers that it names, unless there are none or they are gone.
@@ -256,8 +254,8 @@ class Planning:
         rows = read_tables(self._spark, self._folder, DOUBT_TABLES, DOUBTS)
         if number > _MOST_DOUBTS:
             raise StoreError(
-                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: so many leave"
-                " nothing to be planned; look for what they have in common, then scan again"
+                f"{number:,} places in the metadata could not be read or parsed, such as {rows.head()!r}: with that"
+                " many nothing is planned; look for what they have in common, then scan again"
             )
         return sorted((doubt_of(StoredDoubt(*row)) for row in rows.toLocalIterator()), key=lambda doubt: doubt[:3])
 

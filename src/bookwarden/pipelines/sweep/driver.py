@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from bookwarden.background import in_background
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.clusters.pulsar.messages.switch_events import SWITCH_TOPIC
-from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind, Position
+from bookwarden.clusters.pulsar.rest.topic_positions import EntriesBehind
 from bookwarden.config import Settings
 from bookwarden.errors import (
     BookwardenError,
@@ -33,6 +33,7 @@ from bookwarden.errors import (
     StoppedFailingError,
     StoreError,
 )
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName, encode_local_name
 from bookwarden.ledgers.shared_doubts import DoubtCause, SharedDoubt
 from bookwarden.metastore.interface import MetadataStore

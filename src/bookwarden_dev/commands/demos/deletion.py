@@ -10,7 +10,7 @@ import yaml
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
 from bookwarden.config import load_settings
 from bookwarden_dev.commands.dev import settings_of
-from bookwarden_dev.demo.fates import Ending, Finale
+from bookwarden_dev.demo.fates import Finale, LedgerRow
 from bookwarden_dev.demo.stage import Stage, running_stage
 from bookwarden_dev.demo.story import Story
 
@@ -77,7 +77,7 @@ def _restored(finale: Finale) -> str:
     )
 
 
-def _row(ending: Ending, store: str) -> tuple[str, ...]:
+def _row(ending: LedgerRow, store: str) -> tuple[str, ...]:
     ledger = ending.ledger
     return (
         str(ledger.ledger_id),
@@ -91,7 +91,7 @@ def _row(ending: Ending, store: str) -> tuple[str, ...]:
     )
 
 
-def _outcomes(ending: Ending) -> list[str]:
+def _outcomes(ending: LedgerRow) -> list[str]:
     undone = [ending.undone] if ending.undone else []
     return [*ending.outcomes, *(f"copy {outcome}" for outcome in ending.copy_outcomes), *undone]
 

@@ -8,8 +8,6 @@ import pytest
 
 from bookwarden.bookie_clusters.moving.build import (
     DONE,
-    MORE_LATER,
-    SOME_FAILED,
     Build,
     BuildReport,
     CopyCounts,
@@ -18,6 +16,7 @@ from bookwarden.bookie_clusters.moving.build import (
     UncopiedLedger,
 )
 from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.exit_codes import MORE_LATER, SOME_FAILED
 from bookwarden.ledgers.outcomes import CopyOutcome
 
 BUILD = Build("a", "b", Scope(), "/builds/one", 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.bookie_clusters.moving.scope import CopyCandidate, Route, Scope, candidate_of, with_target
+from bookwarden.bookie_clusters.moving.scope import LedgerToCopy, Route, Scope, candidate_of, with_target
 from bookwarden.bookie_clusters.registry import BookieCluster, Registry
 from bookwarden.ledgers.custom_metadata import COPY_KEY, OWNER_KEY, expected_custom_metadata
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
@@ -35,24 +35,24 @@ def metadata(state: LedgerState = CLOSED, holder: Holder | None = SCHEMA, **more
 @pytest.mark.parametrize(
     ("found", "shared", "expected"),
     [
-        (metadata(), False, CopyCandidate(7, "schema", SCHEMA, 1000, 10)),
-        (metadata(**{OWNER_KEY: OWNER.encode()}), True, CopyCandidate(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(), False, LedgerToCopy(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(**{OWNER_KEY: OWNER.encode()}), True, LedgerToCopy(7, "schema", SCHEMA, 1000, 10)),
         # A copy from the other cluster is a source like any ledger, once it is whole.
-        (metadata(**{COPY_KEY: b"9:1000"}), False, CopyCandidate(7, "schema", SCHEMA, 1000, 10)),
-        (metadata(OPEN), False, CopyCandidate(7, "schema", SCHEMA, 0, 0, CopyOutcome.OPEN)),
-        (metadata(**{COPY_KEY: b"9:1001"}), False, CopyCandidate(7, "schema", SCHEMA, 1000, 10, CopyOutcome.LEFT_OUT)),
-        (metadata(holder=DATA), False, CopyCandidate(7, "data", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
-        (metadata(holder=None), False, CopyCandidate(7, "other", None, 1000, 10, CopyOutcome.LEFT_OUT)),
-        (None, False, CopyCandidate(7, "unreadable", None, 0)),
+        (metadata(**{COPY_KEY: b"9:1000"}), False, LedgerToCopy(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(OPEN), False, LedgerToCopy(7, "schema", SCHEMA, 0, 0, CopyOutcome.OPEN)),
+        (metadata(**{COPY_KEY: b"9:1001"}), False, LedgerToCopy(7, "schema", SCHEMA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=DATA), False, LedgerToCopy(7, "data", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=None), False, LedgerToCopy(7, "other", None, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (None, False, LedgerToCopy(7, "unreadable", None, 0)),
         # Another Pulsar cluster's.
         (metadata(), True, None),
         (None, True, None),
         # Whoever made it, brokers read it there.
-        (metadata(**{OWNER_KEY: b"00000000"}), False, CopyCandidate(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(**{OWNER_KEY: b"00000000"}), False, LedgerToCopy(7, "schema", SCHEMA, 1000, 10)),
     ],
 )
 def test_a_ledger_is_sorted_by_its_metadata(
-    found: LedgerMetadata | None, shared: bool, expected: CopyCandidate | None
+    found: LedgerMetadata | None, shared: bool, expected: LedgerToCopy | None
 ) -> None:
     registry = registry_with(shared=shared)
     assert candidate_of(7, found, registry, "a", wanted=Scope().wanted) == expected
@@ -61,18 +61,18 @@ def test_a_ledger_is_sorted_by_its_metadata(
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (metadata(), CopyCandidate(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
-        (metadata(OPEN), CopyCandidate(7, "not ours", SCHEMA, 0, 0, CopyOutcome.FAILED)),
-        (metadata(**{OWNER_KEY: b"00000000"}), CopyCandidate(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
-        (metadata(**{OWNER_KEY: FORMER.encode()}), CopyCandidate(7, "schema", SCHEMA, 1000, 10)),
+        (metadata(), LedgerToCopy(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
+        (metadata(OPEN), LedgerToCopy(7, "not ours", SCHEMA, 0, 0, CopyOutcome.FAILED)),
+        (metadata(**{OWNER_KEY: b"00000000"}), LedgerToCopy(7, "not ours", SCHEMA, 1000, 10, CopyOutcome.FAILED)),
+        (metadata(**{OWNER_KEY: FORMER.encode()}), LedgerToCopy(7, "schema", SCHEMA, 1000, 10)),
         # Of Functions, or outside what was asked for.
-        (metadata(holder=None), CopyCandidate(7, "not ours", None, 1000, 10, CopyOutcome.LEFT_OUT)),
-        (metadata(holder=DATA), CopyCandidate(7, "not ours", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
-        (None, CopyCandidate(7, "unreadable", None, 0)),
+        (metadata(holder=None), LedgerToCopy(7, "not ours", None, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (metadata(holder=DATA), LedgerToCopy(7, "not ours", DATA, 1000, 10, CopyOutcome.LEFT_OUT)),
+        (None, LedgerToCopy(7, "unreadable", None, 0)),
     ],
 )
 def test_none_of_a_cluster_that_is_not_shared_is_left_out_silently(
-    found: LedgerMetadata, expected: CopyCandidate
+    found: LedgerMetadata, expected: LedgerToCopy
 ) -> None:
     assert candidate_of(7, found, registry_with(unmarked_below=7), "a", wanted=Scope().wanted) == expected
 
@@ -113,5 +113,5 @@ def test_what_the_target_has_whole_is_complete(on_target: dict[str, bytes] | Non
     if on_target is not None:
         clusters.ledger("b", 7, **on_target)
     (reading,) = clusters.catalog.read_many([7])
-    one = CopyCandidate(7, "data", DATA, 1000, 10)
+    one = LedgerToCopy(7, "data", DATA, 1000, 10)
     assert with_target(one, reading, Route("a", "b")) == one._replace(outcome=outcome)

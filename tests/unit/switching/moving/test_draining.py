@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from bookwarden.bookie_clusters.inventory import NOT_OURS
 from bookwarden.bookie_clusters.moving.build import BUILD_PATH, Build, CopyPace
 from bookwarden.bookie_clusters.moving.cleanup import Cleanup
 from bookwarden.bookie_clusters.moving.draining import Drainer, DrainResult
@@ -18,7 +17,7 @@ from bookwarden.bookie_clusters.moving.promotion import Promoter
 from bookwarden.bookie_clusters.moving.scope import scope_of
 from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
-from bookwarden.bookie_clusters.registry import Directive
+from bookwarden.bookie_clusters.registry import NOT_OURS, Directive
 from bookwarden.bookie_clusters.registry_node import ClusterRegistry
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path

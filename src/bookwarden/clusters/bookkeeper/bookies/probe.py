@@ -26,7 +26,7 @@ class Presence(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ReplicaStatus:
     """The holding of an entry by one bookie; ``reason`` says why it is unknown."""
 
     presence: Presence
@@ -40,20 +40,20 @@ class ReplicaProbe:
         self._bookies = bookies
         self._silent: dict[str, str] = {}
 
-    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, Holding]]:
+    def holdings(self, entries: Sequence[tuple[int, LedgerMetadata, int]]) -> list[Mapping[str, ReplicaStatus]]:
         """Ask for each (ledger id, its metadata, entry id) all bookies that should have it; answers by bookie id.
 
         A bookie that did not answer is not asked again for a while: each try can take as long as a connection may.
         """
         wanted = [(ledger_id, entry_id, Replicas(metadata).of(entry_id)) for ledger_id, metadata, entry_id in entries]
         questions = [(bookie, ReadEntry(ledger, entry)) for ledger, entry, bookies in wanted for bookie in bookies]
-        found: dict[tuple[str, int, int], Holding] = {}
+        found: dict[tuple[str, int, int], ReplicaStatus] = {}
         for start in range(0, len(questions), _AT_ONCE):
             found.update(self._ask(questions[start : start + _AT_ONCE]))
         return [{bookie: found[bookie, ledger, entry] for bookie in bookies} for ledger, entry, bookies in wanted]
 
-    def _ask(self, questions: Sequence[tuple[str, ReadEntry]]) -> dict[tuple[str, int, int], Holding]:
-        found: dict[tuple[str, int, int], Holding] = {}
+    def _ask(self, questions: Sequence[tuple[str, ReadEntry]]) -> dict[tuple[str, int, int], ReplicaStatus]:
+        found: dict[tuple[str, int, int], ReplicaStatus] = {}
         skipped: list[tuple[str, ReadEntry]] = []
         with self._bookies.exchange():
             for bookie, request in dict.fromkeys(questions):
@@ -68,7 +68,7 @@ class ReplicaProbe:
                         self._silent[answer.bookie_id] = answer.failure
         for bookie, request in skipped:
             reason = self._silent.get(bookie, "it did not answer a moment ago")
-            found[bookie, request.ledger_id, request.entry_id] = Holding(Presence.UNKNOWN, reason)
+            found[bookie, request.ledger_id, request.entry_id] = ReplicaStatus(Presence.UNKNOWN, reason)
         return found
 
 
@@ -78,16 +78,16 @@ def _key(answer: Answer) -> tuple[str, int, int]:
     return answer.bookie_id, request.ledger_id, request.entry_id
 
 
-def holding_of(answer: Answer) -> Holding:
+def holding_of(answer: Answer) -> ReplicaStatus:
     """Return the meaning of an answer to ReadEntry."""
     if answer.response is None:
-        return Holding(Presence.UNKNOWN, answer.failure)
+        return ReplicaStatus(Presence.UNKNOWN, answer.failure)
     status = answer.response.status
     if status == OK:
-        return Holding(Presence.HELD)
+        return ReplicaStatus(Presence.HELD)
     if status in (NO_LEDGER, NO_ENTRY):
-        return Holding(Presence.NOT_HELD)
-    return Holding(Presence.UNKNOWN, f"it answered {status_name(status)}")
+        return ReplicaStatus(Presence.NOT_HELD)
+    return ReplicaStatus(Presence.UNKNOWN, f"it answered {status_name(status)}")
 
 
 class Bookie:
@@ -97,12 +97,12 @@ class Bookie:
         self._id = bookie_id
         self._bookies = bookies
 
-    def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, Holding]:
+    def holdings(self, ledger_ids: Sequence[int], entry_id: int = 0) -> dict[int, ReplicaStatus]:
         """Return for each ledger whether the bookie has this entry of it; a bookie that is down makes all unknown.
 
         Replicas says whether it should have the entry. The entry's digest is not checked.
         """
-        found: dict[int, Holding] = {}
+        found: dict[int, ReplicaStatus] = {}
         distinct = list(dict.fromkeys(ledger_ids))
         for start in range(0, len(distinct), _AT_ONCE):
             with self._bookies.exchange():

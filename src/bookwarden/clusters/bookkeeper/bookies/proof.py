@@ -38,7 +38,7 @@ class WholeLedgers:
             return str(error)
         if digest.kind == _NO_DIGEST:
             return "its entries have no digest, so they cannot be checked"
-        reading = _Reading(ledger, digest)
+        reading = _SequentialRead(ledger, digest)
         for first in range(0, metadata.last_entry_id + 1, _AT_ONCE):
             problem = reading.read(self._bookies(), range(first, min(first + _AT_ONCE, metadata.last_entry_id + 1)))
             if problem is not None:
@@ -48,7 +48,7 @@ class WholeLedgers:
         return None
 
 
-class _Reading:
+class _SequentialRead:
     """One ledger, read in order."""
 
     def __init__(self, ledger: StoredLedger, digest: Digest) -> None:

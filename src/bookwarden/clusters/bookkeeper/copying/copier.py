@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from bookwarden.clusters.bookkeeper.bookies.protocol import NO_LEDGER, REFUSED, ReadEntry
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
-from bookwarden.clusters.bookkeeper.copying.entries import EntryCopying, LedgerCopyTask
+from bookwarden.clusters.bookkeeper.copying.entries import EntryCopier, LedgerCopyTask
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.clusters.bookkeeper.copying.placement import CopyPlacement
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
@@ -183,7 +183,7 @@ class LedgerCopier:
         self._why_not_ours = why_not_ours
         self._wanted = wanted
         self._holder_of = holder_of
-        self._entries = EntryCopying(bookies, limits)
+        self._entries = EntryCopier(bookies, limits)
         self._most_bytes = min(_BYTES_AT_ONCE, _LIMITED_S * (limits.bytes_per_second or math.inf))
         self._most_ledgers = max(1.0, _LIMITED_S * (limits.ledgers_per_second or math.inf))
         #: By ledger: the bookies that it cannot go to now, and why.

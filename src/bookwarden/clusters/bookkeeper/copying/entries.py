@@ -17,7 +17,7 @@ from bookwarden.clusters.bookkeeper.bookies.reader import EntrySearch
 from bookwarden.clusters.bookkeeper.bookies.replicas import Replicas
 from bookwarden.clusters.bookkeeper.bookies.requests import Answer, Bookies
 from bookwarden.clusters.bookkeeper.bookies.writer import LedgerWriter
-from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits, CopyPacing
+from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits, CopyPacer
 from bookwarden.errors import BookieError, BookieUnavailableError, DigestMismatchError, FormatError
 from bookwarden.ledgers.metadata import LedgerMetadata, StoredLedger
 from bookwarden.wire.ledger_metadata import decode_ledger_password
@@ -53,12 +53,12 @@ class LedgerCopyTask:
         self.suspects: set[str] = set()
 
 
-class EntryCopying:
+class EntryCopier:
     """Copies the entries of ledgers, many in flight; for one thread. ``bookies`` are those of both clusters."""
 
     def __init__(self, bookies: Bookies, limits: CopyLimits) -> None:
         self._bookies = bookies
-        self._pacing = CopyPacing(limits)
+        self._pacing = CopyPacer(limits)
         self._most_bytes = bookies.options.bytes_in_flight
         self._under_way: dict[int, _RunningCopy] = {}
         self._waiting: deque[_RunningCopy] = deque()
@@ -139,7 +139,7 @@ class _ReadBack(ReadEntry):
 class _RunningCopy:
     """A ledger on its way: entries are asked for in order, come in any order, and are written in order."""
 
-    def __init__(self, ledger: LedgerCopyTask, copying: EntryCopying, bookies: Bookies) -> None:
+    def __init__(self, ledger: LedgerCopyTask, copying: EntryCopier, bookies: Bookies) -> None:
         self.ledger = ledger
         source = ledger.source
         self._bookies = bookies
@@ -169,7 +169,7 @@ class _RunningCopy:
         """How many entries are on their way."""
         return self._asked - self._compared
 
-    def ask(self, pacing: CopyPacing) -> float:
+    def ask(self, pacing: CopyPacer) -> float:
         """Ask the source for the next entry; return the seconds until it may be asked for, 0 if it was."""
         reader, writers = self._sources.of(self._asked)[:1], self._replicas.of(self._asked)
         wait = pacing.wait_for_bytes((*reader, *writers))

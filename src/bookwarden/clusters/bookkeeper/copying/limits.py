@@ -41,7 +41,7 @@ class CopyLimits:
         return self.bytes_per_second, self.ledgers_per_second
 
 
-class CopyPacing:
+class CopyPacer:
     """Tells a copier when it may go on; for one thread.
 
     It asks how many seconds to wait, does so or something else meanwhile, and asks again. At 0 it may act, and counts

@@ -12,8 +12,9 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.schemas import SchemaRegistry, WriterSchema
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions, read_positions
 from bookwarden.errors import PulsarConflictError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.received import ReceivedMark
 
 _QUIET_MS = 3000

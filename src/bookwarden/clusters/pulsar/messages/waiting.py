@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from bookwarden.clusters.pulsar.entries import TopicEntries, TopicEntry
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import Position, list_partitions, read_positions
+from bookwarden.clusters.pulsar.rest.topic_positions import list_partitions, read_positions
 from bookwarden.errors import FormatError, NotFoundError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.received import LARGEST_ENTRY, ReceivedMark, believed_properties
 from bookwarden.wire.entry import EntryMessage, is_chunk, messages, schema_version

@@ -189,7 +189,7 @@ class CursorFeed:
         return frozenset(("/".join(parts[:4]), parts[4]) for parts in names if len(parts) == _CURSOR_DEPTH)
 
     def close(self) -> None:
-        """Collect no more."""
+        """Stop collecting."""
         self._changes.close()
 
 

@@ -425,7 +425,7 @@ class NamedHolders:
     def holder_of(self, ledger_id: int) -> Holder | None:
         """Return the one holder that names the ledger; None where none does, several do, or that is in doubt.
 
-        It may name the ledger no more. Raises StoreError where a metadata root does not answer.
+        It may no longer name the ledger. Raises StoreError where a metadata root does not answer.
         """
         if self._namers is None:
             self._namers = self._look()

@@ -13,13 +13,13 @@ from typing import Any
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import (
     EntriesBehind,
-    Position,
     TopicPositions,
     list_partitions,
     read_positions,
     subscription_path,
 )
 from bookwarden.errors import FormatError, NotFoundError, PulsarError
+from bookwarden.ledgers.managed_ledger import Position
 
 _SCAN_TIMEOUT_S = 130.0
 

@@ -81,7 +81,7 @@ def schema_path(topic: str) -> str:
     return f"/schemas/{quote(name.tenant)}/{quote(name.namespace)}/{local}/schema"
 
 
-class ClusterMaking:
+class ClusterWriter:
     """Writes to the cluster that an admin REST reaches. Errors are those of `PulsarAdmin`."""
 
     def __init__(self, admin: PulsarAdmin) -> None:

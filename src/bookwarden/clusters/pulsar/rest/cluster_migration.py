@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.rest.admin import Params, PulsarAdmin
-from bookwarden.clusters.pulsar.rest.topic_positions import Position as RestPosition
 from bookwarden.clusters.pulsar.rest.topic_positions import (
     create_subscription,
     entries_passed,
@@ -130,7 +129,7 @@ class ClusterMigrationAdmin:
 
     def create_subscription(self, topic: str, subscription: str, after: Position) -> None:
         """Create a durable subscription whose backlog begins behind an entry; one that is there stays as it is."""
-        create_subscription(self._admin, topic, subscription, RestPosition(*after))
+        create_subscription(self._admin, topic, subscription, after)
 
     def entries_passed(self, topic: str, subscription: str) -> int:
         """Count the entries of a partition that a subscription has behind it; this loads it."""

@@ -13,30 +13,8 @@ from urllib.parse import quote
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import FormatError, NotFoundError, PulsarConflictError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName, decode_local_name, encode_local_name
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """An entry of a ledger; entry -1 is the place before the ledger's first entry."""
-
-    ledger_id: int
-    entry_id: int
-
-    @classmethod
-    def parse(cls, text: str) -> Position:
-        """Read ``ledger:entry``; raise FormatError for anything else."""
-        ledger, separator, entry = text.partition(":")
-        try:
-            position = cls(int(ledger), int(entry))
-        except ValueError as error:
-            raise FormatError(f"position {text!r} is not ledger:entry") from error
-        if not separator or position.entry_id < -1:
-            raise FormatError(f"position {text!r} is not ledger:entry")
-        return position
-
-    def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}"
 
 
 @dataclass(frozen=True, slots=True)

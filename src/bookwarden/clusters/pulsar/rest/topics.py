@@ -74,8 +74,7 @@ class Topics:
 
     def mark_delete_positions(self, topic: str) -> Mapping[str, Position]:
         """Return how far each subscription of one partition has acknowledged; this loads the topic."""
-        cursors = read_positions(self._admin, topic).cursors
-        return {name: Position(found.ledger_id, found.entry_id) for name, found in cursors.items()}
+        return read_positions(self._admin, topic).cursors
 
     def trim(self, topic: str) -> None:
         """Remove the consumed ledgers that retention no longer holds, on all partitions."""
