@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,9 @@ class JavaPeer:
 
     def __init__(self, child: subprocess.Popen[str]) -> None:
         self._child = child
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # What it logs between two answers would fill the pipe, and stop the threads that log.
+        threading.Thread(target=self._read, name="java-peer", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -32,12 +37,18 @@ class JavaPeer:
 
     def answer(self) -> str:
         """Wait for the next answer."""
+        found = self._answers.get()
+        if found is None:
+            raise RuntimeError(f"the Java client ended with exit code {self._child.wait()}")
+        return found
+
+    def _read(self) -> None:
         assert self._child.stdout is not None
         for line in self._child.stdout:
             word, _, rest = line.strip().partition(" ")
             if word == "answer":
-                return rest
-        raise RuntimeError(f"the Java client ended with exit code {self._child.wait()}")
+                self._answers.put(rest)
+        self._answers.put(None)
 
 
 @contextmanager
