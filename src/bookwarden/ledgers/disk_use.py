@@ -42,9 +42,9 @@ FOREIGN: Final = "foreign"
 class Use(NamedTuple):
     """The space that the ledgers of a tenant, namespace, topic or kind take."""
 
-    name: str
-    ledgers: int = 0
-    open_ledgers: int = 0
+    name: str  #: Of it.
+    ledgers: int = 0  #: Number of its ledgers.
+    open_ledgers: int = 0  #: Of these, how many are not closed.
     unasked: int = 0  #: Open ledgers whose length no bookie told: they count without bytes.
     logical_bytes: int = 0  #: Of each entry once.
     disk_bytes: int = 0  #: Of all copies of each entry, with the overhead of entry logs.
@@ -57,10 +57,10 @@ class BookieUse(NamedTuple):
     """The space that ledgers take on one bookie, in bytes of entry logs, and what it says of its disks."""
 
     name: str  #: Its id.
-    ledgers: int
-    named_bytes: int
-    unnamed_bytes: int
-    foreign_bytes: int
+    ledgers: int  #: Number of ledgers that it has entries of.
+    named_bytes: int  #: In ledgers that nodes name.
+    unnamed_bytes: int  #: In ledgers that no node names.
+    foreign_bytes: int  #: In ledgers that are not Pulsar's.
     total: int | None = None  #: Bytes of its disks; None where it did not tell.
     free: int | None = None  #: Of these; None where it did not tell.
     error: str = ""  #: Why it did not tell.
@@ -75,7 +75,7 @@ class BookieUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Who uses the disks of the bookies."""
+    """An account of the disks of bookies, by user and by bookie."""
 
     measured_ms: int  #: When the ledgers were listed, or of the snapshot, in ms since the epoch.
     total: Use

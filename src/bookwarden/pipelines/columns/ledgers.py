@@ -125,10 +125,10 @@ class _Columns(NamedTuple):
     is_named: Flags  #: A topic's data ledger; only its name is kept.
     text_from: Numbers  #: Place in the buffer of the name, else of the first field of custom metadata.
     text_to: Numbers  #: End of the name, else of the last field; other fields may be between.
-    entries: Numbers
-    disk_bytes: Numbers
+    entries: Numbers  #: Their number; 0 while it is open.
+    disk_bytes: Numbers  #: As in a ListedLedger.
     segments_from: Numbers  #: Place in the buffer of the segments, as they are encoded.
-    segments_to: Numbers
+    segments_to: Numbers  #: End of the segments.
 
 
 def _columns(buffer: Buffer) -> _Columns:

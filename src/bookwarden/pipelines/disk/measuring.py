@@ -1,4 +1,4 @@
-"""What the ledgers of a piece of the listing take, by whose they are and by bookie, in the Python workers of Spark."""
+"""The space that the ledgers of a piece of the listing take, by owner and bookie, in the Python workers of Spark."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _SUMS = ["ledgers", "open_ledgers", "unasked", "logical_bytes", "disk_bytes"]
 class TopicUse(NamedTuple):
     """Ledgers of one topic and kind, and of one status: NAMED, UNNAMED or FOREIGN."""
 
-    status: str
+    status: str  #: One of these.
     kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
     namespace: str  #: NO_NAMESPACE where the owner is unknown.
     topic: str  #: The name of its managed ledger; "" where the owner is unknown.
-    ledgers: int
-    open_ledgers: int
-    unasked: int
-    logical_bytes: int
-    disk_bytes: int
+    ledgers: int  #: Number of them; this and all below as in a Use.
+    open_ledgers: int  #: Of these, how many are not closed.
+    unasked: int  #: Of these, how many count without bytes.
+    logical_bytes: int  #: Of each entry once.
+    disk_bytes: int  #: Of all copies.
     oldest_ms: int | None  #: When the oldest was created, in ms since the epoch; None without ledgers.
 
 
@@ -62,7 +62,7 @@ BOOKIES = Columns(BookieShare)
 
 
 class Place(NamedTuple):
-    """Where a ledger belongs."""
+    """The place of a ledger among tenants, namespaces and topics."""
 
     tenant: str
     namespace: str  #: NO_NAMESPACE where the owner is unknown.

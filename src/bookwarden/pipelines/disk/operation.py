@@ -1,4 +1,4 @@
-"""Who uses the disks of the bookies: ledgers listed, references read, both added up; nothing is planned or changed."""
+"""The account of disk use: ledgers listed, references read, both added up; nothing is planned or changed."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ from bookwarden.wiring.scan import ScanSources
 #: What uses are of.
 BY: Final = ("tenant", "namespace", "topic", "kind")
 _TOTAL: Final = "total"
+_NOT_REGISTERED: Final = DiskSpace(error="it is not registered")
 _ADDED: Final = (
     "ledgers",
     "open_ledgers",
@@ -128,7 +129,9 @@ class DiskAccount:
         use = _headed(pa.concat_tables([own.append_column("offloaded_bytes", pa.repeat(0, own.num_rows)), offloaded]))
         uses = sorted(_uses(use, by), key=lambda one: (-one.disk_bytes, -one.offloaded_bytes, one.name))
         total = next(iter(_uses(use, _TOTAL)), Use(_TOTAL))
-        spaces = {} if snapshot is not None else sources.cluster.bookkeeper.all_disk_space()
+        # What is on the disks is compared with all ledgers, or not at all.
+        compares = snapshot is None and wanted == ALL
+        spaces = sources.cluster.bookkeeper.all_disk_space() if compares else None
         bookies = _bookies(folder.read_all(BOOKIES_TABLE, BOOKIES.arrow.names), spaces)
         measured_ms = started_ms if sources.snapshot_ms is None else sources.snapshot_ms
         return DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
@@ -170,15 +173,16 @@ def _offloaded(folder: ScanFolder, seals: Sequence[Seal], wanted: Wanted) -> pa.
     return USE.table(rows).append_column("offloaded_bytes", pa.array([sizes[topic] for topic in kept], pa.int64()))
 
 
-def _bookies(tables: Iterable[pa.Table], spaces: Mapping[str, DiskSpace]) -> tuple[BookieUse, ...]:
+def _bookies(tables: Iterable[pa.Table], spaces: Mapping[str, DiskSpace] | None) -> tuple[BookieUse, ...]:
+    """Add up the shares of each bookie; ``spaces`` is what bookies tell of their disks, None if they were not asked."""
     ledgers, sizes = Counter[str](), Counter[tuple[str, str]]()
     for table in tables:
         for bookie, status, number, size in rows_in(table):
             ledgers[bookie] += number
             sizes[bookie, status] += size
     found = list[BookieUse]()
-    for bookie in sorted(ledgers.keys() | spaces):
-        total, free, error = spaces.get(bookie, DiskSpace(error="it is not registered"))
+    for bookie in sorted(ledgers.keys() | (spaces or {})):
+        total, free, error = DiskSpace() if spaces is None else spaces.get(bookie, _NOT_REGISTERED)
         named, unnamed, foreign = (sizes[bookie, status] for status in (NAMED, UNNAMED, FOREIGN))
         found.append(BookieUse(bookie, ledgers[bookie], named, unnamed, foreign, total, free, error))
     return tuple(found)
