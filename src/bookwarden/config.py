@@ -350,6 +350,13 @@ class OrphanSettings(_Section):
         return self
 
 
+class DiskSettings(_Section):
+    """The account of disk space: its folder, and how many open ledgers bookies are asked for."""
+
+    folder: str = Field(default="var/disk", min_length=1)
+    open_ledgers_asked: int = Field(default=10_000, ge=0)
+
+
 class MetricsSettings(_Section):
     """The Prometheus endpoint of the driver; port 0 turns it off."""
 
@@ -443,6 +450,7 @@ class Settings(BaseSettings):
     follow: FollowSettings = FollowSettings()
     trash: TrashSettings = TrashSettings()
     orphans: OrphanSettings = OrphanSettings()
+    disk: DiskSettings = DiskSettings()
     metrics: MetricsSettings = MetricsSettings()
     serve: ServeSettings = ServeSettings()
     cluster_migration: ClusterMigrationSettings = ClusterMigrationSettings()

@@ -50,6 +50,7 @@ _STAGES = {
     "classes": "looking at what is left",
     "missing": "looking for missing ledgers",
     "plan": "writing the plan",
+    "use": "adding up",
 }
 
 
@@ -89,7 +90,7 @@ def scan(
     """
     if snapshot is not None and resume is not None:
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
-    settings = _with_limit(invocation.settings, limit)
+    settings = with_limit(invocation.settings, limit)
     require_spark()
     require_folder("orphans.folder", settings.orphans.folder)
     if resume is not None:
@@ -114,7 +115,7 @@ def _require_scan(settings: Settings, scan_id: str) -> None:
 def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
     from bookwarden.pipelines.scan.driver import run_scan
 
-    with _progress(invocation) as tell:
+    with shown_progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
     invocation.write(describe_plan(result.plan, result.summary, notes=result.notes))
     return result.exit_code
@@ -206,7 +207,7 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
     """
     settings = invocation.settings
     plans = _plans(settings)
-    with Cluster(settings) as cluster, _progress(invocation) as tell:
+    with Cluster(settings) as cluster, shown_progress(invocation) as tell:
         if execute:
             require_marking(cluster)
 
@@ -284,7 +285,8 @@ def _newest(plans: PlanFiles) -> str:
     return ids[-1]
 
 
-def _with_limit(settings: Settings, limit: float | None) -> Settings:
+def with_limit(settings: Settings, limit: float | None) -> Settings:
+    """Return the settings with another limit of reads from the metadata stores; None changes nothing."""
     if limit is None:
         return settings
     orphan_settings = settings.orphans.model_copy(update={"max_reads_per_second": limit})
@@ -292,7 +294,7 @@ def _with_limit(settings: Settings, limit: float | None) -> Settings:
 
 
 @contextmanager
-def _progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
+def shown_progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar for each stage on a terminal; elsewhere write a line when one begins and ends."""
     if invocation.output != "json" and sys.stderr.isatty():
         with Progress(

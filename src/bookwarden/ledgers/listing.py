@@ -23,6 +23,9 @@ class ListedLedger(NamedTuple):
     holder: str | None = None  #: The text of the holder named there; None if unknown to us.
     custom: str | None = None  #: The custom metadata for people, where the holder is unknown.
     problem: str | None = None  #: Why the metadata could not be understood: what comes of it is then None or 0.
+    entries: int = 0  #: 0 while the ledger is open.
+    disk_bytes: int = 0  #: On all bookies together, as `ledgers.disk_use.disk_bytes` has it; 0 while it is open.
+    segments: bytes | None = None  #: As `decode_segments` reads them.
 
 
 class ListedReference(NamedTuple):

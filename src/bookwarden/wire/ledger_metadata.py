@@ -60,8 +60,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata, *, password: bytes = b"") -
         password=password,
         ctime=metadata.ctime_ms,
     )
-    for segment in metadata.segments:
-        message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
+    message.MergeFromString(encode_segments(metadata.segments))
     for key, value in metadata.custom.items():
         message.customMetadata.add(key=key, value=value)
     return _as_version_3(message)
@@ -113,6 +112,20 @@ def decode_custom_metadata(fields: bytes) -> Mapping[str, bytes]:
     if len(custom) != len(entries) or "" in custom:
         raise FormatError(f"{_WHAT}: a key of the custom metadata is missing or stands twice")
     return custom
+
+
+def encode_segments(segments: Sequence[Segment]) -> bytes:
+    """Encode segments as the fields of version 3."""
+    message = pb.LedgerMetadataFormat()
+    for segment in segments:
+        message.segment.add(ensembleMember=segment.ensemble, firstEntryId=segment.first_entry_id)
+    return message.SerializePartialToString()
+
+
+def decode_segments(fields: bytes) -> tuple[Segment, ...]:
+    """Decode the segments alone, from their encoded fields of version 3; FormatError if they are damaged."""
+    parts = parse(pb.LedgerMetadataFormat(), fields, _WHAT).segment
+    return tuple([Segment(part.firstEntryId, tuple(part.ensembleMember)) for part in parts])
 
 
 def _parse_to_change(raw: bytes) -> pb.LedgerMetadataFormat:
@@ -181,8 +194,7 @@ def _from_body(body: bytes, version: int) -> LedgerMetadata:
 
 
 def _segments(encoded: Sequence[bytes], ensemble: int) -> tuple[Segment, ...]:
-    message = parse(pb.LedgerMetadataFormat(), _fields(_SEGMENT_TAG, encoded), _WHAT)
-    segments = tuple([Segment(part.firstEntryId, tuple(part.ensembleMember)) for part in message.segment])
+    segments = decode_segments(_fields(_SEGMENT_TAG, encoded))
     _check_segments(segments, ensemble)
     return segments
 

@@ -28,7 +28,12 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import Versioned
 from bookwarden.pipelines.columns import ledgers as scan_ledgers
 from bookwarden.pipelines.columns.ledgers import ledger_table
-from bookwarden.wire.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
+from bookwarden.wire.ledger_metadata import (
+    decode_ledger_metadata,
+    decode_segments,
+    encode_ledger_metadata,
+    encode_segments,
+)
 from bookwarden.wire.pb import ledger_metadata_pb2 as pb
 from bookwarden.wire.protobuf import encode_varint
 
@@ -72,12 +77,21 @@ def by_the_decoder(value: bytes) -> ListedLedger:
     if metadata.format_version == 3:
         check_parts(metadata, pb.LedgerMetadataFormat.FromString(body_of(value)))
     holder = identify_holder(metadata.custom)
+    entries = 0 if metadata.last_entry_id is None else min(2**50, metadata.last_entry_id + 1)
     return ListedLedger(
         *(7, "/p", 3, 9, metadata.ctime_ms, metadata.state.name, metadata.length),
         kind=holder and dict(KINDS_BY_TYPE)[type(holder)].name,
         holder=holder and str(holder),
         custom=None if holder else describe_custom_metadata(metadata.custom),
+        entries=entries,
+        disk_bytes=min(2**50, metadata.write_quorum * (metadata.length + 40 * entries)),
+        segments=encode_segments(metadata.segments),
     )
+
+
+def canonical(row: ListedLedger) -> ListedLedger:
+    """Encode the segments of a row anew: on columns they are taken as they are."""
+    return row if row.segments is None else row._replace(segments=encode_segments(decode_segments(row.segments)))
 
 
 KINDS_BY_TYPE = [(type(holder), component) for holder, component in KINDS]
@@ -87,7 +101,7 @@ def table_rows(values: list[bytes]) -> list[ListedLedger]:
     """List all of them together, on whole columns, as a scan does."""
     nodes = [Versioned(value, 3, 9) for value in values]
     found = PieceOfLedgers([7] * len(values), ["/p"] * len(values), nodes, len(values), "", [])
-    return [ListedLedger(**row) for row in ledger_table(found).to_pylist()]
+    return [canonical(ListedLedger(**row)) for row in ledger_table(found).to_pylist()]
 
 
 def listed_row(value: bytes) -> ListedLedger:
@@ -206,8 +220,11 @@ def test_a_table_keeps_the_order_of_usual_and_unusual_ledgers() -> None:
 @pytest.mark.parametrize(("holder", "component"), KINDS, ids=lambda part: getattr(part, "name", None))
 def test_a_ledger_is_listed_with_its_kind_and_holder(holder: Holder, component: LedgerComponent) -> None:
     custom = {name: text.encode() for name, text in expected_custom_metadata(holder).items()}
-    row = listed_row(encode_ledger_metadata(metadata(custom), password=b"secret"))
-    assert row == ListedLedger(7, "/p", 3, 9, 5, "CLOSED", 10, component.name, str(holder))
+    value = metadata(custom)
+    row = listed_row(encode_ledger_metadata(value, password=b"secret"))
+    assert row[:9] == (7, "/p", 3, 9, 5, "CLOSED", 10, component.name, str(holder))
+    assert (row.entries, row.disk_bytes) == (4, 2 * (10 + 40 * 4))
+    assert decode_segments(row.segments or b"") == value.segments
 
 
 def custom_entry(*parts: tuple[int, bytes]) -> bytes:

@@ -20,12 +20,13 @@ from bookwarden.clusters.bookkeeper.catalog import DEFAULT_LEDGERS_ROOT
 from bookwarden.clusters.bookkeeper.ledger_paths import is_special, ledger_id_of, ledger_path
 from bookwarden.errors import FormatError, NotFoundError, StoreAccessError, StoreError, StoreUnavailableError
 from bookwarden.ledgers.custom_metadata import describe_custom_metadata, identify_holder
+from bookwarden.ledgers.disk_use import MOST_BYTES, disk_bytes
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.listing import ListedLedger
 from bookwarden.ledgers.metadata import LedgerMetadata
 from bookwarden.ledgers.pending_deletion import MAX_LEDGER_ID
 from bookwarden.metastore.interface import MetadataStore, Versioned
-from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_custom_metadata, decode_ledger_metadata, encode_segments
 
 _REMEMBERED: Final = 65_536
 
@@ -60,7 +61,13 @@ def listed_ledger(ledger_id: int, path: str, value: bytes, version: int, created
         return ListedLedger(ledger_id, path, version, created_ms, problem=str(error))
     meaning = _meaning(metadata.custom)
     state, length = metadata.state.name, metadata.length
-    return ListedLedger(ledger_id, path, version, created_ms, metadata.ctime_ms, state, length, *meaning)
+    entries = 0 if metadata.last_entry_id is None else min(metadata.last_entry_id + 1, MOST_BYTES)
+    return ListedLedger(
+        *(ledger_id, path, version, created_ms, metadata.ctime_ms, state, length, *meaning),
+        entries=entries,
+        disk_bytes=disk_bytes(metadata.write_quorum, length, entries),
+        segments=encode_segments(metadata.segments),
+    )
 
 
 # A holder's ledgers have the same custom metadata.

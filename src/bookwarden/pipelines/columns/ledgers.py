@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from bookwarden.clusters.bookkeeper.listing import Meaning, PieceOfLedgers, listed_ledger, meaning_of
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
+from bookwarden.ledgers.disk_use import ENTRY_OVERHEAD, MOST_BYTES
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.metadata import LedgerState
 from bookwarden.pipelines.columns.messages import BYTES, NUMBER, Buffer, Fields, Flags, Numbers
@@ -29,6 +30,7 @@ _SEGMENT_KINDS: Final = {_MEMBER: BYTES, _FIRST_ENTRY: NUMBER}
 _CLOSED: Final = LedgerState.CLOSED.value
 _STATES: Final = pa.array([None, *(LedgerState(number).name for number in range(1, 4))], pa.string())
 _INT32: Final = 2**31
+_MOST_QUORUM: Final = 2**10
 # A larger value is rare, and with its many fields it would keep all others waiting.
 _MAX_BYTES: Final = 2048
 _NOTHING: Final = Meaning(None, None, None)
@@ -72,6 +74,7 @@ def table_of(nodes: LedgerNodes) -> pa.Table:
     """Make it of one ledger or more."""
     buffer = nodes.buffer
     columns = _columns(buffer)
+    segments = (columns.segments_from.tolist(), columns.segments_to.tolist())
     texts = (columns.is_named.tolist(), columns.text_from.tolist(), columns.text_to.tolist())
     meanings = [
         (_DATA, buffer.raw[start:end].decode(), None) if named else meaning_of(buffer.raw[start:end])
@@ -88,6 +91,9 @@ def table_of(nodes: LedgerNodes) -> pa.Table:
         pa.array(columns.length),
         *(pa.array(column, pa.string()) for column in (kinds, holders, customs)),
         pa.nulls(len(meanings), pa.string()),
+        pa.array(columns.entries),
+        pa.array(columns.disk_bytes),
+        pa.array([buffer.raw[start:end] for start, end in zip(*segments, strict=True)], pa.binary()),
     ]
     understood = np.array([meaning is not None for meaning in meanings])
     unusual = np.flatnonzero(~(columns.usual & understood))
@@ -119,6 +125,10 @@ class _Columns(NamedTuple):
     is_named: Flags  #: A topic's data ledger; only its name is kept.
     text_from: Numbers  #: Place in the buffer of the name, else of the first field of custom metadata.
     text_to: Numbers  #: End of the name, else of the last field; other fields may be between.
+    entries: Numbers  #: Their number; 0 while it is open.
+    disk_bytes: Numbers  #: As in a ListedLedger.
+    segments_from: Numbers  #: Place in the buffer of the segments, as they are encoded.
+    segments_to: Numbers  #: End of the segments.
 
 
 def _columns(buffer: Buffer) -> _Columns:
@@ -138,19 +148,45 @@ def _columns(buffer: Buffer) -> _Columns:
     )
     possible = (state >= 1) & (state <= _CLOSED) & (length >= 0) & ((state != _CLOSED) | (last(_LAST_ENTRY, -2) >= -1))
     possible &= (ack_quorum >= 0) & (ack_quorum <= quorum) & (quorum <= ensemble) & (quorum > 0) & (ensemble < _INT32)
-    usual = whole & plain & possible & _has_segments(buffer, fields.of(_SEGMENT), ensemble)
+    segments = fields.of(_SEGMENT)
+    usual = whole & plain & possible & _has_segments(buffer, segments, ensemble)
+    segments_from, segments_to = _spans(segments, count)
+    usual &= segments_to - segments_from == np.bincount(segments.message, segments.end - segments.start, count)
+    entries = np.where(state == _CLOSED, last(_LAST_ENTRY, -1), -1) + 1
+    # Where larger ones are multiplied they could overflow.
+    usual &= (length < MOST_BYTES) & (entries >= 0) & (entries < MOST_BYTES // ENTRY_OVERHEAD) & (quorum < _MOST_QUORUM)
+    on_disk = np.minimum(quorum * (length + ENTRY_OVERHEAD * entries), MOST_BYTES)
     has_ctime = np.zeros(count, np.bool_)
     has_ctime[fields.of(_CTIME).message] = True
     customs = fields.of(_CUSTOM)
-    starts, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    # Of what is assigned to one place the last counts, so backwards it is the first.
-    starts[customs.message[::-1]] = customs.start[::-1]
-    ends[customs.message] = customs.end
+    starts, ends = _spans(customs, count)
     names, names_at = _names(buffer, customs, count)
     starts[names.message], ends[names.message] = names_at, names.end
     is_named = np.zeros(count, np.bool_)
     is_named[names.message] = True
-    return _Columns(usual, np.where(usual, state, 0), length, last(_CTIME, 0), has_ctime, is_named, starts, ends)
+    return _Columns(
+        usual,
+        np.where(usual, state, 0),
+        length,
+        last(_CTIME, 0),
+        has_ctime,
+        is_named,
+        starts,
+        ends,
+        entries,
+        on_disk,
+        segments_from,
+        segments_to,
+    )
+
+
+def _spans(fields: Fields, count: int) -> tuple[Numbers, Numbers]:
+    """Find where the first of the fields of each message begins, and the last ends; both are 0 without any."""
+    starts, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    # Of what is assigned to one place the last counts, so backwards it is the first.
+    starts[fields.message[::-1]] = fields.start[::-1]
+    ends[fields.message] = fields.end
+    return starts, ends
 
 
 def _names(buffer: Buffer, customs: Fields, count: int) -> tuple[Fields, Numbers]:

@@ -17,8 +17,8 @@ from bookwarden.ledgers.listing import ListedCopy, ListedLedger, ListedObject, L
 from bookwarden.ledgers.references import Doubt, HoldersBelow
 from bookwarden.orphans.summary import Cell
 
-_ARROW_TYPES = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), UUID: pa.string()}
-_SPARK_TYPES = {int: "BIGINT", str: "STRING", bool: "BOOLEAN", UUID: "STRING"}
+_ARROW_TYPES = {int: pa.int64(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_(), UUID: pa.string()}
+_SPARK_TYPES = {int: "BIGINT", str: "STRING", bytes: "BINARY", bool: "BOOLEAN", UUID: "STRING"}
 
 
 class ChangedLedger(NamedTuple):

@@ -291,7 +291,9 @@ class _Run:
                     tell(self._build)
                     self._on_update(self._build)
 
-            with paused_by_signals(spark, "stopped" if self._request.dry_run or self._request.verify else what_next):
+            with paused_by_signals(
+                spark, "stopped" if self._request.dry_run or self._request.verify else f"paused; {what_next}"
+            ):
                 yield CopyStages(Stages(spark, self._folder, progress), copied, tasks)
 
     def _looked(self) -> bool:

@@ -42,28 +42,28 @@ def run_scan(
         scan = OrphanScan(spark, settings, progress)
         scan_id = resume or scan.begin(snapshot)
         say(f"scan {scan_id}; if it is stopped, go on with: bookwarden orphans scan --resume {scan_id}")
-        with paused_by_signals(spark, f"go on with: bookwarden orphans scan --resume {scan_id}"):
+        with paused_by_signals(spark, f"paused; go on with: bookwarden orphans scan --resume {scan_id}"):
             return scan.run(scan_id)
 
 
 @contextmanager
-def scan_session(settings: Settings, *, local: bool) -> Iterator[SparkSession]:
+def scan_session(
+    settings: Settings, *, local: bool, application: str = "bookwarden-orphan-scan"
+) -> Iterator[SparkSession]:
     """Open the Spark session of a scan; it ends with the body."""
     defaults = {**_DEFAULTS, **(QUICK_JVM if local else {})}
-    with running_session(
-        settings, local=local, application="bookwarden-orphan-scan", defaults=defaults, ends_soon=True
-    ) as spark:
+    with running_session(settings, local=local, application=application, defaults=defaults, ends_soon=True) as spark:
         yield spark
 
 
 @contextmanager
-def paused_by_signals(spark: SparkSession, what_next: str) -> Iterator[None]:
+def paused_by_signals(spark: SparkSession, text: str) -> Iterator[None]:
     """Cancel Spark's jobs at a signal, and raise ScanPaused for the error that follows; at a second signal at once.
 
-    ``what_next`` is advice for going on.
+    ``text`` is that of the error.
     """
     asked, ended = threading.Event(), threading.Event()
-    paused = ScanPaused(f"paused; {what_next}")
+    paused = ScanPaused(text)
 
     def cancel() -> None:
         # Repeated, since the body may be between two jobs.

@@ -16,8 +16,8 @@ from bookwarden.pipelines.scan.files import ScanFolder
 
 _SCANS = "scans"
 _PLANS = "plans"
-# Version of the columns of a scan's tables; the first had no smallest ids of topics' lists.
-TABLES = 2
+# Version of the columns of a scan's tables; the first had no smallest ids of topics' lists, the second no disk bytes.
+TABLES = 3
 
 
 def plans_of(settings: Settings) -> PlanFiles:

@@ -144,9 +144,10 @@ class OrphanScan:
 
 
 def read_first_pass(
-    stages: Stages, source: ScanInput, sources: ScanSources, *, side_by_side: bool
+    stages: Stages, source: ScanInput, sources: ScanSources, *, side_by_side: bool, with_objects: bool = True
 ) -> dict[str, list[Seal]]:
     """Read ledgers, objects and references in this order; a file, where the order does not matter, side by side."""
+    seals = dict[str, list[Seal]]()
 
     def read_references() -> list[Seal]:
         return stages.run(
@@ -158,21 +159,22 @@ def read_first_pass(
 
     with ThreadPoolExecutor(1, thread_name_prefix="references") as pool:
         in_background = pool.submit(read_references) if side_by_side else None
-        ledgers = stages.run(
+        seals[LEDGERS_STAGE] = stages.run(
             LEDGERS_STAGE,
             lambda: [as_json(piece) for piece in sources.listing.pieces()],
             ReadLedgers(source),
             [ODD_NAMES_TABLE],
         )
-        # Before the references, as the ledgers are: a copy is named before its first byte is written.
-        objects = stages.run(
-            OBJECTS_STAGE,
-            lambda: [as_json(piece) for piece in sources.objects.pieces()],
-            ReadObjects(source),
-            [UNREAD_TABLE],
-        )
-        references = read_references() if in_background is None else in_background.result()
-    return {LEDGERS_STAGE: ledgers, OBJECTS_STAGE: objects, REFERENCES_STAGE: references}
+        if with_objects:
+            # Before the references, as the ledgers are: a copy is named before its first byte is written.
+            seals[OBJECTS_STAGE] = stages.run(
+                OBJECTS_STAGE,
+                lambda: [as_json(piece) for piece in sources.objects.pieces()],
+                ReadObjects(source),
+                [UNREAD_TABLE],
+            )
+        seals[REFERENCES_STAGE] = read_references() if in_background is None else in_background.result()
+    return seals
 
 
 def read_second_pass(

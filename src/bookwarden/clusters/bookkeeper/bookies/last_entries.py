@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from bookwarden.clusters.bookkeeper.bookies.digests import Entry
 from bookwarden.clusters.bookkeeper.bookies.reader import LedgerReader, open_ledger
 from bookwarden.clusters.bookkeeper.bookies.requests import Bookies
 from bookwarden.clusters.bookkeeper.catalog import ReadsLedgers
@@ -68,11 +69,15 @@ class LastEntries(DecodedEntries):
         before is confirmed. Raises NotFoundError if there is no such ledger, FormatError if its metadata cannot be
         read, BookieError if the bookies do not say.
         """
-        reading = self._stored(ledger_id)
+        last = self.last_written(self._stored(ledger_id))
+        return None if last is None else last.payload
+
+    def last_written(self, ledger: StoredLedger) -> Entry | None:
+        """Return the last entry with its number and the length of the ledger; None and errors as of `last_entry`."""
         with self._lock:
-            reader = open_ledger(reading, self._bookies())
+            reader = open_ledger(ledger, self._bookies())
             confirmed = reader.last_confirmed()
-            if reading.metadata.last_entry_id is not None:
+            if ledger.metadata.last_entry_id is not None:
                 return _read(reader, confirmed) if confirmed >= 0 else None
             return _last_written(reader, confirmed)
 
@@ -81,18 +86,18 @@ class LastEntries(DecodedEntries):
         reading = self._stored(ledger_id)
         with self._lock:
             reader = open_ledger(reading, self._bookies())
-            confirmed, found = reader.last_confirmed(), list[bytes]()
+            confirmed, found = reader.last_confirmed(), list[Entry]()
             if reading.metadata.last_entry_id is None:
                 found += _behind(reader, confirmed)
             for entry_id in range(confirmed, max(-1, confirmed - count), -1):
                 found.insert(0, _read(reader, entry_id))
-        return found[::-1][:count]
+        return [entry.payload for entry in found[::-1][:count]]
 
     def first_entry(self, ledger_id: int) -> bytes:
         """Return the first entry of a ledger, open or not; EntryAbsentError if it has none, others as `last_entry`."""
         reading = self._stored(ledger_id)
         with self._lock:
-            return _read(open_ledger(reading, self._bookies()), 0)
+            return _read(open_ledger(reading, self._bookies()), 0).payload
 
     def _stored(self, ledger_id: int) -> StoredLedger:
         (reading,) = self._catalog.read_many([ledger_id])
@@ -103,14 +108,14 @@ class LastEntries(DecodedEntries):
         return reading
 
 
-def _last_written(reader: LedgerReader, confirmed: int) -> bytes | None:
+def _last_written(reader: LedgerReader, confirmed: int) -> Entry | None:
     last = _read(reader, confirmed) if confirmed >= 0 else None
     return [last, *_behind(reader, confirmed)][-1]
 
 
-def _behind(reader: LedgerReader, confirmed: int) -> list[bytes]:
+def _behind(reader: LedgerReader, confirmed: int) -> list[Entry]:
     """Return the entries that are written and not known to be confirmed."""
-    found: list[bytes] = []
+    found: list[Entry] = []
     while True:
         try:
             found.append(_read(reader, confirmed + 1 + len(found)))
@@ -118,6 +123,6 @@ def _behind(reader: LedgerReader, confirmed: int) -> list[bytes]:
             return found
 
 
-def _read(reader: LedgerReader, entry_id: int) -> bytes:
+def _read(reader: LedgerReader, entry_id: int) -> Entry:
     (entry,) = reader.read(entry_id, entry_id)
-    return entry.payload
+    return entry

@@ -1,0 +1,161 @@
+"""The command disk: who uses the disks of the bookies."""
+
+from __future__ import annotations
+
+import click
+
+from bookwarden.cli.orphans import shown_progress, with_limit
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
+from bookwarden.findings import size_text
+from bookwarden.ledgers.disk_use import BookieUse, DiskUse, Use
+from bookwarden.ledgers.kinds import KINDS
+from bookwarden.ledgers.names import TopicName
+from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
+from bookwarden.wiring.cluster import Cluster
+
+_BOOKIE = "bookie"
+_KINDS = {kind.component.name: kind for kind in KINDS}
+_UNNAMED = (
+    "What no node names is new, or an orphan: `bookwarden orphans scan` tells which, and how to get the space back."
+)
+
+_EPILOG = """\b
+Examples:
+  bookwarden disk                            by namespace, the largest first
+  bookwarden disk --by topic --top 50        the largest topics, loaded or not
+  bookwarden disk --by bookie                what lies on each bookie, and what nothing explains
+  bookwarden disk --by kind --tenant sales   data, subscriptions, schemas of one tenant
+
+\b
+What is counted, and how: docs/disk.md."""
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--by",
+    type=click.Choice(("tenant", "namespace", "topic", "kind", _BOOKIE)),
+    default="namespace",
+    show_default=True,
+    help="What the rows are.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Rows, the largest first.")
+@click.option("--tenant", metavar="TENANT", default="", help="Count what is of this tenant.")
+@click.option("--namespace", metavar="TENANT/NAMESPACE", default="", help="Count what is of this namespace.")
+@click.option("--topic", metavar="TOPIC", type=parse_topic, help="Count what is of this topic, its partitions too.")
+@click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
+@max_reads_option("from the metadata stores in a second, by all processes. Default: orphans.max_reads_per_second.")
+@pass_invocation
+def disk(
+    invocation: Invocation,
+    by: str,
+    top: int,
+    tenant: str,
+    namespace: str,
+    topic: str | None,
+    snapshot: str | None,
+    limit: float | None,
+) -> None:
+    """Show who uses the disks of the bookies.
+
+    Each ledger counts with all its copies, whether its topic is loaded or not. Changes nothing.
+    """
+    require_spark()
+    from bookwarden.pipelines.disk.measuring import Wanted
+    from bookwarden.pipelines.disk.operation import run_account
+
+    settings = with_limit(invocation.settings, limit)
+    require_folder("disk.folder", settings.disk.folder)
+    if snapshot is None:
+        with Cluster(settings) as cluster:
+            require_stores(cluster)
+    invocation.set_up_logging()
+    invocation.say(STARTING_SPARK)
+    wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
+    with shown_progress(invocation) as tell:
+        found = run_account(
+            settings, "tenant" if by == _BOOKIE else by, top, wanted, snapshot, progress=tell, local=True
+        )
+    invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None))
+
+
+def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Document:
+    """Describe the use of disks ``by`` a tenant, namespace, topic, kind or bookie."""
+    total = found.total
+    parts: list[Part] = [
+        Facts(
+            (
+                ("measured", moment(found.measured_ms)),
+                ("ledgers", f"{total.ledgers:,}, {total.open_ledgers:,} of them open"),
+                ("on disks", size_text(total.disk_bytes)),
+                ("written", size_text(total.logical_bytes)),
+                ("offloaded", size_text(total.offloaded_bytes)),
+            )
+        ),
+        _bookies(found) if by == _BOOKIE else _uses(found, by),
+    ]
+    if by == _BOOKIE:
+        parts += [Note(f"{one.name} tells nothing of its disks: {one.error}.") for one in found.bookies if one.error]
+    elif found.left_out:
+        parts.append(Note(f"{counted(found.left_out, 'row')} more are not shown: --top."))
+    if total.unasked:
+        why = "a snapshot does not have their length" if from_snapshot else "no bookie told their length"
+        parts.append(Note(f"{counted(total.unasked, 'open ledger')} count without bytes: {why}."))
+    if total.unnamed_bytes:
+        parts.append(Note(_UNNAMED))
+    data = {
+        "by": by,
+        "measured_ms": found.measured_ms,
+        "total": total._asdict(),
+        "uses": [] if by == _BOOKIE else [use._asdict() for use in found.uses],
+        "left_out": 0 if by == _BOOKIE else found.left_out,
+        "bookies": [{**one._asdict(), "unexplained_bytes": one.unexplained_bytes} for one in found.bookies],
+    }
+    return Document(data, tuple(parts))
+
+
+def _uses(found: DiskUse, by: str) -> Part:
+    cells: Cells[Use] = {
+        Column(by): lambda use: _label(use.name, by),
+        Column("ledgers", right=True): lambda use: f"{use.ledgers:,}",
+        Column("open", right=True): lambda use: f"{use.open_ledgers:,}",
+        Column("on disks", right=True): lambda use: size_text(use.disk_bytes),
+        Column("part", right=True): lambda use: _part(use.disk_bytes, found.total.disk_bytes),
+        Column("no node names", right=True): lambda use: size_text(use.unnamed_bytes),
+        Column("offloaded", right=True): lambda use: size_text(use.offloaded_bytes),
+        Column("oldest ledger"): lambda use: moment(use.oldest_ms),
+    }
+    return table_of(found.uses, cells, empty="There is no ledger of it.")
+
+
+def _bookies(found: DiskUse) -> Part:
+    cells: Cells[BookieUse] = {
+        Column("bookie"): lambda one: one.name,
+        Column("ledgers", right=True): lambda one: f"{one.ledgers:,}",
+        Column("nodes name", right=True): lambda one: size_text(one.named_bytes),
+        Column("no node names", right=True): lambda one: size_text(one.unnamed_bytes),
+        Column("not Pulsar's", right=True): lambda one: size_text(one.foreign_bytes),
+        Column("unexplained", right=True): lambda one: _size(one.unexplained_bytes),
+        Column("free", right=True): lambda one: _size(one.free),
+        Column("of", right=True): lambda one: _size(one.total),
+    }
+    return table_of(found.bookies, cells, empty="There is no bookie.")
+
+
+def _label(name: str, by: str) -> str:
+    if by == "kind":
+        kind = _KINDS.get(name)
+        return kind.ledgers_label if kind else "not Pulsar's"
+    if by == "topic":
+        return str(TopicName.of_managed_ledger(name)) if name else "not Pulsar's"
+    return name
+
+
+def _part(size: int, of: int) -> str:
+    return f"{100 * size / of:.1f} %" if of else "-"
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "-"
+    return f"-{size_text(-size)}" if size < 0 else size_text(size)

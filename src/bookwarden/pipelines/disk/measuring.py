@@ -1,0 +1,217 @@
+"""The space that the ledgers of a piece of the listing take, by owner and bookie, in the Python workers of Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bookwarden.errors import BookieError, FormatError, NotFoundError
+from bookwarden.ledgers.disk_use import FOREIGN, NAMED, UNNAMED, disk_bytes, shares
+from bookwarden.ledgers.metadata import LedgerState, StoredLedger
+from bookwarden.orphans.owners import owner_of, without_partition
+from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND
+from bookwarden.pipelines.columns.messages import Numbers
+from bookwarden.pipelines.columns.tables import Columns
+from bookwarden.pipelines.scan.files import ScanFolder
+from bookwarden.pipelines.scan.ids import NamedIds
+from bookwarden.pipelines.scan.reading import LEDGERS_STAGE, ScanInput
+from bookwarden.wire.ledger_metadata import decode_segments
+
+logger = logging.getLogger(__name__)
+USE_STAGE = "use"
+BOOKIES_TABLE = "bookies"
+_READ = ["ledger_id", "created_ms", "state", "length", "kind", "holder", "entries", "disk_bytes", "segments"]
+_HEADINGS = ["status", "kind", "namespace", "topic"]
+_SUMS = ["ledgers", "open_ledgers", "unasked", "logical_bytes", "disk_bytes"]
+
+
+class TopicUse(NamedTuple):
+    """Ledgers of one topic and kind, and of one status: NAMED, UNNAMED or FOREIGN."""
+
+    status: str  #: One of these.
+    kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
+    namespace: str  #: NO_NAMESPACE where the owner is unknown.
+    topic: str  #: The name of its managed ledger; "" where the owner is unknown.
+    ledgers: int  #: Number of them; this and all below as in a Use.
+    open_ledgers: int  #: Of these, how many are not closed.
+    unasked: int  #: Of these, how many count without bytes.
+    logical_bytes: int  #: Of each entry once.
+    disk_bytes: int  #: Of all copies.
+    oldest_ms: int | None  #: When the oldest was created, in ms since the epoch; None without ledgers.
+
+
+class BookieShare(NamedTuple):
+    """The share of a bookie in the ledgers of one status."""
+
+    bookie: str
+    status: str
+    ledgers: int
+    disk_bytes: int
+
+
+USE = Columns(TopicUse)
+BOOKIES = Columns(BookieShare)
+
+
+class Place(NamedTuple):
+    """The place of a ledger among tenants, namespaces and topics."""
+
+    tenant: str
+    namespace: str  #: NO_NAMESPACE where the owner is unknown.
+    topic: str  #: The name of its managed ledger.
+
+
+# The ledgers of a topic come one after another.
+@lru_cache(maxsize=65_536)
+def place_of(kind: str | None, holder: str | None) -> Place:
+    """Return where the ledgers of a holder belong, given by kind and text as in a ListedLedger."""
+    owner = None if kind is None or holder is None else owner_of(kind, holder)
+    return Place("", NO_NAMESPACE, "") if owner is None else Place(owner.tenant, owner.namespace, owner.topic)
+
+
+class Wanted(NamedTuple):
+    """The ledgers that are counted: all, or those of a tenant, a namespace, or a topic with its partitions."""
+
+    tenant: str = ""
+    namespace: str = ""
+    topic: str = ""  #: The name of its managed ledger.
+
+    def has(self, place: Place) -> bool:
+        """Return whether the ledgers of this place are counted."""
+        return (
+            self.tenant in ("", place.tenant)
+            and self.namespace in ("", place.namespace)
+            and self.topic in ("", place.topic, without_partition(place.topic))
+        )
+
+
+ALL = Wanted()
+
+
+@dataclass(frozen=True)
+class MeasurePiece:
+    """Adds up a piece of the listing, given by number; bookies are asked for ``most_asked`` open ledgers at most."""
+
+    source: ScanInput
+    wanted: Wanted
+    most_asked: int
+
+    def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
+        ledgers = folder.read(LEDGERS_STAGE, piece, _READ)
+        named, _, _ = NamedIds(folder).flags(ledgers.column("ledger_id").to_numpy())
+        known = ledgers.column("kind").is_valid()
+        status = pc.if_else(known, pc.if_else(pa.array(named), NAMED, UNNAMED), FOREIGN)
+        table = self._owned(ledgers.append_column("status", status))
+        table = self._with_open_ones(table)
+        folder.write(
+            USE_STAGE,
+            number,
+            together([table]),
+            names=table.num_rows,
+            digest="",
+            others={BOOKIES_TABLE: BOOKIES.table(_shared(table))},
+        )
+
+    def _owned(self, ledgers: pa.Table) -> pa.Table:
+        """Add namespace and topic, and leave out what is not counted."""
+        named = zip(ledgers.column("kind").to_pylist(), ledgers.column("holder").to_pylist(), strict=True)
+        places = [place_of(kind, holder) for kind, holder in named]
+        kinds = pc.fill_null(ledgers.column("kind"), OTHER_KIND)
+        table = ledgers.set_column(ledgers.column_names.index("kind"), "kind", kinds)
+        table = table.append_column("namespace", pa.array([place.namespace for place in places], pa.string()))
+        table = table.append_column("topic", pa.array([place.topic for place in places], pa.string()))
+        if self.wanted == ALL:
+            return table
+        return table.filter(pa.array([self.wanted.has(place) for place in places], pa.bool_()))
+
+    def _with_open_ones(self, table: pa.Table) -> pa.Table:
+        """Add what bookies tell of open ledgers, and the columns that are added up."""
+        count = table.num_rows
+        is_open = pc.fill_null(pc.not_equal(table.column("state"), LedgerState.CLOSED.name), False).to_numpy()
+        columns = {name: table.column(name).to_numpy().copy() for name in ("entries", "length", "disk_bytes")}
+        unasked = is_open.copy()
+        at = np.flatnonzero(is_open)[: self.most_asked]
+        for place, told in zip(at.tolist(), self._told(table.column("ledger_id").to_numpy()[at].tolist()), strict=True):
+            if told is not None:
+                unasked[place] = False
+                for name, value in zip(columns, told, strict=True):
+                    columns[name][place] = value
+        return pa.table(
+            {
+                **{name: table.column(name) for name in [*_HEADINGS, "segments"]},
+                "entries": columns["entries"],
+                "ledgers": np.ones(count, np.int64),
+                "open_ledgers": is_open.astype(np.int64),
+                "unasked": unasked.astype(np.int64),
+                "logical_bytes": columns["length"],
+                "disk_bytes": columns["disk_bytes"],
+                "oldest_ms": table.column("created_ms"),
+            }
+        )
+
+    def _told(self, ledger_ids: Sequence[int]) -> list[tuple[int, int, int] | None]:
+        """Ask bookies for entries, length and disk bytes of open ledgers; None for one of which they tell nothing."""
+        if not ledger_ids or self.source.snapshot is not None:
+            return [None] * len(ledger_ids)
+        bookkeeper = self.source.shared().cluster.bookkeeper
+        found = list[tuple[int, int, int] | None]()
+        for reading in bookkeeper.catalog.read_many(ledger_ids):
+            if not isinstance(reading, StoredLedger):
+                found.append(None)
+                continue
+            try:
+                last = bookkeeper.last_entries.last_written(reading)
+            except (BookieError, FormatError, NotFoundError) as error:
+                logger.info("ledger %d is open and counts without bytes: %s", reading.ledger_id, error)
+                found.append(None)
+                continue
+            entries, length = (0, 0) if last is None else (last.entry_id + 1, last.length)
+            found.append((entries, length, disk_bytes(reading.metadata.write_quorum, length, entries)))
+        return found
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Add up the rows with the same headings; the result has the columns of USE."""
+    rows = pa.concat_tables([table.select([*_HEADINGS, *_SUMS, "oldest_ms"]) for table in tables])
+    grouped = rows.group_by(_HEADINGS).aggregate([*((name, "sum") for name in _SUMS), ("oldest_ms", "min")])
+    names = {**{f"{name}_sum": name for name in _SUMS}, "oldest_ms_min": "oldest_ms"}
+    return (
+        grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
+        .select(USE.arrow.names)
+        .cast(USE.arrow)
+    )
+
+
+def _shared(ledgers: pa.Table) -> list[BookieShare]:
+    """Divide ledgers among their bookies."""
+    encoded = ledgers.column("segments").combine_chunks().dictionary_encode()
+    segments = [() if raw is None else decode_segments(raw) for raw in encoded.dictionary.to_pylist()]
+    index = pc.fill_null(encoded.indices, -1).to_numpy()
+    # The entries of a ledger whose bookies never changed need not be known.
+    is_moved = np.array([len(one) > 1 for one in segments], np.bool_)
+    entries: Numbers = np.where(is_moved[index], ledgers.column("entries").to_numpy(), 0) if len(segments) else index
+    rows = pa.table(
+        {"status": ledgers.column("status"), "at": index, "entries": entries, "size": ledgers.column("disk_bytes")}
+    )
+    grouped = (
+        rows.filter(pc.greater_equal(rows.column("at"), 0))
+        .group_by(["status", "at", "entries"])
+        .aggregate([("size", "sum"), ("size", "count")])
+    )
+    found: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
+    for row in grouped.to_pylist():
+        counted = set[str]()
+        for bookie, part in shares(segments[row["at"]], row["entries"]):
+            tally = found[bookie, row["status"]]
+            tally[1] += part * row["size_sum"]
+            tally[0] += 0 if bookie in counted else row["size_count"]
+            counted.add(bookie)
+    return [BookieShare(bookie, status, int(number), round(size)) for (bookie, status), (number, size) in found.items()]

@@ -1,0 +1,176 @@
+"""What `bookwarden disk` says of ledgers in a ZooKeeper, and of the entry logs of three real bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pulsar
+import pytest
+from pyspark.sql import SparkSession
+
+from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.config import Settings, load_settings
+from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
+from bookwarden.ledgers.managed_ledger import signed_halves
+from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.pipelines.disk.measuring import Wanted
+from bookwarden.pipelines.disk.operation import DiskAccount
+from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.pb import managed_ledger_pb2
+from servers.lone_zookeeper import LoneZooKeeper
+from servers.population import OLD_MS, ROOT, tags_of
+from servers.scanned_site import ScannedSite, broker_telling_the_time
+from servers.three_bookies import ThreeBookies
+from servers.waiting import eventually
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+ORDERS = "t/n/persistent/orders"
+BOOKIE = "127.0.0.1:3181"
+# Of a ledger that Population makes: 10 entries of 100 bytes in one copy.
+SIZE = 1_000 + 10 * 40
+
+
+@pytest.fixture
+def site(quiet_zookeeper: LoneZooKeeper, tmp_path: Path) -> Iterator[ScannedSite]:
+    with (
+        broker_telling_the_time() as admin_url,
+        closing(ScannedSite(quiet_zookeeper.hosts, f"/s-{uuid4().hex}", admin_url, tmp_path / "orphans")) as made,
+    ):
+        yield made
+
+
+def settings_of(site: ScannedSite, tmp_path: Path) -> Settings:
+    return load_settings(overrides={**site.overrides, "disk.folder": str(tmp_path / "disk")})
+
+
+def put_ledger(site: ScannedSite, ledger_id: int, holder: ManagedLedgerHolder, **fields: object) -> None:
+    """Create a ledger in two copies on three bookies, one of which was replaced after six of ten entries."""
+    values = {"state": LedgerState.CLOSED, "length": 1_000, "last_entry_id": 9, **fields}
+    segments = (Segment(0, (BOOKIE, "b:1", "c:1")), Segment(6, (BOOKIE, "b:1", "d:1")))
+    metadata = LedgerMetadata(
+        3,
+        ensemble_size=3,
+        write_quorum=2,
+        ack_quorum=2,
+        segments=segments,
+        ctime_ms=OLD_MS,
+        custom=tags_of(holder),
+        **values,  # type: ignore[arg-type]  # free-form fields
+    )
+    site.store.create(f"{ROOT}/00/0000/L{ledger_id:04d}", encode_ledger_metadata(metadata), make_parents=True)
+
+
+def name_offloaded(site: ScannedSite, topic: str, ledger_id: int) -> None:
+    """Let a topic say of its only ledger that it is offloaded, and gone from BookKeeper."""
+    node = managed_ledger_pb2.ManagedLedgerInfo()
+    ledger = node.ledgerInfo.add(ledgerId=ledger_id, entries=10, size=5_000, timestamp=OLD_MS)
+    context = ledger.offloadContext
+    context.uidMsb, context.uidLsb = signed_halves(uuid4())
+    context.complete = context.bookkeeperDeleted = 1
+    context.driverMetadata.name = "aws-s3"
+    site.store.create(f"/managed-ledgers/{topic}", node.SerializeToString(), make_parents=True)
+
+
+def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
+    spark: SparkSession, site: ScannedSite, tmp_path: Path
+) -> None:
+    site.namespace("t/other")
+    orders = site.topic(ORDERS, [1, 2])
+    put_ledger(site, 3, orders)
+    site.population.names(orders, [1, 2, 3])
+    site.topic("t/other/persistent/x-partition-0", [4])
+    for ledger_id, holder in ((5, CursorHolder(ORDERS, "billing")), (6, SchemaHolder("t/n/orders"))):
+        site.population.ledger(ledger_id, holder)
+        site.population.names(holder, [ledger_id])
+    site.ledgers(ManagedLedgerHolder("u/gone/persistent/deleted"), [7])
+    site.population.tagged_ledger(8, {"application": b"another"})
+    put_ledger(site, 9, ManagedLedgerHolder(ORDERS), state=LedgerState.OPEN, length=0, last_entry_id=None)
+    name_offloaded(site, "t/other/persistent/cold", 10)
+    account = DiskAccount(spark, settings_of(site, tmp_path))
+
+    found = account.measure("namespace", 10)
+    larger = 2 * SIZE  # Of ledger 3.
+    assert found.total == Use("total", 9, 1, 1, 8_000, 7 * SIZE + larger, SIZE, 5_000, found.total.oldest_ms)
+    assert [use[:-1] for use in found.uses] == [
+        ("t/n", 6, 1, 1, 5_000, 4 * SIZE + larger, 0, 0),
+        ("t/other", 1, 0, 0, 1_000, SIZE, 0, 5_000),
+        ("(none)", 1, 0, 0, 1_000, SIZE, 0, 0),
+        ("u/gone", 1, 0, 0, 1_000, SIZE, SIZE, 0),
+    ]
+    bookies = {one.name: one for one in found.bookies}
+    assert bookies == {
+        BOOKIE: BookieUse(BOOKIE, 9, 5 * SIZE + round(larger / 3), SIZE, SIZE, error=bookies[BOOKIE].error),
+        "b:1": BookieUse("b:1", 2, round(larger / 3), 0, 0, error="it is not registered"),
+        "c:1": BookieUse("c:1", 2, round(0.6 * larger / 3), 0, 0, error="it is not registered"),
+        "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, error="it is not registered"),
+    }
+    assert bookies[BOOKIE].unexplained_bytes is None
+    assert bookies[BOOKIE].error
+
+    topics = account.measure("topic", 2, Wanted(tenant="t"))
+    assert [use.name for use in topics.uses] == [ORDERS, "t/other/persistent/x-partition-0"]
+    assert topics.left_out == 1
+    assert topics.total.ledgers == 7
+    kinds = account.measure("kind", 10, Wanted(namespace="t/n"))
+    assert {use.name: use.ledgers for use in kinds.uses} == {
+        "MANAGED_LEDGER": 4,
+        "MANAGED_CURSOR": 1,
+        "SCHEMA_STORAGE": 1,
+    }
+    partitioned = account.measure("tenant", 10, Wanted(topic="t/other/persistent/x"))
+    assert [use[:2] for use in partitioned.uses] == [("t", 1)]
+    nothing = account.measure("tenant", 10, Wanted(tenant="nobody"))
+    assert (nothing.uses, nothing.total, nothing.bookies) == ((), Use("total"), ())
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def entry_log_bytes(home: Path) -> int:
+    return sum(path.stat().st_size for path in (home / "bookie/ledgers/current").glob("*.log"))
+
+
+def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
+    spark: SparkSession, three_bookies: ThreeBookies, tmp_path: Path
+) -> None:
+    cluster = three_bookies.cluster
+    homes = [cluster.home, cluster.home / "second", cluster.home / "named"]
+    overrides = {
+        "metadata_store.urls": f"['{cluster.store_url}']",
+        "pulsar.admin_url": cluster.admin_url,
+        "pulsar.service_url": cluster.service_url,
+        "disk.folder": str(tmp_path / "disk"),
+    }
+    namespace = f"public/n-{uuid4().hex[:8]}"
+    with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
+        admin.put(f"/namespaces/{namespace}", {})
+        quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+        admin.post(f"/namespaces/{namespace}/persistence", {**quorums, "managedLedgerMaxMarkDeleteRate": 1000})
+    before = sum(map(entry_log_bytes, homes))
+    with closing(pulsar.Client(cluster.service_url)) as client:
+        for topic, count in (("large", 3_000), ("small", 500)):
+            client.subscribe(f"{namespace}/{topic}", "keeps")
+            producer = client.create_producer(f"{namespace}/{topic}", batching_enabled=False, block_if_queue_full=True)
+            for _ in range(count):
+                producer.send_async(b"x" * 2_000, lambda *_: None)
+            producer.flush()
+    account = DiskAccount(spark, load_settings(overrides=overrides))
+    found = account.measure("topic", 10, Wanted(namespace=namespace))
+    assert [name for use in found.uses if not (name := use.name.rpartition("/")[2]).startswith("__")] == [
+        "large",
+        "small",
+    ]
+    assert found.total.unasked == 0
+    assert found.total.open_ledgers > 0
+    assert found.total.logical_bytes == pytest.approx(3_500 * 2_000, rel=0.05)
+    eventually(lambda: sum(map(entry_log_bytes, homes)) - before > 0.95 * found.total.disk_bytes, 60, 0.2)
+    assert sum(map(entry_log_bytes, homes)) - before == pytest.approx(found.total.disk_bytes, rel=0.05)
+    shares = [one.named_bytes for one in found.bookies]
+    assert len(shares) == 3
+    assert sum(shares) == pytest.approx(found.total.disk_bytes, abs=10)
+    whole = account.measure("tenant", 10)
+    assert [one.name for one in whole.bookies] == sorted(three_bookies.bookies)
+    assert all(one.unexplained_bytes is not None and one.free for one in whole.bookies)
