@@ -17,9 +17,9 @@ from typing import Final
 
 from benchmarks.java_peer import JavaPeer, java_peer
 
-from bookwarden.cli.cluster_migration.options import DEADLOCKED
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import DEADLOCKED
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 from servers.blue_green.late import QUESTION, ask_with
 from servers.blue_green.moving import drained

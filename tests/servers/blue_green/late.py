@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bookwarden.cli.cluster_migration.options import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import LATE
 from servers.blue_green.java_traffic import JavaFlow, JavaTraffic, java_traffic
 from servers.blue_green.moving import SECONDS, drain_or_abort
 from servers.blue_green.rows import table

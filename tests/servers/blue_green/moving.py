@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bookwarden.cli.cluster_migration.options import DEADLOCKED, LATE
+from bookwarden.exit_codes import DEADLOCKED, LATE
 from bookwarden_dev.demo.traffic import Account, Flow, Traffic
 from servers.blue_green.application import Application
 from servers.blue_green.site import BlueGreenSite

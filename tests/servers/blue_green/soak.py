@@ -21,8 +21,8 @@ from typing import Final
 
 from benchmarks.population import zookeeper_at
 
-from bookwarden.cli.cluster_migration.options import LATE
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
+from bookwarden.exit_codes import LATE
 from bookwarden_dev.devcluster import ClusterOptions
 from servers.blue_green.deadlock import deadlock_is_reported_and_cured
 from servers.blue_green.java_traffic import FIRST_OF_GREEN, JavaAccount, JavaFlow, JavaTraffic, java_traffic

@@ -11,10 +11,6 @@ from bookwarden.cluster_migration.green_resources import LatePolicy
 from bookwarden.cluster_migration.readiness.findings import Override
 from bookwarden.cluster_migration.scope import checked_namespace
 from bookwarden.errors import NotFoundError
-
-# What drives soaks has these two from here.
-from bookwarden.exit_codes import DEADLOCKED as DEADLOCKED
-from bookwarden.exit_codes import LATE as LATE
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 
