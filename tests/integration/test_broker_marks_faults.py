@@ -39,7 +39,6 @@ def test_a_broker_that_could_not_keep_its_word_does_not_start(cluster: DevCluste
     settings = cluster.options.broker_settings
     cluster.broker.kill()
     for lines, reason in (
-        ({"metadataSyncEventTopic": "persistent://pulsar/system/events"}, "metadataSyncEventTopic is set"),
         ({"bookwardenMarks": "never"}, "the modes of this jar are mark and two-phase"),
         (
             {"bookkeeperMetadataServiceUri": f"zk+hierarchical://{zookeeper}/ledgers"},

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -55,8 +55,12 @@ class _Process:
 @dataclass
 class _Cost:
     seconds: float = 0.0
-    ticks: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)  #: Ticks by kind of process.
     brokers: int = 0
+
+    @property
+    def ticks(self) -> int:
+        return self.kinds.total()
 
 
 class Account:
@@ -90,7 +94,8 @@ class Account:
             since = [self._since.pop(worker, _Cost()) for worker in workers]
         for cost in costs:
             cost.seconds += report.duration
-            cost.ticks += sum(each.ticks for each in since)
+            for each in since:
+                cost.kinds += each.kinds
             cost.brokers += sum(each.brokers for each in since)
 
     def end(self) -> None:
@@ -128,14 +133,14 @@ class Account:
                 process.worker = folder.name
         with self._lock:
             since = self._since[process.worker]
-            since.ticks += ticks - process.ticks
+            since.kinds[process.kind] += ticks - process.ticks
             since.brokers += process.kind != kind and process.kind == "broker"
         process.ticks = ticks
 
     def lines(self, slowest: int = 10) -> list[str]:
         """Write the account: the slowest files, processor time by kind of process, servers started; after `end`."""
         if _TESTS in os.environ:
-            Path(os.environ[_TESTS]).write_text("\n".join(_table(self._tests)), encoding="utf-8")
+            Path(os.environ[_TESTS]).write_text("\n".join(_table(self._tests, kinds=True)), encoding="utf-8")
         told = [" wall time  processor  brokers"]
         told += _table(self._files)[:slowest]
         ticks, processes = Counter[str](), Counter[str]()
@@ -150,9 +155,13 @@ class Account:
         return told
 
 
-def _table(costs: Mapping[str, _Cost]) -> list[str]:
-    rows = sorted(costs.items(), key=lambda row: row[1].seconds, reverse=True)
-    return [f"{of.seconds:8.0f} s {of.ticks / _TICKS_PER_S:8.0f} s {of.brokers:8}  {name}" for name, of in rows]
+def _table(costs: Mapping[str, _Cost], *, kinds: bool = False) -> list[str]:
+    def row(name: str, of: _Cost) -> str:
+        line = f"{of.seconds:8.0f} s {of.ticks / _TICKS_PER_S:8.0f} s {of.brokers:8}  {name}"
+        by_kind = of.kinds.most_common() if kinds else ()
+        return line + "".join(f"  {kind} {ticks / _TICKS_PER_S:.1f}" for kind, ticks in by_kind if ticks)
+
+    return [row(*each) for each in sorted(costs.items(), key=lambda each: each[1].seconds, reverse=True)]
 
 
 def _kind_of(command: bytes) -> str:

@@ -29,7 +29,7 @@ class LoneZooKeeper(ServerProcess):
         config = home / "zoo.cfg"
         config.write_text(
             f"tickTime=500\ndataDir={home / 'data'}\nclientPort={self.port}\nclientPortAddress={LOOPBACK}\n"
-            f"admin.enableServer=false\nmaxClientCnxns=0\n{settings.format(secure_port=self.secure_port)}",
+            f"admin.enableServer=false\nmaxClientCnxns=0\nforceSync=no\n{settings.format(secure_port=self.secure_port)}",
             encoding="utf-8",
         )
         jars = ensure_distribution() / "lib"

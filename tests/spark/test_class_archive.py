@@ -241,12 +241,21 @@ with running_session(load_settings(None), local=True, defaults=QUICK_JVM, ends_s
     print([option for option in options if "Archive" in option], row.place)
 """
 
+# What Java is to be told, without a start of it.
+OPTIONS = """
+from bookwarden.config import load_settings
+from bookwarden.pipelines.session import _own_jvm
+
+with _own_jvm(load_settings(None), "test", True) as jvm:
+    print([option for option in jvm.options if "Archive" in option])
+"""
+
 
 @pytest.mark.timeout(600)
 def test_a_spark_of_ours_makes_one_uses_it_and_can_be_told_not_to(tmp_path: Path) -> None:
-    def run(**environment: str) -> str:
+    def run(program: str, **environment: str) -> str:
         ended = subprocess.run(
-            [sys.executable, "-c", SESSION],
+            [sys.executable, "-c", program],
             capture_output=True,
             text=True,
             check=False,
@@ -256,9 +265,10 @@ def test_a_spark_of_ours_makes_one_uses_it_and_can_be_told_not_to(tmp_path: Path
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    assert run(BOOKWARDEN_SPARK__CLASS_ARCHIVES="false").startswith("[] ")
-    assert "-XX:ArchiveClassesAtExit=" in run()
-    second = run()
+    assert run(OPTIONS, BOOKWARDEN_SPARK__CLASS_ARCHIVES="false") == "[]\n"
+    assert "-XX:ArchiveClassesAtExit=" in run(OPTIONS)
+    assert "-XX:ArchiveClassesAtExit=" in run(SESSION)
+    second = run(SESSION)
     assert "-XX:SharedArchiveFile=" in second
     # And its workers have the compiled code.
     assert "pyspark.zip" not in second

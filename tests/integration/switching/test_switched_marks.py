@@ -46,7 +46,7 @@ _SETTINGS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def site(pool: ServerPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     with shared_site(pool, tmp_path_factory, BOTH_VERSIONS, _SETTINGS, anew=True) as running:
         yield running

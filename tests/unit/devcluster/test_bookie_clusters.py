@@ -27,6 +27,7 @@ from bookwarden_dev.devcluster.servers.settings import (
     bookkeeper_uri,
     store_url,
 )
+from bookwarden_dev.devcluster.servers.specs import Runtime, ServerFactory
 from servers.population import Population
 
 PORTS = ClusterPorts(1, 2, 3, 4)
@@ -43,6 +44,15 @@ def test_a_bookie_speaks_with_zookeeper_by_a_driver_that_batches_only_for_throug
     assert uri_of(ClusterOptions(pulsar="4.2.4")) == "metadata-store:zk:127.0.0.1:1?batchingEnabled=false"
     assert uri_of(ClusterOptions(throughput=True)) == "metadata-store:zk:127.0.0.1:1"
     assert uri_of(ClusterOptions(ledgers_root="/bookies-b")) == "zk+hierarchical://127.0.0.1:1/bookies-b"
+
+
+def test_only_for_throughput_is_each_write_synced_to_the_disk(tmp_path: Path) -> None:
+    for throughput, of_bookie, of_zookeeper in ((False, "false", "no"), (True, "true", "yes")):
+        options = ClusterOptions(throughput=throughput)
+        assert bookie_settings({}, PORTS, Path("data"), options)["journalSyncData"] == of_bookie
+        home = tmp_path / of_zookeeper
+        ServerFactory(home, PORTS, options, lambda: Runtime(Java("java", 17), tmp_path)).zookeeper().command()
+        assert f"forceSync={of_zookeeper}\n" in (home / "conf" / "zookeeper.conf").read_text()
 
 
 def test_another_root_needs_zookeeper() -> None:

@@ -164,7 +164,8 @@ class ServerFactory:
 
         def command() -> Sequence[str]:
             data = self._folder("zookeeper")
-            path = self._write("zookeeper", {**settings.zookeeper_settings(self.ports.zookeeper, data), **self._tls()})
+            general = settings.zookeeper_settings(self.ports.zookeeper, data, synced=self.options.throughput)
+            path = self._write("zookeeper", {**general, **self._tls()})
             # An empty data folder is a new cluster, not a lost snapshot.
             properties = [("zookeeper.snapshot.trust.empty", "true")]
             if self.options.zookeeper_digest:
