@@ -70,12 +70,13 @@ from bookwarden.trash.plan import (
     RestorePlan,
     RestoreRequest,
     cursor_ledgers,
+    cursor_value,
     former_entries,
     former_ledgers,
     former_position,
     former_value,
     holder_changes,
-    is_cleared,
+    is_moved,
     named_ledgers,
     plan_restore,
     wanted_cursors,
@@ -390,12 +391,12 @@ class Restore:
         now = self._nodes(trashed, former)
         wanted = cursor_ledgers(trashed, request, now.cursors)
         entries = {one: self._last_entry(one, former.ledgers) for one in sorted(wanted)}
-        for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
-            own = decode_cursor(former_value(record)).cursors_ledger_id
-            if own is not None and is_cleared(cursor):
+        for cursor, record in wanted_cursors(trashed, request).items():
+            own = decode_cursor(cursor_value(record)).cursors_ledger_id
+            if own is not None and is_moved(trashed, cursor, record):
                 # One that is gone is named as such.
                 with suppress(NotFoundError):
-                    entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
+                    entries[own] = former_position(trashed, record, self._last_entries.newest(own, _CLEARED_AT_MOST))
         name = _former(trashed)
         snapshots = replace(TopicName.of_managed_ledger(name), local_name=_SNAPSHOTS).managed_ledger
         return replace(
@@ -746,7 +747,7 @@ def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
 def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
     """Return the ledgers that an earlier try named, or would have if they had been there, without empty ones."""
     found = set().union(
-        *(decode_cursor(former_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values())
+        *(decode_cursor(cursor_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values())
     )
     if _with_ledgers(trashed, request):
         infos = map(decode_ledger_entry, former_entries(trashed).values())
@@ -758,7 +759,7 @@ def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
 def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
     """Return what a ledger had that was deleted within a restore, for people."""
     deleted = "a sweep deleted it meanwhile"
-    cursors = {name: decode_cursor(former_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
+    cursors = {name: decode_cursor(cursor_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
     for name, info in cursors.items():
         if ledger_id == info.cursors_ledger_id:
             return f"{deleted}: it had the position of {decode_local_name(name)!r}, which goes on from an earlier one"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,8 @@ _LEDGERS: Final = 100_000
 _FIRST_LEDGER: Final = 100_000_000
 _HANDS: Final = 8
 _MESSAGES: Final = 3
+#: What the subscription of a topic has acknowledged: the first message, one out of order, all.
+_ACKNOWLEDGED: Final = ({0}, {1}, set(range(_MESSAGES)))
 _PATIENCE_S: Final = 1200.0
 _SHARED: Final = pulsar.ConsumerType.Shared
 
@@ -61,17 +64,16 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
     keeper = ground.keep(namespace)
     rules = [{"namespaces": f"{ground.namespace.partition('/')[0]}/*", "keep_deleted_hours": 1}]
     ground.site.overrides = {**ground.site.overrides, "trash.rules": json.dumps(rules)}
-    filled = [Topic(f"persistent://{namespace}/t-{number}", acknowledged={"s": {0}}) for number in range(topics)]
+    filled = [Topic(f"persistent://{namespace}/t-{number}", acknowledged={"s": set()}) for number in range(topics)]
 
-    def fill(topic: Topic) -> None:
-        consumer = ground.client.subscribe(topic.name, "s", consumer_type=_SHARED)
+    def fill(topic: Topic, acknowledged: set[int]) -> None:
+        ground.client.subscribe(topic.name, "s", consumer_type=_SHARED).close()
         ground.send(topic, _MESSAGES)
-        consumer.acknowledge(consumer.receive(timeout_millis=60_000))
-        consumer.close()
+        ground.acknowledge(topic, "s", acknowledged)
 
     with ThreadPoolExecutor(_HANDS) as pool, Cluster(ground.site.settings) as ruled:
         policies = policy_keeper_of(ruled)
-        list(pool.map(fill, filled))
+        list(pool.map(fill, filled, cycle(_ACKNOWLEDGED)))
         say(f"{topics} topics are filled")
         keeper.keep_policies(policies)
         # What was acknowledged is written within a second, and a consumer that closes waits for it.
@@ -92,6 +94,9 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
         copy = operations.namespaces.find(namespace)
         found = deleted_with(copy, operations.records.read().generations)
         operations.namespaces.write(copy)
+        counts["subscriptions that the delete moved to the end"] = sum(
+            1 for one in found for record in one.cursors.values() if record.cleared is not None
+        )
         counts["topics restored"] = 0
         for one in found:
             result = operations.restore.run(one, RestoreRequest())

@@ -69,6 +69,7 @@ final class MarkingStore implements InvocationHandler {
     private final RemovedLedgers removed = new RemovedLedgers(FRESH.toNanos(), System::nanoTime);
     /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
     private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
+    private final ClearedCursors cleared = new ClearedCursors();
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
@@ -104,6 +105,13 @@ final class MarkingStore implements InvocationHandler {
     /** Learn that the broker has removed a ledger: it needs no mark where its node goes next. */
     void removed(long ledger) {
         removed.add(ledger);
+    }
+
+    /** Learn where a cursor is whose managed ledger the broker is about to delete while it is open. */
+    void clears(NodePath cursor, long ledger, long entry) {
+        if (cursor != null && trash.keepsDeleted(cursor)) {
+            cleared.clears(cursor, ledger, entry);
+        }
     }
 
     /** Return the node that named a ledger when it was read or written last; null if that is not known. */
@@ -306,6 +314,7 @@ final class MarkingStore implements InvocationHandler {
 
     private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
+            cleared.replaces(node, before.value);
             NamedLedgers named = next.ledgers(values, node);
             NamedLedgers dropped = before.ledgers(values, node).without(named);
             if (dropped.data().length == 0 || !trash.keepsTrimmed(node)) {
@@ -421,6 +430,8 @@ final class MarkingStore implements InvocationHandler {
                 (x, error) -> {
                     if (error != null) {
                         dropped.forEach(held::release);
+                    } else {
+                        cleared.gone(node);
                     }
                     // What is created next begins with the first version again.
                     known.invalidate(path);
@@ -466,6 +477,9 @@ final class MarkingStore implements InvocationHandler {
     /** The broker deletes the node of a partitioned topic after those of its partitions. */
     private CompletableFuture<Former> former(NodePath node, GetResult found) {
         Former.Node own = Former.Node.of(found);
+        if (node.cursor() != null) {
+            return CompletableFuture.completedFuture(Former.ofCursor(own, cleared.of(node)));
+        }
         String partitioned = node.partitionedTopic();
         if (partitioned == null) {
             return CompletableFuture.completedFuture(Former.ofNode(own));
