@@ -35,7 +35,7 @@ class FormerNode:
 
 
 class ClearedCursor(NamedTuple):
-    """Where a cursor was before its delete moved it to the end of the topic."""
+    """A cursor that its delete moved to the end of the topic, as it was before."""
 
     ledger_id: int  #: Of its mark-delete position.
     entry_id: int

@@ -223,7 +223,7 @@ def test_a_cursor_that_the_delete_moved_to_the_end_comes_back_where_it_was(
 @pytest.mark.parametrize(
     ("node", "entries", "ranges", "expected"),
     [
-        # Its position was in its node; the ledger that was made to move it has not what it had acknowledged out of order.
+        # Its position was in its node; the ledger made to move it lacks what was acknowledged out of order.
         (cursor(-1, (5, 4), b"\x0a\x04"), [(7, 3), (5, 4)], [b"\x0a\x04"], (5, 4)),
         # It had a ledger, and had consumed all, or not all; the delete was repeated, or an acknowledgement not written.
         (None, [(7, 3), (7, 3), (5, 4)], [b"\x0a\x05"], (5, 4)),
