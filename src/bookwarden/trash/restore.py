@@ -280,6 +280,10 @@ class Restore:
                     # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
                     self._unload(managed_ledger)
                 problems = tuple(self._compare(trashed, request, plan, gone))
+                if problems:
+                    # One that was loaded in the moment of its delete stays loaded, without subscriptions.
+                    self._unload(managed_ledger)
+                    problems = tuple(self._compare(trashed, request, plan, gone))
                 # One that lives is put nothing under without being asked for, but a subscription.
                 if not plan.is_live if plan is not None else not (request.under_live or request.subscription):
                     problems += tuple(self._policies.problems(trashed))

@@ -113,6 +113,7 @@ def _restore_namespace(ground: Ground, topics: int, counts: Counter[str], say: C
         wrong = [bad for each in pool.map(ground.count, filled, counted) for bad in each]
     for each in counted:
         counts.update(each)
+    say(f"the namespace: {dict(sorted(counts.items()))}")
     # What live topics trim is in the trash for ten minutes.
     left = [
         one.managed_ledger for one in operations.records.read().generations if one.topic and "/t-" in one.managed_ledger

@@ -267,6 +267,16 @@ def test_what_is_not_known_of_a_subscription_that_its_delete_cleared_is_named() 
     assert "goes on after 5:4" in named["subscription 'gone'"]
 
 
+def test_a_topic_that_a_broker_has_loaded_since_before_the_delete_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = deleted()
+    former = {"lastConfirmedEntry": "7:-1", "ledgers": [{"ledgerId": 7, "entries": 0}], "cursors": {}}
+    stats = world.broker.stats
+    monkeypatch.setattr(world.broker, "stats", lambda path: stats(path) if world.broker.unloaded else former)
+    assert world.restore().run(world.trashed(), RestoreRequest()).problems == ()
+    assert world.broker.unloaded == 1
+    require_restored(world)
+
+
 def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:
     world = deleted()
     trashed = world.trashed()

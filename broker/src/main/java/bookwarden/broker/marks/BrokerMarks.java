@@ -120,7 +120,7 @@ final class BrokerMarks {
         try {
             ledger.getCursors().forEach(each -> now.clears(NodePath.of(ledger.getName(), each.getName()),
                     each.getMarkDeletedPosition().getLedgerId(), each.getMarkDeletedPosition().getEntryId()));
-        } catch (RuntimeException e) {
+        } catch (Throwable e) {
             LOG.error("the subscriptions of {} may come back from the trash at its end", ledger.getName(), e);
         }
     }

@@ -143,7 +143,7 @@ final class MarkingStore implements InvocationHandler {
                     return CompletableFuture.completedFuture(State.NOTHING);
                 }
                 Former former = !keeps ? null : Former.ofEntries(now.created,
-                        kind == Kind.DATA ? values.entries(now.value, id -> id == ledger) : Map.of());
+                        kind == Kind.DATA ? now.entry(values, ledger) : Map.of());
                 State state = former == null ? State.MARK : State.RECORD;
                 return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger), former))
                         .thenApply(durable -> {
@@ -196,6 +196,7 @@ final class MarkingStore implements InvocationHandler {
         /** When the node was made; 0 where that is not known. */
         private final long created;
         private NamedLedgers ledgers;
+        private SortedMap<Long, byte[]> entries;
 
         private Known(long version, byte[] value, long created) {
             this.version = version;
@@ -218,6 +219,15 @@ final class MarkingStore implements InvocationHandler {
                 ledgers = values.read(path, value);
             }
             return ledgers;
+        }
+
+        /** Return the entry of a ledger; a broker that deletes a topic removes one ledger after the other. */
+        private synchronized Map<Long, byte[]> entry(NodeValues values, long ledger) throws ReflectiveOperationException {
+            if (entries == null) {
+                entries = values.entries(value, id -> true);
+            }
+            byte[] found = entries.get(ledger);
+            return found == null ? Map.of() : Map.of(ledger, found);
         }
     }
 
