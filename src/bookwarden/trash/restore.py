@@ -593,8 +593,9 @@ class Restore:
         seen = parse_positions(topic, self._loaded(topic))
         slowest = min(seen.cursors.values(), default=None)
         ledgers = {span.ledger_id for span in seen.ledgers}
+        former = former_entries(trashed)
         for ledger_id in () if plan is None else plan.ledgers:
-            entries = decode_ledger_entry(former_entries(trashed)[ledger_id]).entries
+            entries = decode_ledger_entry(former[ledger_id]).entries
             # What all subscriptions have consumed may be trimmed, and an empty ledger leaves the list.
             if entries == 0 or ledger_id in ledgers or ledger_id in gone or slowest is None:
                 continue
