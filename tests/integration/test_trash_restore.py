@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from bookwarden.clusters.pulsar.metadata.paths import managed_ledger_path, schem
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.clusters.pulsar.rest.topics import Topics
 from bookwarden.clusters.pulsar.trash import TrashedLedgers
-from bookwarden.errors import RefusedError
+from bookwarden.errors import BookwardenError, PulsarConflictError, PulsarUnavailableError, RefusedError
 from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
@@ -172,6 +175,15 @@ class Ground:
         return len(versions["getSchemaResponses"]), {name: self.backlog(topic, name) for name in names}
 
 
+def tried(action: Callable[[], None]) -> bool:
+    """Do something that brokers may refuse at this moment; return whether they did not."""
+    try:
+        action()
+    except (PulsarConflictError, PulsarUnavailableError):
+        return False
+    return True
+
+
 @pytest.fixture(scope="module", params=["zookeeper", pytest.param("oxia", marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Iterator[DevCluster]:
     taken = clusters.taken(
@@ -219,6 +231,43 @@ def test_a_deleted_topic_comes_back_as_it_was_however_often_the_restore_is_kille
     assert ground.generations(topic) == []
     assert ground.state(topic) == before
     assert ground.read(topic) == list(range(2 * HALF))
+    assert ground.delivered(topic, "full") == []
+    assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
+    assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
+    assert ground.delivered(topic, "idle") == list(range(2 * HALF))
+
+
+def test_a_topic_that_is_deleted_while_a_broker_loads_it_comes_back_with_its_subscriptions_where_they_were(
+    ground: Ground,
+) -> None:
+    """Its managed ledger is open then, and moves them to the end of the topic before it deletes them."""
+    topic = ground.marks.topic("loaded")
+    ground.fill(topic)
+    before = ground.state(topic)
+
+    def load() -> None:
+        with suppress(BookwardenError):
+            Topics(ground.admin).internal_stats(topic)
+
+    # The load takes some 20 ms from the open managed ledger to the end.
+    pauses = itertools.cycle(number / 500 for number in range(50))
+
+    def is_deleted_within_its_load() -> bool:
+        Topics(ground.admin).unload(topic)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(load)
+            threading.Event().wait(next(pauses))
+            # While it changes its state brokers refuse it.
+            eventually(lambda: tried(lambda: delete(ground.opened, topic)), 30)
+        trashed = ground.generation(topic)
+        is_moved = {cursor for cursor, record in trashed.cursors.items() if record.cleared is not None}
+        result = ground.operations.restore.run(trashed, RestoreRequest())
+        assert result.plan is not None
+        assert (result.plan.lost, result.problems, result.left) == ((), (), ())
+        assert ground.state(topic) == before
+        return is_moved == set(trashed.cursors)
+
+    eventually(is_deleted_within_its_load, 300, 0)
     assert ground.delivered(topic, "full") == []
     assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
     assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]

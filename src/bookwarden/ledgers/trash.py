@@ -34,6 +34,14 @@ class FormerNode:
     parts: int = 1  #: Number of parts of the value.
 
 
+class ClearedCursor(NamedTuple):
+    """A cursor that its delete moved to the end of the topic, as it was before."""
+
+    ledger_id: int  #: Of its mark-delete position.
+    entry_id: int
+    node: bytes | None  #: The value of its node that was replaced within the delete; None: none was.
+
+
 #: Of each role the actions that it is allowed.
 Roles = Mapping[str, tuple[str, ...]]
 
@@ -107,6 +115,7 @@ class TrashRecord:
     entries: tuple[bytes, ...] = ()  #: `LedgerInfo` of each of ``data`` that was taken out of the list; else none.
     node: FormerNode | None = None  #: The deleted node, or the schema's that is going to be.
     partitioned: bytes | None = None  #: Of a deleted partition: the node of its partitioned topic.
+    cleared: ClearedCursor | None = None  #: Of a deleted cursor; None: its delete did not move it.
     #: Added later to the topic's node; None before the sweep has looked for them.
     policies: FormerPolicies | None = field(default=None, compare=False)
 
@@ -186,6 +195,7 @@ def _joined(of_drop: list[TrashRecord], parts: list[FormerNode]) -> TrashRecord:
         compacted=_united(record.compacted for record in of_drop),
         schemas=_united(record.schemas for record in of_drop),
         partitioned=next((record.partitioned for record in of_drop if record.partitioned is not None), None),
+        cleared=next((record.cleared for record in of_drop if record.cleared is not None), None),
         policies=next((record.policies for record in of_drop if record.policies is not None), None),
     )
 

@@ -27,6 +27,7 @@ from bookwarden.wire.cursor import (
     at_position,
     decode_cursor,
     decode_position_info,
+    position_entry,
     with_acknowledged,
     without_buckets,
 )
@@ -123,11 +124,30 @@ def is_cleared(cursor: str) -> bool:
     return cursor.startswith("pulsar.repl") or cursor == _DEDUPLICATION
 
 
-def former_position(trashed: TrashedGeneration, newest: Sequence[bytes]) -> bytes | None:
-    """Return which of a cleared cursor's last entries, the newest first, has its position before; None: its node."""
+def is_moved(trashed: TrashedGeneration, cursor: str, record: TrashRecord) -> bool:
+    """Return whether the delete moved this cursor to the end of the topic, or has to be taken to have done so."""
+    return record.cleared is not None or (trashed.topic is not None and is_cleared(cursor))
+
+
+def cursor_value(record: TrashRecord) -> bytes:
+    """Return the value of a cursor's node; of one that its delete moved the value before, if that had its position.
+
+    Before the ledger that is made to move a cursor has an entry, the broker forgets what was acknowledged out of order.
+    """
+    before = None if record.cleared is None else record.cleared.node
+    if before is not None and decode_cursor(before).cursors_ledger_id is None:
+        return before
+    return former_value(record)
+
+
+def former_position(trashed: TrashedGeneration, record: TrashRecord, newest: Sequence[bytes]) -> bytes | None:
+    """Return which of a moved cursor's last entries, the newest first, has its position before; None: none of them."""
     positions = [decode_position_info(entry).mark_delete for entry in newest]
-    # One that is not at the end was not cleared: the topic was not loaded. The last ledger may be empty.
-    if not positions or positions[0] is None or positions[0].ledger_id not in sorted(former_entries(trashed))[-2:]:
+    if record.cleared is not None:
+        reached = Position(record.cleared.ledger_id, record.cleared.entry_id)
+        return next((entry for entry, found in zip(newest, positions, strict=True) if found <= reached), None)
+    # One that is not at the end was not moved: the topic was not loaded. The last ledger may be empty.
+    if not positions or positions[0].ledger_id not in sorted(former_entries(trashed))[-2:]:
         return next(iter(newest), None)
     return next((entry for entry, found in zip(newest, positions, strict=True) if found != positions[0]), None)
 
@@ -391,7 +411,7 @@ class _Planning:
 
     def _usable(self, cursor: str, record: TrashRecord) -> bytes | None:
         """Return the node's value without what is gone; None if nothing is left of it."""
-        value, name = former_value(record), f"subscription {decode_local_name(cursor)!r}"
+        value, name = cursor_value(record), f"subscription {decode_local_name(cursor)!r}"
         info = decode_cursor(value)
         gone = {ledger_id for ledger_id in info.ledger_ids if self._is_gone(ledger_id)}
         if info.compacted_ledger_id in gone:
@@ -403,16 +423,30 @@ class _Planning:
             why = f"its delayed messages' index in {len(buckets)} ledgers is gone: the broker makes it again"
             self._lost.append(NotRestored(name, why))
         if info.cursors_ledger_id not in gone:
-            is_moved = info.cursors_ledger_id is not None and is_cleared(cursor) and self._trashed.topic is not None
-            return at_position(value, self._last_entry(value)) if is_moved else value
+            if info.cursors_ledger_id is None or not is_moved(self._trashed, cursor, record):
+                return value
+            return self._moved_back(value, name, record)
         why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
-        if info.mark_delete is None:
+        cleared = record.cleared
+        position = info.mark_delete if cleared is None else Position(cleared.ledger_id, cleared.entry_id)
+        if position is None:
             self._lost.append(NotRestored(name, why))
             return None
         self._lost.append(
-            NotRestored(name, f"{why}: it goes on after {_text(info.mark_delete)}, where it was at an earlier moment")
+            NotRestored(name, f"{why}: it goes on after {_text(position)}, where it was at an earlier moment")
         )
-        return at_position(value, None)
+        return at_position(value, None if cleared is None else position_entry(position))
+
+    def _moved_back(self, value: bytes, name: str, record: TrashRecord) -> bytes:
+        """Return the node of a cursor that its delete moved at its position before."""
+        entry, cleared = self._last_entry(value), record.cleared
+        if cleared is None:
+            return at_position(value, entry)
+        if cleared.node is not None:
+            # Its ledger was replaced, and the broker forgot what was in it: the topic was loaded after a crash.
+            why = "what it had acknowledged out of order is not known since the delete: it is given that again"
+            self._lost.append(NotRestored(name, why))
+        return at_position(value, entry or position_entry(Position(cleared.ledger_id, cleared.entry_id)))
 
     def _is_gone(self, ledger_id: int) -> bool:
         reading = self._now.ledgers[ledger_id]
@@ -487,7 +521,7 @@ def _why_gone(info: LedgerInfo, problem: str) -> str:
 
 
 def _info(record: TrashRecord) -> CursorInfo:
-    return decode_cursor(former_value(record))
+    return decode_cursor(cursor_value(record))
 
 
 def former_value(record: TrashRecord) -> bytes:

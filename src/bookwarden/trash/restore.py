@@ -63,10 +63,11 @@ from bookwarden.trash.plan import (
     RestorePlan,
     RestoreRequest,
     cursor_ledgers,
+    cursor_value,
     former_entries,
     former_position,
     former_value,
-    is_cleared,
+    is_moved,
     plan_restore,
     wanted_cursors,
 )
@@ -228,6 +229,10 @@ class Restore:
                     # A broker may have it loaded still, by its former node; unloaded before the write, clients make it.
                     self._unload(managed_ledger)
                 problems = tuple(self._compare(trashed, request, plan, gone))
+                if problems:
+                    # One that was loaded in the moment of its delete stays loaded, without subscriptions.
+                    self._unload(managed_ledger)
+                    problems = tuple(self._compare(trashed, request, plan, gone))
                 # One that lives is put nothing under without being asked for, but a subscription.
                 if not plan.is_live if plan is not None else not (request.under_live or request.subscription):
                     problems += tuple(self._policies.problems(trashed))
@@ -300,12 +305,12 @@ class Restore:
         now = self._nodes(trashed, former)
         wanted = cursor_ledgers(trashed, request, now.cursors)
         entries = {one: self._last_entry(one, former.ledgers) for one in sorted(wanted)}
-        for cursor, record in wanted_cursors(trashed, request).items() if trashed.topic is not None else ():
-            own = decode_cursor(former_value(record)).cursors_ledger_id
-            if own is not None and is_cleared(cursor):
+        for cursor, record in wanted_cursors(trashed, request).items():
+            own = decode_cursor(cursor_value(record)).cursors_ledger_id
+            if own is not None and is_moved(trashed, cursor, record):
                 # One that is gone is named as such.
                 with suppress(NotFoundError):
-                    entries[own] = former_position(trashed, self._last_entries.newest(own, _CLEARED_AT_MOST))
+                    entries[own] = former_position(trashed, record, self._last_entries.newest(own, _CLEARED_AT_MOST))
         name = _former(trashed)
         snapshots = replace(TopicName.of_managed_ledger(name), local_name=_SNAPSHOTS).managed_ledger
         return replace(
@@ -401,8 +406,9 @@ class Restore:
         seen = parse_positions(topic, self._loaded(topic))
         slowest = min(seen.cursors.values(), default=None)
         ledgers = {span.ledger_id for span in seen.ledgers}
+        former = former_entries(trashed)
         for ledger_id in () if plan is None else plan.ledgers:
-            entries = decode_ledger_entry(former_entries(trashed)[ledger_id]).entries
+            entries = decode_ledger_entry(former[ledger_id]).entries
             # What all subscriptions have consumed may be trimmed, and an empty ledger leaves the list.
             if entries == 0 or ledger_id in ledgers or ledger_id in gone or slowest is None:
                 continue
@@ -551,7 +557,7 @@ def _with_ledgers(trashed: TrashedGeneration, request: RestoreRequest) -> bool:
 def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
     """Return the ledgers that an earlier try named, or would have if they had been there, without empty ones."""
     found = set().union(
-        *(decode_cursor(former_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values())
+        *(decode_cursor(cursor_value(one)).ledger_ids for one in wanted_cursors(trashed, request).values())
     )
     if _with_ledgers(trashed, request):
         infos = map(decode_ledger_entry, former_entries(trashed).values())
@@ -563,7 +569,7 @@ def _written(trashed: TrashedGeneration, request: RestoreRequest) -> set[int]:
 def why_gone(trashed: TrashedGeneration, ledger_id: int) -> str:
     """Return what a ledger had that was deleted within a restore, for people."""
     deleted = "a sweep deleted it meanwhile"
-    cursors = {name: decode_cursor(former_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
+    cursors = {name: decode_cursor(cursor_value(one)) for name, one in {**trashed.removed, **trashed.cursors}.items()}
     for name, info in cursors.items():
         if ledger_id == info.cursors_ledger_id:
             return f"{deleted}: it had the position of {decode_local_name(name)!r}, which goes on from an earlier one"

@@ -52,6 +52,11 @@ def decode_position_info(raw: bytes) -> CursorPosition:
     return CursorPosition(position, _properties(message.properties, _ENTRY), _acknowledged(message))
 
 
+def position_entry(position: Position) -> bytes:
+    """Make the entry of a cursor's ledger that has this position, and nothing acknowledged behind it."""
+    return pb.PositionInfo(ledgerId=position.ledger_id, entryId=position.entry_id).SerializeToString()
+
+
 def at_position(raw: bytes, entry: bytes | None) -> bytes:
     """Rewrite a cursor's node as one without a ledger, at the position in its ledger's last entry; None: in the node.
 

@@ -14,7 +14,14 @@ from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
-from bookwarden.ledgers.trash import FormerPolicies, NamespaceCopy, PolicyEvent, TrashLease, TrashRecord
+from bookwarden.ledgers.trash import (
+    ClearedCursor,
+    FormerPolicies,
+    NamespaceCopy,
+    PolicyEvent,
+    TrashLease,
+    TrashRecord,
+)
 from bookwarden.trash.other_name import under_name
 from bookwarden.trash.plan import RestoreRequest
 from bookwarden.trash.restore import RestoreStep, why_gone
@@ -211,6 +218,63 @@ def test_a_cursor_that_the_delete_moved_to_the_end_comes_back_where_it_was(
     restored = decode_cursor(world.value(f"{NODE}/{replicator}"))
     assert (restored.cursors_ledger_id, restored.mark_delete) == (None, expected)
     assert world.value(f"{NODE}/s") == cursor(40, (5, 0))
+
+
+@pytest.mark.parametrize(
+    ("node", "entries", "ranges", "expected"),
+    [
+        # Its position was in its node; the ledger made to move it lacks what was acknowledged out of order.
+        (cursor(-1, (5, 4), b"\x0a\x04"), [(7, 3), (5, 4)], [b"\x0a\x04"], (5, 4)),
+        # It had a ledger, and had consumed all, or not all; the delete was repeated, or an acknowledgement not written.
+        (None, [(7, 3), (7, 3), (5, 4)], [b"\x0a\x05"], (5, 4)),
+        (None, [(7, 3), (7, 3), (5, 4)], [b"\x0a\x06"], (7, 3)),
+        (None, [(7, 3), (7, 2), (5, 4)], [b"\x0a\x05"], (7, 2)),
+        # Of the ledger none of the entries is left that it had before.
+        (None, [(7, 3)], [], (5, 4)),
+    ],
+)
+def test_a_subscription_that_its_delete_cleared_goes_on_where_it_was(
+    node: bytes | None, entries: list[tuple[int, int]], ranges: list[bytes], expected: tuple[int, int]
+) -> None:
+    world = World()
+    world.ledger(5, 6, 40)
+    world.ledger(7, last=None)
+    world.entries.by_ledger[40] = position_entry(entries[0], *ranges)
+    world.entries.before[40] = [position_entry(one, *ranges) for one in entries[1:]]
+    world.topic(LIST, {"s": cursor(40, (5, 0))})
+    world.delete(cleared={"s": ClearedCursor(*expected, node)})
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    assert result.plan is not None
+    assert (result.plan.lost, result.problems) == ((), ())
+    assert [one.position for one in result.plan.cursors] == [expected]
+    restored = pb.ManagedCursorInfo.FromString(world.value(f"{NODE}/s"))
+    assert (restored.markDeleteLedgerId, restored.markDeleteEntryId) == expected
+    assert (restored.cursorsLedgerId, list(restored.individualDeletedMessages)) == (-1, ranges)
+
+
+def test_what_is_not_known_of_a_subscription_that_its_delete_cleared_is_named() -> None:
+    world = World()
+    world.ledger(5, 6, 40)
+    world.ledger(7, last=None)
+    world.entries.by_ledger[40], world.entries.before[40] = position_entry((7, 3)), [position_entry((5, 4))]
+    # After a crash of the broker its position is in a ledger, which the one that is made to move it replaces.
+    world.topic(LIST, {"s": cursor(40, (5, 0)), "gone": cursor(41, (5, 0))})
+    world.delete(cleared={"s": ClearedCursor(5, 4, cursor(39, (5, 0))), "gone": ClearedCursor(5, 4, None)})
+    plan = world.restore().plan(world.trashed(), RestoreRequest())
+    assert {one.cursor: one.position for one in plan.cursors} == {"s": (5, 4), "gone": (5, 4)}
+    named = {lost.what: lost.why for lost in plan.lost}
+    assert "out of order" in named["subscription 's'"]
+    assert "goes on after 5:4" in named["subscription 'gone'"]
+
+
+def test_a_topic_that_a_broker_has_loaded_since_before_the_delete_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = deleted()
+    former = {"lastConfirmedEntry": "7:-1", "ledgers": [{"ledgerId": 7, "entries": 0}], "cursors": {}}
+    stats = world.broker.stats
+    monkeypatch.setattr(world.broker, "stats", lambda path: stats(path) if world.broker.unloaded else former)
+    assert world.restore().run(world.trashed(), RestoreRequest()).problems == ()
+    assert world.broker.unloaded == 1
+    require_restored(world)
 
 
 def test_whatever_a_sweep_deletes_within_a_restore_is_named() -> None:

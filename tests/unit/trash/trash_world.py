@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from bookwarden.clusters.bookkeeper.bookies.last_entries import DecodedEntries
@@ -20,7 +21,7 @@ from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, UnreadableCopy
-from bookwarden.ledgers.trash import FormerNode, FormerPolicies, TrashRecord
+from bookwarden.ledgers.trash import ClearedCursor, FormerNode, FormerPolicies, TrashRecord
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.metastore.paths import ancestors, parent_of
@@ -304,10 +305,15 @@ class World:
         if schema is not None:
             self.store.create(SCHEMA, schema)
 
-    def delete(self, policies: FormerPolicies | None = None) -> None:
-        """Delete the topic as a broker does, which keeps it in the trash; the sweep's driver has seen its policies."""
+    def delete(
+        self, policies: FormerPolicies | None = None, cleared: Mapping[str, ClearedCursor] = MappingProxyType({})
+    ) -> None:
+        """Delete the topic as a broker does, which keeps it in the trash; the sweep's driver has seen its policies.
+
+        ``cleared`` has where cursors were before.
+        """
         for name in self.store.children_of(NODE):
-            self.keep(self.remove(f"{NODE}/{name}", name))
+            self.keep(replace(self.remove(f"{NODE}/{name}", name), cleared=cleared.get(name)))
         if self.store.get(SCHEMA) is not None:
             self.keep(self.remove(SCHEMA, schema="t/n/a"))
         self.keep(replace(self.remove(NODE), policies=policies))

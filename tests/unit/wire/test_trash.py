@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.trash import (
+    ClearedCursor,
     FormerNode,
     Generation,
     KeepRule,
@@ -41,7 +42,13 @@ NODE = (
     '"compacted":[40]},'
     '{"managedLedger":"x/y/persistent/t","time":1700000000003,"created":1600000000002,'
     '"schemas":[50],"schema":{"id":"x/y/t","value":"AA==","version":0,"created":1600000000002,'
-    '"modified":1600000000002}}],"drivers":[]}'
+    '"modified":1600000000002}},'
+    '{"managedLedger":"x/y/persistent/t","cursor":"b","time":1700000000004,"created":1600000000000,'
+    '"cursors":[10],"node":{"value":"AQ==","version":4,"created":1600000000000,"modified":1600000000000},'
+    '"cleared":{"position":[5,-1],"node":"Ag=="}},'
+    '{"managedLedger":"x/y/persistent/t","cursor":"c","time":1700000000005,"created":1600000000000,'
+    '"node":{"value":"AQ==","version":4,"created":1600000000000,"modified":1600000000000},'
+    '"cleared":{"position":[7,3]}}],"drivers":[]}'
 )
 TOPIC = "x/y/persistent/t"
 RECORDS = [
@@ -59,6 +66,17 @@ RECORDS = [
         *(TOPIC, 1700000000003, 1600000000002, None, "x/y/t"),
         schemas=(50,),
         node=FormerNode(b"\0", 0, 1600000000002, 1600000000002),
+    ),
+    TrashRecord(
+        *(TOPIC, 1700000000004, 1600000000000, "b"),
+        cursors=(10,),
+        node=FormerNode(b"\1", 4, 1600000000000, 1600000000000),
+        cleared=ClearedCursor(5, -1, b"\2"),
+    ),
+    TrashRecord(
+        *(TOPIC, 1700000000005, 1600000000000, "c"),
+        node=FormerNode(b"\1", 4, 1600000000000, 1600000000000),
+        cleared=ClearedCursor(7, 3, None),
     ),
 ]
 #: The first half of a topic's node.
@@ -99,6 +117,7 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
         ("buckets:x/y/persistent/t/a%2Fb", 31, 1700000000001),
         ("compacted:x/y/persistent/t", 40, 1700000000002),
         ("schema:x/y/t", 50, 1700000000003),
+        ("x/y/persistent/t/b", 10, 1700000000004),
     ]
     compaction = TrashRecord(TOPIC, 5, 1, "__compaction", cursors=(9,), buckets=(30,))
     assert [str(mark.holder()) for mark in compaction.marks("")] == [
@@ -109,9 +128,9 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
 
 
 def test_a_generation_ends_with_its_topics_node() -> None:
-    assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False, False, False, False, True]
+    assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False] * 6 + [True]
     generation = Generation(TOPIC, 1600000000000)
-    assert [record.generation for record in RECORDS] == [generation, None, generation, None]
+    assert [record.generation for record in RECORDS] == [generation, None, generation, None, None, None]
     part = '"node":{"value":"AAE=","version":7,"created":1600000000000,"modified":1650000000000,"part":[1,2]}'
     assert part in encode_records([HALF]).decode()
     assert decode_records(encode_records([HALF])) == [HALF]
@@ -120,7 +139,7 @@ def test_a_generation_ends_with_its_topics_node() -> None:
 def test_some_records_leave_a_node_and_the_others_stay_as_they_are() -> None:
     fields = json.loads(NODE)
     fields["drops"][1]["new"] = {"in": "a later format"}
-    rest = without_records(json.dumps(fields).encode(), {RECORDS[0], RECORDS[3]})
+    rest = without_records(json.dumps(fields).encode(), {RECORDS[0], *RECORDS[3:]})
     assert rest is not None
     assert json.loads(rest)["drops"] == fields["drops"][1:3]
     assert without_records(rest, set(RECORDS)) is None

@@ -17,6 +17,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.LongFunction;
 import org.apache.bookkeeper.meta.LedgerManager;
+import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -108,6 +109,20 @@ final class BrokerMarks {
                     Answers.cause(e).toString());
         }
         return marking.proxy();
+    }
+
+    /** Learn that the broker is about to delete an open managed ledger, which clears its cursors first. */
+    void deletes(ManagedLedger ledger) {
+        MarkingStore now = marking;
+        if (now == null) {
+            return;
+        }
+        try {
+            ledger.getCursors().forEach(each -> now.clears(NodePath.of(ledger.getName(), each.getName()),
+                    each.getMarkDeletedPosition().getLedgerId(), each.getMarkDeletedPosition().getEntryId()));
+        } catch (Throwable e) {
+            LOG.error("the subscriptions of {} may come back from the trash at its end", ledger.getName(), e);
+        }
     }
 
     /** Return whether the broker deletes by itself what a node drops, as it does with all in mode mark. */

@@ -13,9 +13,10 @@ import org.apache.pulsar.metadata.api.GetResult;
  * @param field of a ledger that is none of the kinds that are marked here; null: there is none
  * @param ledger the id of this ledger
  * @param partitioned the value of the node of the partitioned topic whose partition is deleted; null: it is none
+ * @param cleared where the deleted cursor was before its delete moved it; null: it did not
  */
 record Former(long created, Map<Long, byte[]> entries, Node node, String schema, String field, long ledger,
-              byte[] partitioned) {
+              byte[] partitioned, ClearedCursors.Cleared cleared) {
 
     /**
      * A node as it was.
@@ -31,26 +32,31 @@ record Former(long created, Map<Long, byte[]> entries, Node node, String schema,
 
     /** Of ledgers that a node names no more, or is not going to. */
     static Former ofEntries(long created, Map<Long, byte[]> entries) {
-        return new Former(created, entries, null, null, null, 0, null);
+        return new Former(created, entries, null, null, null, 0, null, null);
     }
 
     /** Of a node that is deleted. */
     static Former ofNode(Node node) {
-        return new Former(node.created, Map.of(), node, null, null, 0, null);
+        return new Former(node.created, Map.of(), node, null, null, 0, null, null);
+    }
+
+    /** Of a cursor that is deleted, and was cleared before, or not. */
+    static Former ofCursor(Node node, ClearedCursors.Cleared cleared) {
+        return new Former(node.created, Map.of(), node, null, null, 0, null, cleared);
     }
 
     /** Of a partition that is deleted, whose partitioned topic has a node of this value. */
     static Former ofPartition(Node node, byte[] partitioned) {
-        return new Former(node.created, Map.of(), node, null, null, 0, partitioned);
+        return new Former(node.created, Map.of(), node, null, null, 0, partitioned, null);
     }
 
     /** Of a ledger of a schema that is removed. */
     static Former ofSchema(String schema, Node node, long ledger) {
-        return new Former(node.created, Map.of(), node, schema, "schemas", ledger, null);
+        return new Former(node.created, Map.of(), node, schema, "schemas", ledger, null, null);
     }
 
     /** Of a compacted ledger of a topic whose node was made then. */
     static Former ofCompacted(long created, long ledger) {
-        return new Former(created, Map.of(), null, null, "compacted", ledger, null);
+        return new Former(created, Map.of(), null, null, "compacted", ledger, null, null);
     }
 }

@@ -71,7 +71,7 @@ public final class MarkingManagedLedgerStorage extends ManagedLedgerClientFactor
             MetadataStoreExtended store, OpenTelemetry telemetry,
             BookkeeperFactoryForCustomEnsemblePlacementPolicy bookkeeper, ManagedLedgerFactoryConfig config,
             StatsLogger stats) throws Exception {
-        return super.createManagedLedgerFactory(marks.wrap(store), telemetry, bookkeeper, config, stats);
+        return new MarkingManagedLedgerFactory(marks.wrap(store), bookkeeper, config, stats, telemetry, marks::deletes);
     }
 
     @Override

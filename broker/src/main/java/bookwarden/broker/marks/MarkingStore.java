@@ -69,6 +69,7 @@ final class MarkingStore implements InvocationHandler {
     private final RemovedLedgers removed = new RemovedLedgers(FRESH.toNanos(), System::nanoTime);
     /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
     private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
+    private final ClearedCursors cleared = new ClearedCursors();
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
@@ -106,6 +107,13 @@ final class MarkingStore implements InvocationHandler {
         removed.add(ledger);
     }
 
+    /** Learn where a cursor is whose managed ledger the broker is about to delete while it is open. */
+    void clears(NodePath cursor, long ledger, long entry) {
+        if (cursor != null && trash.keepsDeleted(cursor)) {
+            cleared.clears(cursor, ledger, entry);
+        }
+    }
+
     /** Return the node that named a ledger when it was read or written last; null if that is not known. */
     NodePath ownerOf(long ledger) {
         return owners.getIfPresent(ledger);
@@ -135,7 +143,7 @@ final class MarkingStore implements InvocationHandler {
                     return CompletableFuture.completedFuture(State.NOTHING);
                 }
                 Former former = !keeps ? null : Former.ofEntries(now.created,
-                        kind == Kind.DATA ? values.entries(now.value, id -> id == ledger) : Map.of());
+                        kind == Kind.DATA ? now.entry(values, ledger) : Map.of());
                 State state = former == null ? State.MARK : State.RECORD;
                 return outbox.add(new Drop(node, System.currentTimeMillis(), kind.only(ledger), former))
                         .thenApply(durable -> {
@@ -188,6 +196,7 @@ final class MarkingStore implements InvocationHandler {
         /** When the node was made; 0 where that is not known. */
         private final long created;
         private NamedLedgers ledgers;
+        private SortedMap<Long, byte[]> entries;
 
         private Known(long version, byte[] value, long created) {
             this.version = version;
@@ -210,6 +219,15 @@ final class MarkingStore implements InvocationHandler {
                 ledgers = values.read(path, value);
             }
             return ledgers;
+        }
+
+        /** Return the entry of a ledger; a broker that deletes a topic removes one ledger after the other. */
+        private synchronized Map<Long, byte[]> entry(NodeValues values, long ledger) throws ReflectiveOperationException {
+            if (entries == null) {
+                entries = values.entries(value, id -> true);
+            }
+            byte[] found = entries.get(ledger);
+            return found == null ? Map.of() : Map.of(ledger, found);
         }
     }
 
@@ -306,6 +324,7 @@ final class MarkingStore implements InvocationHandler {
 
     private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
+            cleared.replaces(node, before.value);
             NamedLedgers named = next.ledgers(values, node);
             NamedLedgers dropped = before.ledgers(values, node).without(named);
             if (dropped.data().length == 0 || !trash.keepsTrimmed(node)) {
@@ -421,6 +440,8 @@ final class MarkingStore implements InvocationHandler {
                 (x, error) -> {
                     if (error != null) {
                         dropped.forEach(held::release);
+                    } else {
+                        cleared.gone(node);
                     }
                     // What is created next begins with the first version again.
                     known.invalidate(path);
@@ -466,6 +487,9 @@ final class MarkingStore implements InvocationHandler {
     /** The broker deletes the node of a partitioned topic after those of its partitions. */
     private CompletableFuture<Former> former(NodePath node, GetResult found) {
         Former.Node own = Former.Node.of(found);
+        if (node.cursor() != null) {
+            return CompletableFuture.completedFuture(Former.ofCursor(own, cleared.of(node)));
+        }
         String partitioned = node.partitionedTopic();
         if (partitioned == null) {
             return CompletableFuture.completedFuture(Former.ofNode(own));
