@@ -17,10 +17,12 @@ from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.pipelines.disk.measuring import Wanted
 from bookwarden.pipelines.disk.operation import DiskAccount
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
+from bookwarden.wire.trash import encode_records
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import OLD_MS, ROOT, tags_of
 from servers.scanned_site import ScannedSite, broker_telling_the_time
@@ -65,6 +67,12 @@ def put_ledger(site: ScannedSite, ledger_id: int, holder: ManagedLedgerHolder, *
     site.store.create(f"{ROOT}/00/0000/L{ledger_id:04d}", encode_ledger_metadata(metadata), make_parents=True)
 
 
+def keep_in_trash(site: ScannedSite, topic: str, ledger_id: int) -> None:
+    record = TrashRecord(topic, OLD_MS, 1, data=(ledger_id,))
+    path = "/bookwarden/trash/records/b1.example:8080-0123abcd/0/0"
+    site.store.create(path, encode_records([record]), make_parents=True)
+
+
 def name_offloaded(site: ScannedSite, topic: str, ledger_id: int) -> None:
     """Let a topic say of its only ledger that it is offloaded, and gone from BookKeeper."""
     node = managed_ledger_pb2.ManagedLedgerInfo()
@@ -91,23 +99,25 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     site.population.tagged_ledger(8, {"application": b"another"})
     put_ledger(site, 9, ManagedLedgerHolder(ORDERS), state=LedgerState.OPEN, length=0, last_entry_id=None)
     name_offloaded(site, "t/other/persistent/cold", 10)
+    site.ledgers(ManagedLedgerHolder("u/gone/persistent/deleted"), [11])
+    keep_in_trash(site, "u/gone/persistent/deleted", 11)
     account = DiskAccount(spark, settings_of(site, tmp_path))
 
     found = account.measure("namespace", 10)
     larger = 2 * SIZE  # Of ledger 3.
-    assert found.total == Use("total", 9, 1, 1, 8_000, 7 * SIZE + larger, SIZE, 5_000, found.total.oldest_ms)
+    assert found.total == Use("total", 10, 1, 1, 9_000, 8 * SIZE + larger, SIZE, SIZE, 5_000, found.total.oldest_ms)
     assert [use[:-1] for use in found.uses] == [
-        ("t/n", 6, 1, 1, 5_000, 4 * SIZE + larger, 0, 0),
-        ("t/other", 1, 0, 0, 1_000, SIZE, 0, 5_000),
-        ("(none)", 1, 0, 0, 1_000, SIZE, 0, 0),
-        ("u/gone", 1, 0, 0, 1_000, SIZE, SIZE, 0),
+        ("t/n", 6, 1, 1, 5_000, 4 * SIZE + larger, 0, 0, 0),
+        ("u/gone", 2, 0, 0, 2_000, 2 * SIZE, SIZE, SIZE, 0),
+        ("t/other", 1, 0, 0, 1_000, SIZE, 0, 0, 5_000),
+        ("(none)", 1, 0, 0, 1_000, SIZE, 0, 0, 0),
     ]
     bookies = {one.name: one for one in found.bookies}
     assert bookies == {
-        BOOKIE: BookieUse(BOOKIE, 9, 5 * SIZE + round(larger / 3), SIZE, SIZE, error=bookies[BOOKIE].error),
-        "b:1": BookieUse("b:1", 2, round(larger / 3), 0, 0, error="it is not registered"),
-        "c:1": BookieUse("c:1", 2, round(0.6 * larger / 3), 0, 0, error="it is not registered"),
-        "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, error="it is not registered"),
+        BOOKIE: BookieUse(BOOKIE, 10, 5 * SIZE + round(larger / 3), SIZE, SIZE, SIZE, error=bookies[BOOKIE].error),
+        "b:1": BookieUse("b:1", 2, round(larger / 3), 0, 0, 0, error="it is not registered"),
+        "c:1": BookieUse("c:1", 2, round(0.6 * larger / 3), 0, 0, 0, error="it is not registered"),
+        "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, 0, error="it is not registered"),
     }
     assert bookies[BOOKIE].unexplained_bytes is None
     assert bookies[BOOKIE].error

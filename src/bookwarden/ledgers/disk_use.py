@@ -33,8 +33,10 @@ def shares(segments: Sequence[Segment], entries: int) -> Iterator[tuple[str, flo
             yield bookie, part / len(segment.ensemble)
 
 
-#: Whether a ledger is in use: a node names it; none does, so that it is an orphan, or new; it is not Pulsar's.
+#: Whether a ledger is in use: a node names it; the trash keeps it; neither, so that it is an orphan, or new; it is not
+#: Pulsar's.
 NAMED: Final = "named"
+TRASHED: Final = "trashed"
 UNNAMED: Final = "unnamed"
 FOREIGN: Final = "foreign"
 
@@ -48,7 +50,8 @@ class Use(NamedTuple):
     unasked: int = 0  #: Open ledgers whose length no bookie told: they count without bytes.
     logical_bytes: int = 0  #: Of each entry once.
     disk_bytes: int = 0  #: Of all copies of each entry, with the overhead of entry logs.
-    unnamed_bytes: int = 0  #: The part of ``disk_bytes`` in ledgers that no node names.
+    trashed_bytes: int = 0  #: The part of ``disk_bytes`` in ledgers that the trash keeps.
+    unnamed_bytes: int = 0  #: The part of ``disk_bytes`` in ledgers that neither a node names nor the trash keeps.
     offloaded_bytes: int = 0  #: In stores of offloaded copies, each once.
     oldest_ms: int | None = None  #: When the oldest ledger was created, in ms since the epoch; None without ledgers.
 
@@ -59,7 +62,8 @@ class BookieUse(NamedTuple):
     name: str  #: Its id.
     ledgers: int  #: Number of ledgers that it has entries of.
     named_bytes: int  #: In ledgers that nodes name.
-    unnamed_bytes: int  #: In ledgers that no node names.
+    trashed_bytes: int  #: In ledgers that the trash keeps.
+    unnamed_bytes: int  #: In ledgers that neither a node names nor the trash keeps.
     foreign_bytes: int  #: In ledgers that are not Pulsar's.
     total: int | None = None  #: Bytes of its disks; None where it did not tell.
     free: int | None = None  #: Of these; None where it did not tell.
@@ -70,7 +74,8 @@ class BookieUse(NamedTuple):
         """What is used on its disks and in none of the ledgers: not collected yet, journal, index, other files."""
         if self.total is None or self.free is None:
             return None
-        return self.total - self.free - self.named_bytes - self.unnamed_bytes - self.foreign_bytes
+        explained = self.named_bytes + self.trashed_bytes + self.unnamed_bytes + self.foreign_bytes
+        return self.total - self.free - explained
 
 
 @dataclass(frozen=True, slots=True)

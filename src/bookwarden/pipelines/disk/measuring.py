@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.core.broadcast import Broadcast
 
 from bookwarden.errors import BookieError, FormatError, NotFoundError
-from bookwarden.ledgers.disk_use import FOREIGN, NAMED, UNNAMED, disk_bytes, shares
+from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, disk_bytes, shares
 from bookwarden.ledgers.metadata import LedgerState, StoredLedger
 from bookwarden.orphans.owners import owner_of, without_partition
 from bookwarden.orphans.summary import NO_NAMESPACE, OTHER_KIND
 from bookwarden.pipelines.columns.messages import Numbers
 from bookwarden.pipelines.columns.tables import Columns
 from bookwarden.pipelines.scan.files import ScanFolder
-from bookwarden.pipelines.scan.ids import NamedIds
+from bookwarden.pipelines.scan.ids import Ids, NamedIds, is_among
 from bookwarden.pipelines.scan.reading import LEDGERS_STAGE, ScanInput
 from bookwarden.wire.ledger_metadata import decode_segments
 
@@ -34,7 +35,7 @@ _SUMS = ["ledgers", "open_ledgers", "unasked", "logical_bytes", "disk_bytes"]
 
 
 class TopicUse(NamedTuple):
-    """Ledgers of one topic and kind, and of one status: NAMED, UNNAMED or FOREIGN."""
+    """Ledgers of one topic and kind, and of one status: NAMED, TRASHED, UNNAMED or FOREIGN."""
 
     status: str  #: One of these.
     kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
@@ -98,17 +99,22 @@ ALL = Wanted()
 
 @dataclass(frozen=True)
 class MeasurePiece:
-    """Adds up a piece of the listing, given by number; bookies are asked for ``most_asked`` open ledgers at most."""
+    """Adds up a piece of the listing, given by number; bookies are asked for ``most_asked`` open ledgers at most.
+
+    ``trashed`` are the ids of the ledgers that the trash keeps, sorted.
+    """
 
     source: ScanInput
     wanted: Wanted
     most_asked: int
+    trashed: Broadcast[Ids]
 
     def __call__(self, folder: ScanFolder, number: int, piece: Any) -> None:
         ledgers = folder.read(LEDGERS_STAGE, piece, _READ)
-        named, _, _ = NamedIds(folder).flags(ledgers.column("ledger_id").to_numpy())
-        known = ledgers.column("kind").is_valid()
-        status = pc.if_else(known, pc.if_else(pa.array(named), NAMED, UNNAMED), FOREIGN)
+        ids = ledgers.column("ledger_id").to_numpy()
+        named, _, _ = NamedIds(folder).flags(ids)
+        in_use = np.where(named, NAMED, np.where(is_among(ids, self.trashed.value), TRASHED, UNNAMED))
+        status = pc.if_else(ledgers.column("kind").is_valid(), pa.array(in_use, pa.string()), FOREIGN)
         table = self._owned(ledgers.append_column("status", status))
         table = self._with_open_ones(table)
         folder.write(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from bookwarden.config import Settings
 from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import FileError
-from bookwarden.ledgers.disk_use import FOREIGN, NAMED, UNNAMED, BookieUse, DiskUse, Use
+from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.columns.tables import rows_in
@@ -57,6 +58,7 @@ _ADDED: Final = (
     "unasked",
     "logical_bytes",
     "disk_bytes",
+    "trashed_bytes",
     "unnamed_bytes",
     "offloaded_bytes",
 )
@@ -123,7 +125,9 @@ class DiskAccount:
             compare_ids(folder, {**seals, LATE_STAGE: [], CHANGES_STAGE: []})
             pieces = sorted(folder.finished(LEDGERS_STAGE))
             asked = -(-self._settings.disk.open_ledgers_asked // max(1, len(pieces)))
-            stages.run(USE_STAGE, lambda: pieces, MeasurePiece(source, wanted, asked), [BOOKIES_TABLE])
+            # After the references: what leaves these before is in the trash by now.
+            trashed = self._spark.sparkContext.broadcast(np.array(sorted(sources.trashed()), np.int64))
+            stages.run(USE_STAGE, lambda: pieces, MeasurePiece(source, wanted, asked, trashed), [BOOKIES_TABLE])
         own = together([USE.arrow.empty_table(), *folder.read_all(USE_STAGE, USE.arrow.names)])
         offloaded = _offloaded(folder, seals[REFERENCES_STAGE], wanted)
         use = _headed(pa.concat_tables([own.append_column("offloaded_bytes", pa.repeat(0, own.num_rows)), offloaded]))
@@ -146,9 +150,13 @@ def _uses(use: pa.Table, by: str) -> list[Use]:
 
 def _headed(use: pa.Table) -> pa.Table:
     """Add the columns of a Use to rows of USE, and those that they are grouped by."""
-    is_unnamed = pc.equal(use.column("status"), UNNAMED)
+
+    def of(status: str) -> pa.ChunkedArray:
+        return pc.if_else(pc.equal(use.column("status"), status), use.column("disk_bytes"), 0)
+
     return (
-        use.append_column("unnamed_bytes", pc.if_else(is_unnamed, use.column("disk_bytes"), 0))
+        use.append_column("trashed_bytes", of(TRASHED))
+        .append_column("unnamed_bytes", of(UNNAMED))
         .append_column("tenant", pc.list_element(pc.split_pattern(use.column("namespace"), "/"), 0))
         .append_column(_TOTAL, pa.repeat(_TOTAL, use.num_rows))
     )
@@ -183,6 +191,6 @@ def _bookies(tables: Iterable[pa.Table], spaces: Mapping[str, DiskSpace] | None)
     found = list[BookieUse]()
     for bookie in sorted(ledgers.keys() | (spaces or {})):
         total, free, error = DiskSpace() if spaces is None else spaces.get(bookie, _NOT_REGISTERED)
-        named, unnamed, foreign = (sizes[bookie, status] for status in (NAMED, UNNAMED, FOREIGN))
-        found.append(BookieUse(bookie, ledgers[bookie], named, unnamed, foreign, total, free, error))
+        named, trashed, unnamed, foreign = (sizes[bookie, status] for status in (NAMED, TRASHED, UNNAMED, FOREIGN))
+        found.append(BookieUse(bookie, ledgers[bookie], named, trashed, unnamed, foreign, total, free, error))
     return tuple(found)
