@@ -13,13 +13,16 @@ from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
+from bookwarden.ledgers.disk_growth import DayUse, Growth
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
 from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import Wanted
 from bookwarden.pipelines.disk.operation import DiskAccount
+from bookwarden.pipelines.folders import Folder
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wire.trash import encode_records
@@ -102,8 +105,23 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     site.ledgers(ManagedLedgerHolder("u/gone/persistent/deleted"), [11])
     keep_in_trash(site, "u/gone/persistent/deleted", 11)
     account = DiskAccount(spark, settings_of(site, tmp_path))
+    (tmp_path / "disk/runs/20260101T000000Z-killed").mkdir(parents=True)
+    history = DiskHistory(Folder(str(tmp_path / "disk")))
+    history.keep("2026-01-01", [DayUse("2026-01-01", "", 1, SIZE, 0, 0, 0)])
 
     found = account.measure("namespace", 10)
+    assert found.growth == Growth("2026-01-01", found.total.disk_bytes - SIZE)
+    assert found.forecast is None
+    today = {use.tenant: use for use in history.newest() if use.day > "2026-01-01"}
+    assert {tenant: use.disk_bytes for tenant, use in today.items()} == {
+        "": found.total.disk_bytes,
+        "t": found.total.disk_bytes - 3 * SIZE,
+        "u": 2 * SIZE,
+        "(none)": SIZE,
+    }
+    assert today["t"].offloaded_bytes == 5_000
+    assert (today["u"].trashed_bytes, today["u"].unnamed_bytes) == (SIZE, SIZE)
+    assert today[""].free is None
     larger = 2 * SIZE  # Of ledger 3.
     assert found.total == Use("total", 10, 1, 1, 9_000, 8 * SIZE + larger, SIZE, SIZE, 5_000, found.total.oldest_ms)
     assert [use[:-1] for use in found.uses] == [
@@ -136,7 +154,8 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     assert [use[:2] for use in partitioned.uses] == [("t", 1)]
     nothing = account.measure("tenant", 10, Wanted(tenant="nobody"))
     assert (nothing.uses, nothing.total, nothing.bookies) == ((), Use("total"), ())
-    assert list((tmp_path / "disk").iterdir()) == []
+    assert (nothing.growth, len(history.newest())) == (None, 5)
+    assert list((tmp_path / "disk/runs").iterdir()) == []
 
 
 def entry_log_bytes(home: Path) -> int:
@@ -184,3 +203,8 @@ def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
     whole = account.measure("tenant", 10)
     assert [one.name for one in whole.bookies] == sorted(three_bookies.bookies)
     assert all(one.unexplained_bytes is not None and one.free for one in whole.bookies)
+    (day,) = [use for use in DiskHistory(Folder(str(tmp_path / "disk"))).newest() if not use.tenant]
+    assert (day.total, day.free) == (
+        sum(one.total or 0 for one in whole.bookies),
+        sum(one.free or 0 for one in whole.bookies),
+    )

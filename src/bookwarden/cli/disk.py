@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from bookwarden.cli.orphans import shown_progress, with_limit
@@ -90,6 +92,7 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
                 ("on disks", size_text(total.disk_bytes)),
                 ("written", size_text(total.logical_bytes)),
                 ("offloaded", size_text(total.offloaded_bytes)),
+                *_growth(found),
             )
         ),
         _bookies(found) if by == _BOOKIE else _uses(found, by),
@@ -109,9 +112,26 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
         "total": total._asdict(),
         "uses": [] if by == _BOOKIE else [use._asdict() for use in found.uses],
         "left_out": 0 if by == _BOOKIE else found.left_out,
+        "growth": None if found.growth is None else found.growth._asdict(),
+        "forecast": None if found.forecast is None else found.forecast._asdict(),
         "bookies": [{**one._asdict(), "unexplained_bytes": one.unexplained_bytes} for one in found.bookies],
     }
     return Document(data, tuple(parts))
+
+
+def _growth(found: DiskUse) -> Iterator[tuple[str, str]]:
+    if found.growth is not None:
+        more, size = found.growth.disk_bytes >= 0, size_text(abs(found.growth.disk_bytes))
+        yield "growth", f"{size} {'more' if more else 'less'} than on {found.growth.since}"
+    forecast = found.forecast
+    if forecast is None:
+        return
+    if forecast.full is None:
+        yield "disks full", "not in sight: they do not fill"
+        return
+    latest = f"{forecast.latest} at the latest" if forecast.latest else "or never: the growth is not certain"
+    a_day = f"{size_text(forecast.bytes_per_day)} a day, give or take {size_text(forecast.error_per_day)}"
+    yield "disks full", f"on {forecast.full} ({forecast.earliest} at the earliest, {latest}): {a_day}"
 
 
 def _uses(found: DiskUse, by: str) -> Part:

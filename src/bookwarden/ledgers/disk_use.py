@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from bookwarden.ledgers.disk_growth import Forecast, Growth
 from bookwarden.ledgers.metadata import Segment
 
 #: What a bookie's entry log has for each entry besides its bytes: size, ledger, entry, last confirmed entry, length of
@@ -83,7 +84,9 @@ class DiskUse:
     """An account of the disks of bookies, by user and by bookie."""
 
     measured_ms: int  #: When the ledgers were listed, or of the snapshot, in ms since the epoch.
-    total: Use
+    total: Use  #: Of all together.
     uses: tuple[Use, ...]  #: The largest first.
     left_out: int  #: How many further ones there are.
     bookies: tuple[BookieUse, ...]  #: By id.
+    growth: Growth | None = None  #: Of all ledgers; None where no earlier day is known, and of a part of them.
+    forecast: Forecast | None = None  #: None where the days are too few, and of a part of the ledgers.

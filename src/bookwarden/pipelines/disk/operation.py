@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Final
 
 import numpy as np
@@ -15,11 +17,13 @@ from pyspark.sql import SparkSession
 
 from bookwarden.config import Settings
 from bookwarden.disk_space import DiskSpace
-from bookwarden.errors import FileError
+from bookwarden.errors import FileError, RefusedError
+from bookwarden.ledgers.disk_growth import DayUse, forecast_of, growth_of
 from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.columns.tables import rows_in
+from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import (
     ALL,
     BOOKIES,
@@ -36,6 +40,7 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan.driver import paused_by_signals, scan_session
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
 from bookwarden.pipelines.scan.ids import compare_ids
+from bookwarden.pipelines.scan.lock import alone
 from bookwarden.pipelines.scan.operation import read_first_pass
 from bookwarden.pipelines.scan.reading import (
     CHANGES_STAGE,
@@ -51,6 +56,8 @@ from bookwarden.wiring.scan import ScanSources
 #: What uses are of.
 BY: Final = ("tenant", "namespace", "topic", "kind")
 _TOTAL: Final = "total"
+_NO_TENANT: Final = "(none)"
+_RUNS: Final = "runs"
 _NOT_REGISTERED: Final = DiskSpace(error="it is not registered")
 _ADDED: Final = (
     "ledgers",
@@ -96,28 +103,20 @@ class DiskAccount:
 
         Raises StoreError and SparkError where something cannot be read, FileError if the folder cannot be written.
         """
-        started_ms = int(time.time() * 1000)
-        folder, run = Folder(self._settings.disk.folder), new_id(started_ms)
+        folder = Folder(self._settings.disk.folder)
         try:
-            with ScanInput(self._settings, snapshot, 1).open() as sources:
-                files = ScanFolder(folder.below(run).location)
-                return self._measured(files, sources, by, top, wanted, snapshot, started_ms)
+            with (
+                _own_files(folder.below(_RUNS)) as files,
+                ScanInput(self._settings, snapshot, 1).open() as sources,
+            ):
+                return self._measured(files, sources, by, top, wanted, snapshot)
         except OSError as error:
             raise FileError(f"{folder.location} cannot be read and written: {error}") from error
-        finally:
-            with suppress(OSError):
-                folder.remove_folder(run)
 
     def _measured(
-        self,
-        folder: ScanFolder,
-        sources: ScanSources,
-        by: str,
-        top: int,
-        wanted: Wanted,
-        snapshot: str | None,
-        started_ms: int,
+        self, folder: ScanFolder, sources: ScanSources, by: str, top: int, wanted: Wanted, snapshot: str | None
     ) -> DiskUse:
+        started_ms = int(time.time() * 1000)
         source = ScanInput(self._settings, snapshot, self._tasks)
         stages = Stages(self._spark, folder, self._progress)
         with spark_errors("adding up the ledgers"):
@@ -138,7 +137,47 @@ class DiskAccount:
         spaces = sources.cluster.bookkeeper.all_disk_space() if compares else None
         bookies = _bookies(folder.read_all(BOOKIES_TABLE, BOOKIES.arrow.names), spaces)
         measured_ms = started_ms if sources.snapshot_ms is None else sources.snapshot_ms
-        return DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
+        found = DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
+        return self._with_history(found, _uses(use, "tenant")) if compares else found
+
+    def _with_history(self, found: DiskUse, tenants: Iterable[Use]) -> DiskUse:
+        """Keep what was found of all ledgers as that of today, and add what that is to other days."""
+        day = datetime.fromtimestamp(found.measured_ms / 1000, timezone.utc).date().isoformat()
+        sizes = [(one.total, one.free) for one in found.bookies]
+        told = [(total, free) for total, free in sizes if total is not None and free is not None]
+        disks = [sum(sizes) for sizes in zip(*told, strict=True)] if told and len(told) == len(sizes) else []
+        history = DiskHistory(Folder(self._settings.disk.folder))
+        history.keep(
+            day,
+            [
+                DayUse(
+                    day,
+                    "" if use is found.total else use.name or _NO_TENANT,
+                    *(use.ledgers, use.disk_bytes, use.trashed_bytes, use.unnamed_bytes, use.offloaded_bytes),
+                    *(disks if use is found.total else ()),
+                )
+                for use in (found.total, *tenants)
+            ],
+        )
+        days = history.newest()
+        return replace(found, growth=growth_of(days, "", day, found.total.disk_bytes), forecast=forecast_of(days))
+
+
+@contextmanager
+def _own_files(runs: Folder) -> Iterator[ScanFolder]:
+    """Have a folder for the files of a run, and remove it at the end, with those of runs that were killed."""
+    for left in runs.folders():
+        # One that is at work is left alone.
+        with suppress(RefusedError), alone(runs.below(left)):
+            runs.remove_folder(left)
+    run = new_id(int(time.time() * 1000))
+    files = ScanFolder(runs.below(run).location)
+    with alone(files.folder):
+        try:
+            yield files
+        finally:
+            with suppress(OSError):
+                runs.remove_folder(run)
 
 
 def _uses(use: pa.Table, by: str) -> list[Use]:
