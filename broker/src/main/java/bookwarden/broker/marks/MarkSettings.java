@@ -37,6 +37,11 @@ record MarkSettings(String broker, Limits twoPhase, long checkAfterMillis, long 
     private static final String MAX_BYTES = "bookwardenMarksMaxBytes";
     private static final long DEFAULT_MAX_AGE = 2 * 24 * 3600;
     private static final long DEFAULT_MAX_BYTES = 100L << 30;
+    /**
+     * Longer than the minute for which a broker may keep the thread that gets the store's answers, as it does where it
+     * closes the delayed messages of a topic within one: the write itself would wait as long.
+     */
+    private static final long LIMIT_MILLIS = 75_000;
     static final String MARK = "mark";
     static final String TWO_PHASE = "two-phase";
 
@@ -57,7 +62,7 @@ record MarkSettings(String broker, Limits twoPhase, long checkAfterMillis, long 
         Limits limits = !twoPhase ? null : new Limits(1000 * whole(lines, MAX_AGE, DEFAULT_MAX_AGE, "seconds"),
                 whole(lines, MAX_BYTES, DEFAULT_MAX_BYTES, "bytes"));
         return new MarkSettings(broker(conf), limits, seconds(lines, CHECK_AFTER, 10), seconds(lines, SEND_AFTER, 240),
-                seconds(lines, TAKE_OVER_AFTER, 60), 5_000, 64L << 20, 32L << 20, 30_000);
+                seconds(lines, TAKE_OVER_AFTER, 60), 5_000, 64L << 20, 32L << 20, LIMIT_MILLIS);
     }
 
     /** Return the mode, as broker.conf names it. */
