@@ -30,7 +30,7 @@
 #              cluster does; ten minutes; VARIANTS, SEED, METADATA=oxia, ACTS="fuzz scan untidy" for some of it; exit code 1 if anything is lost
 # make soak STORM=trash   topics deleted, trimmed and expired while they are restored: a sweep at its deletes in 1,000 restores, brokers and
 #              restores killed, clients that hammer the name, two operators, every kind of topic, a namespace of 1,000 topics: every
-#              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, OXIA=PROGRAM of 0.14.2 or newer,
+#              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, BROKERS=2, OXIA=PROGRAM of 0.14.2 or newer,
 #              ACTS="rows sweep kills hammer operators kinds many" for some
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
@@ -129,7 +129,8 @@ else ifeq ($(STORM),damage)
 		$(if $(METADATA),--metadata $(METADATA)) $(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),trash)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.trash_soak.soak $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(VERSION),--version $(VERSION)) $(if $(METADATA),--metadata $(METADATA)) $(if $(OXIA),--oxia $(OXIA)) $(if $(ACTS),--acts $(ACTS))
+		$(if $(VERSION),--version $(VERSION)) $(if $(METADATA),--metadata $(METADATA)) $(if $(OXIA),--oxia $(OXIA)) $(if $(BROKERS),--brokers $(BROKERS)) \
+		$(if $(ACTS),--acts $(ACTS))
 else ifeq ($(STORM),played)
 	@PLAYED=all exec $(BIN)/python -m pytest --timeout 3600 tests/integration/test_played_commands.py
 else ifeq ($(STORM),blue-green)

@@ -18,7 +18,7 @@ from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
 from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.metastore.memory import MemoryStore
 from bookwarden.pipelines.columns.ledgers import ledger_table
-from bookwarden.wire.ledger_metadata import encode_ledger_metadata
+from bookwarden.wire.ledger_metadata import decode_segments, encode_ledger_metadata
 
 FLAT, LEGACY, HYBRID, LONG = (
     LedgerLayout.FLAT,
@@ -122,7 +122,9 @@ def test_every_ledger_of_a_layout_is_listed_with_what_it_says(
         assert row.path == ledger_path(root, row.ledger_id, layout)
         node = store.get(row.path)
         assert node is not None
-        assert row[2:] == (0, node.created_ms, 5, "CLOSED", 77, "MANAGED_LEDGER", "t/n/persistent/x", None, None)
+        assert row[2:-3] == (0, node.created_ms, 5, "CLOSED", 77, "MANAGED_LEDGER", "t/n/persistent/x", None, None)
+        assert (row.entries, row.disk_bytes) == (4, 77 + 4 * 40)
+        assert decode_segments(row.segments or b"") == (Segment(0, ("a:1",)),)
 
 
 def test_all_layouts_side_by_side_are_listed_whatever_the_layout_node_says(store: MetadataStore, root: str) -> None:

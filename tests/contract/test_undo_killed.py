@@ -34,7 +34,7 @@ from bookwarden.deletion.journal.reading import JournalFolder, JournalReader, Se
 from bookwarden.deletion.journal.writing import FileJournal
 from bookwarden.metastore.following.store import Migrations
 from bookwarden.deletion.undo.operation import Undo
-from bookwarden.clusters.bookkeeper.bookies.probe import Holding, Presence
+from bookwarden.clusters.bookkeeper.bookies.probe import ReplicaStatus, Presence
 from bookwarden.metastore.urls import open_store
 from bookwarden.wire.ledger_metadata import decode_ledger_metadata
 
@@ -64,7 +64,7 @@ def mortal(port, *names):
 class Bookies:
     def holdings(self, entries):
         return [
-            {bookie: Holding(Presence.NOT_HELD if ledger == 3 else Presence.HELD)
+            {bookie: ReplicaStatus(Presence.NOT_HELD if ledger == 3 else Presence.HELD)
              for bookie in metadata.segments[0].ensemble}
             for ledger, metadata, _ in entries
         ]

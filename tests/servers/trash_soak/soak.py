@@ -15,11 +15,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS
+from servers.blue_green.further_broker import SHARING, further_broker
 from servers.marking_brokers import marking
 from servers.short_lived import running_until_killed, soaked
 from servers.trash_soak import kinds, many
@@ -91,6 +94,7 @@ def main() -> int:
     parser.add_argument("--version", choices=PULSAR_VERSIONS, default=PULSAR_VERSIONS[0], help="of all servers")
     parser.add_argument("--metadata", choices=METADATA_STORES, default=METADATA_STORES[0], help="where that is")
     parser.add_argument("--oxia", metavar="PROGRAM", help="of 0.14.2 or newer; the one of tests may stop for good")
+    parser.add_argument("--brokers", type=int, choices=(1, 2), default=1, help="that share the topics")
     parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
     asked = parser.parse_args()
     if asked.metadata == "oxia":
@@ -103,8 +107,14 @@ def main() -> int:
     _say(f"seed {asked.seed}, servers in {home}")
     for act in asked.acts:
         play, rounds, promise, settings = _ACTS[act]
-        cluster = soaked(home / f"pulsar-{act}", _options(asked.version, asked.metadata, settings), asked.oxia)
-        with running_until_killed(cluster):
+        options = _options(asked.version, asked.metadata, settings)
+        if asked.brokers > 1:
+            options = replace(options, broker_settings={**options.broker_settings, **SHARING})
+        cluster = soaked(home / f"pulsar-{act}", options, asked.oxia)
+        with (
+            running_until_killed(cluster),
+            further_broker(cluster, home / f"broker-{act}") if asked.brokers > 1 else nullcontext(),
+        ):
             counts = play(cluster, home / act, asked.rounds or rounds, asked.seed, _say)
         _say(f"{act}: {promise}: {dict(sorted(counts.items()))}")
     shutil.rmtree(home)
