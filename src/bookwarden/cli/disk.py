@@ -10,7 +10,7 @@ from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
 from bookwarden.findings import size_text
-from bookwarden.ledgers.disk_use import BookieUse, DiskUse, Use
+from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
@@ -36,7 +36,7 @@ What is counted, and how: docs/disk.md."""
 @click.command(epilog=_EPILOG)
 @click.option(
     "--by",
-    type=click.Choice(("tenant", "namespace", "topic", "kind", _BOOKIE)),
+    type=click.Choice((*USES, _BOOKIE)),
     default="namespace",
     show_default=True,
     help="What the rows are.",

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 FEWEST_DAYS: Final = 7
 #: Earlier measurements say little of the growth of today.
 MOST_DAYS: Final = 90
-#: A slope is between so many standard errors around the one that is found, in nineteen of twenty cases.
+#: A slope is within this many standard errors of the one that is found, in nineteen of twenty cases.
 _ERRORS: Final = 2.0
 _LATEST: Final = 36_500
 
@@ -41,7 +41,7 @@ class Forecast(NamedTuple):
     """The day on which the disks of all bookies are full if they fill as they did; each None beyond a century."""
 
     bytes_per_day: int  #: By a straight line through what was used on each day.
-    error_per_day: int  #: In nineteen of twenty cases the growth is within so many bytes of it.
+    error_per_day: int  #: In nineteen of twenty cases the growth is within this many bytes of it.
     full: str | None  #: By that growth.
     earliest: str | None  #: By the largest growth within the error.
     latest: str | None  #: By the smallest.

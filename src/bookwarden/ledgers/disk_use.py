@@ -34,6 +34,8 @@ def shares(segments: Sequence[Segment], entries: int) -> Iterator[tuple[str, flo
             yield bookie, part / len(segment.ensemble)
 
 
+#: What a `Use` may be of.
+USES: Final = ("tenant", "namespace", "topic", "kind")
 #: Whether a ledger is in use: a node names it; the trash keeps it; neither, so that it is an orphan, or new; it is not
 #: Pulsar's.
 NAMED: Final = "named"

@@ -5,7 +5,9 @@ days/2026-11-28.parquet    of the last account of that day: the columns of DayUs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Final
 
@@ -13,11 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.disk_growth import MOST_DAYS, DayUse
+from bookwarden.ledgers.disk_growth import MOST_DAYS, DayUse, forecast_of, growth_of
+from bookwarden.ledgers.disk_use import DiskUse, Use
 from bookwarden.pipelines.columns.tables import Columns, rows_in
 from bookwarden.pipelines.folders import Folder
 
 _DAYS: Final = "days"
+_NO_TENANT: Final = "(none)"
 _USE: Final = Columns(DayUse)
 
 
@@ -26,6 +30,17 @@ class DiskHistory:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
+
+    def compared(self, found: DiskUse, tenants: Iterable[Use]) -> DiskUse:
+        """Keep what was found of all ledgers as that of its day, and return it with what that is to other days."""
+        day = datetime.fromtimestamp(found.measured_ms / 1000, timezone.utc).date().isoformat()
+        disks = [(one.total, one.free) for one in found.bookies]
+        known = [(total, free) for total, free in disks if total is not None and free is not None]
+        total, free = map(sum, zip(*known, strict=True)) if known and len(known) == len(disks) else (None, None)
+        of_all = _day_use(day, "", found.total)._replace(total=total, free=free)
+        self.keep(day, [of_all, *(_day_use(day, use.name or _NO_TENANT, use) for use in tenants)])
+        days = self.newest()
+        return replace(found, growth=growth_of(days, "", day, found.total.disk_bytes), forecast=forecast_of(days))
 
     def keep(self, day: str, uses: Sequence[DayUse]) -> None:
         """Write the uses of a day in place of those that it had."""
@@ -44,3 +59,8 @@ class DiskHistory:
             raise FormatError(
                 f"{self._folder.location}/{name} is no day of disk use ({error}): move it away"
             ) from error
+
+
+def _day_use(day: str, tenant: str, use: Use) -> DayUse:
+    sizes = (use.disk_bytes, use.trashed_bytes, use.unnamed_bytes, use.offloaded_bytes)
+    return DayUse(day, tenant, use.ledgers, *sizes)

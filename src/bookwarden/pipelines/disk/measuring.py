@@ -145,10 +145,11 @@ class MeasurePiece:
         columns = {name: table.column(name).to_numpy().copy() for name in ("entries", "length", "disk_bytes")}
         unasked = is_open.copy()
         at = np.flatnonzero(is_open)[: self.most_asked]
-        for place, told in zip(at.tolist(), self._told(table.column("ledger_id").to_numpy()[at].tolist()), strict=True):
-            if told is not None:
+        answers = self._ask_bookies(table.column("ledger_id").to_numpy()[at].tolist())
+        for place, answer in zip(at.tolist(), answers, strict=True):
+            if answer is not None:
                 unasked[place] = False
-                for name, value in zip(columns, told, strict=True):
+                for name, value in zip(columns, answer, strict=True):
                     columns[name][place] = value
         return pa.table(
             {
@@ -163,7 +164,7 @@ class MeasurePiece:
             }
         )
 
-    def _told(self, ledger_ids: Sequence[int]) -> list[tuple[int, int, int] | None]:
+    def _ask_bookies(self, ledger_ids: Sequence[int]) -> list[tuple[int, int, int] | None]:
         """Ask bookies for entries, length and disk bytes of open ledgers; None for one of which they tell nothing."""
         if not ledger_ids or self.source.snapshot is not None:
             return [None] * len(ledger_ids)

@@ -6,8 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Final
 
 import numpy as np
@@ -18,7 +16,6 @@ from pyspark.sql import SparkSession
 from bookwarden.config import Settings
 from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import FileError, RefusedError
-from bookwarden.ledgers.disk_growth import DayUse, forecast_of, growth_of
 from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.orphans.plan import new_id
@@ -53,10 +50,7 @@ from bookwarden.pipelines.scan.reading import (
 from bookwarden.pipelines.scan.stage import Progress, Stages, spark_errors
 from bookwarden.wiring.scan import ScanSources
 
-#: What uses are of.
-BY: Final = ("tenant", "namespace", "topic", "kind")
 _TOTAL: Final = "total"
-_NO_TENANT: Final = "(none)"
 _RUNS: Final = "runs"
 _NOT_REGISTERED: Final = DiskSpace(error="it is not registered")
 _ADDED: Final = (
@@ -99,7 +93,7 @@ class DiskAccount:
         self._tasks = spark.sparkContext.defaultParallelism
 
     def measure(self, by: str, top: int, wanted: Wanted = ALL, snapshot: str | None = None) -> DiskUse:
-        """Measure what ``wanted`` takes, and return the ``top`` largest ``by`` one of BY.
+        """Measure what ``wanted`` takes, and return the ``top`` largest ``by`` one of `USES`.
 
         Raises StoreError and SparkError where something cannot be read, FileError if the folder cannot be written.
         """
@@ -138,29 +132,9 @@ class DiskAccount:
         bookies = _bookies(folder.read_all(BOOKIES_TABLE, BOOKIES.arrow.names), spaces)
         measured_ms = started_ms if sources.snapshot_ms is None else sources.snapshot_ms
         found = DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
-        return self._with_history(found, _uses(use, "tenant")) if compares else found
-
-    def _with_history(self, found: DiskUse, tenants: Iterable[Use]) -> DiskUse:
-        """Keep what was found of all ledgers as that of today, and add what that is to other days."""
-        day = datetime.fromtimestamp(found.measured_ms / 1000, timezone.utc).date().isoformat()
-        sizes = [(one.total, one.free) for one in found.bookies]
-        told = [(total, free) for total, free in sizes if total is not None and free is not None]
-        disks = [sum(sizes) for sizes in zip(*told, strict=True)] if told and len(told) == len(sizes) else []
-        history = DiskHistory(Folder(self._settings.disk.folder))
-        history.keep(
-            day,
-            [
-                DayUse(
-                    day,
-                    "" if use is found.total else use.name or _NO_TENANT,
-                    *(use.ledgers, use.disk_bytes, use.trashed_bytes, use.unnamed_bytes, use.offloaded_bytes),
-                    *(disks if use is found.total else ()),
-                )
-                for use in (found.total, *tenants)
-            ],
-        )
-        days = history.newest()
-        return replace(found, growth=growth_of(days, "", day, found.total.disk_bytes), forecast=forecast_of(days))
+        if not compares:
+            return found
+        return DiskHistory(Folder(self._settings.disk.folder)).compared(found, _uses(use, "tenant"))
 
 
 @contextmanager
