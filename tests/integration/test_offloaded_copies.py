@@ -34,7 +34,7 @@ from bookwarden_dev.devcluster.refusals import LEDGERS_FOLDER, Refusals
 from servers.deletion_site import DeletionSite
 from servers.follow.site import LATE_S, FollowingSite
 from servers.object_store import ACCESS_KEY, OFFLOAD_BUCKET, SECRET_KEY, ObjectStore, TroubledStore
-from servers.pulsar_topics import TopicUnderTest
+from servers.pulsar_topics import TopicUnderTest, offload
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -62,9 +62,7 @@ class Place:
         """Make a topic of several ledgers, all but the last offloaded."""
         topic = TopicUnderTest(self.cluster.connection(), namespace, name, partitions=0)
         topic.send(VALUES, batching_enabled=False)
-        path, last = topic_path(topic.name), self.ledgers(topic)[-1].ledger_id
-        topic.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
-        eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 60)
+        offload(topic.admin, topic.name, self.ledgers(topic)[-1].ledger_id)
         return topic
 
     def ledgers(self, topic: TopicUnderTest) -> tuple[LedgerInfo, ...]:

@@ -17,6 +17,7 @@ from servers.deletion_site import DeletionSite
 from servers.marking_brokers import MarkingGround, marking
 from servers.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from servers.pool import Clusters
+from servers.pulsar_topics import offload
 from servers.topic_contents import listed, managed_ledger_of, read_back, retain, send
 from servers.trashed_topics import delete, keep_dropped
 from servers.waiting import eventually
@@ -62,7 +63,7 @@ def test_what_only_offloaded_copies_had_comes_back_once_the_bucket_has_them_agai
         with closing(cluster.connection().client()) as other:
             sent = read_back(other, topic)
         *offloaded, last = listed(at.swept, topic)
-        at.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
+        offload(at.admin, topic, last)
 
         def are_left_to_the_sweep() -> bool:
             at.admin.post(f"{path}/trim")
@@ -71,7 +72,6 @@ def test_what_only_offloaded_copies_had_comes_back_once_the_bucket_has_them_agai
                 one.offload and one.offload.bookkeeper_deleted for one in read.info.ledgers[:-1]
             )
 
-        eventually(lambda: at.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 60)
         eventually(are_left_to_the_sweep, 60)
         at.sweep_all(set(offloaded))
         copies = object_store.keys(BUCKET)

@@ -37,7 +37,7 @@ from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, TroubledStore
-from servers.pulsar_topics import TopicUnderTest
+from servers.pulsar_topics import TopicUnderTest, offload
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.waiting import eventually
 
@@ -191,10 +191,8 @@ def offloaded(cluster: DevCluster, namespace: str, name: str, opened: Cluster) -
     """Make a topic of several ledgers, all but the last offloaded."""
     topic = TopicUnderTest(cluster.connection(), namespace, name, partitions=0)
     topic.send(VALUES, batching_enabled=False)
-    path, last = topic_path(topic.name), ledgers(opened, topic)[-1].ledger_id
-    topic.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
     # The broker first unpacks its offloaders.
-    eventually(lambda: topic.admin.get_json(f"{path}/offload")["status"] == "SUCCESS", 180)
+    offload(topic.admin, topic.name, ledgers(opened, topic)[-1].ledger_id, 180)
     return topic
 
 

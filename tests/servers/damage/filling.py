@@ -22,7 +22,7 @@ from servers.damage.nodes import MANAGED_LEDGERS, NodeKind, ledgers_named
 from servers.damage.truth import Bucket, Tree, Truth, noting_older_values, read_truth, tree_of
 from servers.object_store import OFFLOAD_BUCKET, ObjectStore, running_object_store
 from servers.pool import ENTRIES_PER_LEDGER, PLAIN
-from servers.pulsar_topics import unload
+from servers.pulsar_topics import offload, unload
 from servers.short_lived import running_until_killed
 from servers.switching.open_transactions import open_transactions
 from servers.topic_contents import compact, managed_ledger_of, retain, send_keyed
@@ -285,15 +285,7 @@ class _Filling(TopicFiller):
         topic = self.topic(name, sizes=True, namespace=FILLED if bookkeeper_too else _COPIES_ALONE)
         path = topic_path(topic)
         *offloaded, last = self.ledgers_listed(topic)
-
-        def offloaded_all() -> bool:
-            status = self.admin.get_json(f"{path}/offload")["status"]
-            if status in ("NOT_RUN", "ERROR"):
-                # The local S3 server fails now and then; what it has of that attempt is no copy.
-                self.admin.put(f"{path}/offload", {"ledgerId": last, "entryId": 0, "partitionIndex": -1})
-            return bool(status == "SUCCESS")
-
-        eventually(offloaded_all, _PATIENCE_S)
+        offload(self.admin, topic, last, _PATIENCE_S)
 
         def gone() -> bool:
             self.admin.post(f"{path}/trim")

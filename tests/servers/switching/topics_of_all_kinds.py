@@ -9,7 +9,7 @@ import pulsar
 
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden_dev.demo.ledger_places import ledgers_of_topic
-from servers.pulsar_topics import unload
+from servers.pulsar_topics import offload, unload
 from servers.switching.site import SwitchingSite
 from servers.topic_contents import compact, compacted_in_use, read_back, send
 from servers.waiting import eventually
@@ -129,8 +129,7 @@ class TopicsOfAllKinds:
     def _offload(self, topic: str) -> frozenset[int]:
         """Offload a topic but for its last ledger, and let brokers delete what bookies have of that."""
         admin, path, ledgers = self._site.admin, topic_path(topic), ledgers_of_topic(self._site.store, topic)
-        admin.put(f"{path}/offload", {"ledgerId": max(ledgers), "entryId": 0, "partitionIndex": -1})
-        eventually(lambda: admin.get_json(f"{path}/offload")["status"] == "SUCCESS", _PATIENCE_S)
+        offload(admin, topic, max(ledgers), _PATIENCE_S)
         admin.put(f"/namespaces/{topic.removeprefix('persistent://').rpartition('/')[0]}/offloadDeletionLagMs", 0)
         offloaded = ledgers - {max(ledgers)}
 

@@ -27,6 +27,7 @@ _NEEDED: Final = (
     "bookwarden.cluster_migration.readiness.findings",
     "bookwarden.deletion.inflight",
     "bookwarden.errors",
+    "bookwarden.ledgers.disk_use",
     "bookwarden.metadata_migration.comparison",
     "bookwarden_dev.commands",
     "bookwarden_dev.devcluster.servers.settings",
