@@ -91,14 +91,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m servers.trash_soak.soak", description=__doc__)
     parser.add_argument("--rounds", type=int, help="of each act; by default as many as each needs")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--version", choices=PULSAR_VERSIONS, default=PULSAR_VERSIONS[0], help="of all servers")
+    parser.add_argument("--version", choices=PULSAR_VERSIONS, help="of all servers; on Oxia the newest unless given")
     parser.add_argument("--metadata", choices=METADATA_STORES, default=METADATA_STORES[0], help="where that is")
     parser.add_argument("--oxia", metavar="PROGRAM", help="of 0.14.2 or newer; the one of tests may stop for good")
     parser.add_argument("--brokers", type=int, choices=(1, 2), default=1, help="that share the topics")
     parser.add_argument("--acts", nargs="+", choices=_ACTS, default=list(_ACTS))
     asked = parser.parse_args()
-    if asked.metadata == "oxia":
-        asked.version = PULSAR_VERSIONS[-1]
+    version = asked.version or PULSAR_VERSIONS[-1 if asked.metadata == "oxia" else 0]
     # What stores and clients say while their servers are away.
     for name in ("pulsar", "bookwarden", "kazoo"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -107,7 +106,7 @@ def main() -> int:
     _say(f"seed {asked.seed}, servers in {home}")
     for act in asked.acts:
         play, rounds, promise, settings = _ACTS[act]
-        options = _options(asked.version, asked.metadata, settings)
+        options = _options(version, asked.metadata, settings)
         if asked.brokers > 1:
             options = replace(options, broker_settings={**options.broker_settings, **SHARING})
         cluster = soaked(home / f"pulsar-{act}", options, asked.oxia)
