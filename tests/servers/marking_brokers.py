@@ -127,7 +127,8 @@ def received(connection: PulsarConnection, site: DeletionSite, expected: set[int
             marks.append(codec.decode(message.data()))
             assert message.partition_key() == str(marks[-1].holder())
             consumer.acknowledge(message)
-    assert expected <= {mark.ledger_id for mark in marks}
+    missing = expected - {mark.ledger_id for mark in marks}
+    assert not missing, f"no mark of {sorted(missing)} of {sorted(expected)}"
     return marks
 
 
@@ -204,5 +205,6 @@ class MarkingGround:
         """Wait for the marks of these ledgers, sweep them, and see that they are gone."""
         marks = {mark.ledger_id: mark for mark in received(self.connection, self.site, ledgers)}
         rows = self.swept.sweep(*(marks[ledger_id] for ledger_id in sorted(ledgers)))
-        assert {row.outcome for row in rows} == {Outcome.DELETED}
+        others = {row.ledger_id: (row.outcome, row.reason) for row in rows if row.outcome is not Outcome.DELETED}
+        assert not others, others
         assert not any(self.swept.exists(ledger_id) for ledger_id in ledgers)

@@ -441,7 +441,7 @@ def _parts(trashed: TrashedGeneration, plan: RestorePlan | None, result: Restore
     if result is not None:
         lost += [NotRestored(f"ledger {one}", why_gone(trashed, one)) for one in result.gone]
         lost += [NotRestored("the loaded topic", problem) for problem in result.problems]
-        lost += [NotRestored("the trash", f"{path} could not be changed") for path in result.left]
+        lost += [NotRestored("the trash", each) for each in result.left]
     if lost:
         heads = (Column("does not come back as it was", whole=False), Column("why", whole=False))
         parts.append(Table(heads, tuple((one.what, one.why) for one in lost)))

@@ -92,10 +92,6 @@ class TrashRecords:
             found = [now.get(one.generation, one) for one in found]
         return found
 
-    def take_out(self, found: Iterable[FoundRecord]) -> list[str]:
-        """Take records out of their nodes, and delete those that have no other; return nodes that still have them."""
-        return [path for path, records in by_node(found).items() if not self.nodes.take_out(path, records)]
-
     def _live(self, found: Iterable[FoundRecord]) -> dict[str, int]:
         names = sorted({one.record.managed_ledger for one in found})
         nodes = self._store.get_many([managed_ledger_path(name) for name in names])

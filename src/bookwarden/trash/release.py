@@ -1,9 +1,9 @@
-"""The end of records in the trash: their marks are sent, then they are taken out, by expiry and `trash purge` alike."""
+"""The end of records in the trash, by expiry, purge and restore alike: marks are sent, then they are taken out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,16 +37,19 @@ def release(
     due: Iterable[OfNode],
     reason: str,
     catalog: LedgerCatalog | None = None,
+    named: Collection[int] = frozenset(),
 ) -> ReleaseReport:
     """Send the marks of these records, and take out those of which all are confirmed; without a marker only count.
 
-    With a catalog what BookKeeper does not have any more is not marked. Killed anywhere it can be run again: a mark
-    that is sent twice is found done by the sweep. Raises StoreError, PulsarError where nothing can be sent, and
-    RefusedError where nothing may be marked: what was done before is done.
+    Not marked are ledgers that nodes name again, and with a catalog what BookKeeper does not have any more. Killed
+    anywhere it can be run again: a mark that is sent twice is found done by the sweep.
+
+    Raises StoreError, PulsarError where nothing can be sent, and RefusedError where nothing may be marked: what was
+    done before is done.
     """
     report = ReleaseReport(marker is not None)
     for some in _some_at_a_time(due):
-        _release(nodes, marker, some, reason, catalog, report)
+        _release(nodes, marker, some, reason, catalog, named, report)
     return report
 
 
@@ -56,16 +59,20 @@ def _release(
     due: Sequence[OfNode],
     reason: str,
     catalog: LedgerCatalog | None,
+    named: Collection[int],
     report: ReleaseReport,
 ) -> None:
-    ids = sorted(frozenset().union(*(record.ledger_ids for _, records in due for record in records)))
+    ids = sorted({one for _, records in due for record in records for one in record.ledger_ids if one not in named})
     gone = {
         reading.ledger_id
         for reading in (catalog.read_many(ids) if ids and catalog is not None else [])
         if isinstance(reading, AbsentLedger) and not reading.unfinished
     }
     marks = [
-        [[mark for mark in record.marks(reason) if mark.ledger_id not in gone] for record in records]
+        [
+            [mark for mark in record.marks(reason) if mark.ledger_id not in gone and mark.ledger_id not in named]
+            for record in records
+        ]
         for _, records in due
     ]
     wanted = [mark for of_node in marks for of_record in of_node for mark in of_record]

@@ -11,7 +11,10 @@ The order is that of a journal, a node for each topic, which is also the lock. E
 4. Each ledger's node is written once more as it is. A sweep that had read it before the list named it fails to delete
    it by that version; one that reads it later sees it named.
 5. What a sweep deleted before that is reported, and taken off the list again. The journal says TOUCHED.
-6. A broker loads the topic, and is compared with what was written. Only then the trash lets go of the records.
+6. A broker loads the topic, and is compared with what was written. The journal says PROVEN.
+7. The trash lets go of the records. What they have and the restore did not name is marked before, as empty ledgers.
+   The ledger in which the delete moved a cursor is left to the scan: its position is behind that of the node, which
+   looks damaged to the sweep for so long as the subscription is not there again.
 
 A restore that was killed after 3 is told by the list: it names ledgers that only the trash had.
 
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
@@ -40,6 +44,7 @@ from bookwarden.clusters.pulsar.metadata.paths import (
     schema_path,
 )
 from bookwarden.clusters.pulsar.rest.topic_positions import parse_positions
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import (
     LostRaceError,
     NotFoundError,
@@ -72,7 +77,8 @@ from bookwarden.trash.plan import (
     wanted_cursors,
 )
 from bookwarden.trash.policy_restore import PolicyRestore
-from bookwarden.trash.records import TrashRecords
+from bookwarden.trash.records import TrashRecords, by_node
+from bookwarden.trash.release import release
 from bookwarden.wire.cursor import decode_cursor
 from bookwarden.wire.managed_ledger import decode_ledger_entry, ledger_entries
 from bookwarden.wire.schema_locator import decode_schema_locator
@@ -86,6 +92,7 @@ _LOOK_EVERY_S: Final = 0.5
 #: Entries of a cursor's ledger in which a delete that was repeated moved it to the end.
 _CLEARED_AT_MOST: Final = 10
 _FORMAT: Final = 1
+_REASON: Final = "not restored with its topic"
 #: Fields of a journal: only the same restore goes on with it.
 _IDENTITY: Final = ("managedLedger", "generation", "subscription", "as")
 #: The topic of a namespace in which brokers say which transactions of its topics were aborted.
@@ -119,7 +126,7 @@ class RestoreResult:
     plan: RestorePlan | None  #: None where an earlier one had written the nodes.
     gone: tuple[int, ...]  #: Ledgers that were deleted meanwhile; those of the topic are off the list again.
     problems: tuple[str, ...]  #: Differences of the loaded topic; the trash keeps the records then.
-    left: tuple[str, ...]  #: Nodes of the trash that could not be changed.
+    left: tuple[str, ...]  #: Nodes of the trash that still have records of it, and why.
 
 
 class Restore:
@@ -144,6 +151,7 @@ class Restore:
         load_wait_s: float = _LOAD_WAIT_S,
         policies: PolicyRestore,
         copies: Callable[[], OffloadStores],
+        marker: Callable[[], Marker],
     ) -> None:
         self._store = store
         self._records = records
@@ -156,6 +164,7 @@ class Restore:
         self.on_step = on_step
         self._load_wait_s = load_wait_s
         self._policies = policies
+        self._marker = marker
         self._ledgers = FormerLedgers(store, catalog, last_entries, copies, self._unload)
         self._name = OtherName(store, catalog, last_entries, self._unload)
 
@@ -240,10 +249,34 @@ class Restore:
                     journal.reach(RestoreStep.PROVEN)
             left: list[str] = []
             if journal.step is RestoreStep.PROVEN and until is RestoreStep.PROVEN:
-                left = self._records.take_out(_done_with(trashed, request))
+                left = self._let_go(trashed, request, plan)
                 if not left:
                     journal.remove()
         return RestoreResult(plan, gone, problems, tuple(left))
+
+    def _let_go(self, trashed: TrashedGeneration, request: RestoreRequest, plan: RestorePlan | None) -> list[str]:
+        """Mark what the restore did not name, and take the records out; return nodes that still have some, and why."""
+        # Not by the nodes as they are now: what the broker dropped of it since has its own record.
+        named = _written(trashed, request) - self._empty(trashed) if plan is None else plan.named
+        wanted = wanted_cursors(trashed, request).items()
+        moved = {one for cursor, record in wanted if is_moved(trashed, cursor, record) for one in record.cursors}
+        kept: dict[str, str] = {}
+        for _, some in groupby(_done_with(trashed, request), lambda found: found.record.generation is not None):
+            if not kept:
+                due = by_node(some).items()
+                kept = release(self._records.nodes, self._marker(), due, _REASON, named=named | moved).kept
+        return [f"{path}: {why}" for path, why in kept.items()]
+
+    def _empty(self, trashed: TrashedGeneration) -> set[int]:
+        """Return the former ledgers that have no entry, and are not on the list."""
+        node = self._store.get(managed_ledger_path(trashed.managed_ledger))
+        listed = set() if node is None else ledger_entries(node.value).keys()
+        readings = self._ledgers.read(trashed).ledgers
+        return {
+            ledger_id
+            for ledger_id in former_entries(trashed).keys() - listed
+            if isinstance(reading := readings[ledger_id], StoredLedger) and reading.metadata.last_entry_id == -1
+        }
 
     def under_way(self) -> dict[str, str]:
         """Return how far each restore is that is under way or was killed, and whose, by managed ledger."""

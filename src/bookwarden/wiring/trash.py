@@ -12,6 +12,7 @@ from bookwarden.trash.policy_restore import PolicyRestore
 from bookwarden.trash.records import TrashRecords
 from bookwarden.trash.restore import Restore
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.deletion import marker_of
 
 
 class TrashOperations:
@@ -37,5 +38,6 @@ class TrashOperations:
             say=say,
             policies=PolicyRestore(cluster.store, PolicyEventSender(cluster.connection, cluster.admin)),
             copies=lambda: cluster.offload_stores,
+            marker=lambda: marker_of(cluster),
         )
         self.namespaces = NamespaceRestore(cluster.store)

@@ -11,6 +11,7 @@ from typing import Final
 import pulsar
 from benchmarks.publishing import latencies, quantile
 
+from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.metastore.urls import open_store
@@ -84,22 +85,23 @@ def _while_the_owner_hangs(home: Path, make: Make, options: ClusterOptions, say:
         closing(PulsarAdmin(connection, timeout_s=60)) as owners_admin,
     ):
         site = DeletionSite(connection.service_url, connection.admin_url, cluster.store_url, "public/marks", home)
-        _place(owners_admin, f"{site.settings.deletion.topic}-partition-0", connection.service_url)
-        _place(admin, _TOPIC, cluster.service_url)
+        _place(owners_admin, f"{site.settings.deletion.topic}-partition-0", connection)
+        _place(admin, _TOPIC, cluster.connection())
         with closing(MarkingGround(connection, site)):
             _measure(cluster, admin, owner.paused, "the owner of the deletion topic stopped", say)
 
 
-def _place(admin: PulsarAdmin, topic: str, owner: str) -> None:
-    """Make the namespace of a topic, and have the broker that is asked own all of it, by its service URL."""
+def _place(admin: PulsarAdmin, topic: str, owner: PulsarConnection) -> None:
+    """Make the namespace of a topic, and have the broker that is asked own all of it."""
     namespace = topic.removeprefix("persistent://").rpartition("/")[0]
     admin.put(f"/namespaces/{namespace}", {"bundles": {"numBundles": 1}})
 
     def is_placed() -> bool:
-        if admin.get_json(f"/lookup/v2/topic{topic_path(topic)}")["brokerUrl"] == owner:
+        if admin.get_json(f"/lookup/v2/topic{topic_path(topic)}")["brokerUrl"] == owner.service_url:
             return True
         # 4.2.4 chooses among brokers by chance; of 4.0.8 the one that is asked first takes a bundle.
-        admin.put(f"/namespaces/{namespace}/unload")
+        broker = owner.admin_url.partition("//")[2]
+        admin.put(f"/namespaces/{namespace}/0x00000000_0xffffffff/unload", params={"destinationBroker": broker})
         return False
 
     eventually(is_placed, 60, 0.5)

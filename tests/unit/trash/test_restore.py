@@ -110,6 +110,7 @@ def require_restored(world: World) -> None:
     assert all(world.stored(one).version > 0 for one in (5, 6, 7, 40, 41, 50, 51))
     assert world.records.read().generations == ()
     assert world.store.get(JOURNAL) is None
+    assert world.topic_of_marks.marked == []
     assert has_policies(world)
 
 
@@ -218,6 +219,7 @@ def test_a_cursor_that_the_delete_moved_to_the_end_comes_back_where_it_was(
     restored = decode_cursor(world.value(f"{NODE}/{replicator}"))
     assert (restored.cursors_ledger_id, restored.mark_delete) == (None, expected)
     assert world.value(f"{NODE}/s") == cursor(40, (5, 0))
+    assert world.topic_of_marks.marked == []
 
 
 @pytest.mark.parametrize(
@@ -250,6 +252,48 @@ def test_a_subscription_that_its_delete_cleared_goes_on_where_it_was(
     restored = pb.ManagedCursorInfo.FromString(world.value(f"{NODE}/s"))
     assert (restored.markDeleteLedgerId, restored.markDeleteEntryId) == expected
     assert (restored.cursorsLedgerId, list(restored.individualDeletedMessages)) == (-1, ranges)
+    assert world.topic_of_marks.marked == []
+
+
+@pytest.mark.parametrize("step", list(RestoreStep))
+def test_what_it_does_not_name_is_marked_however_it_is_killed(step: RestoreStep) -> None:
+    world = World()
+    world.ledger(5, 40)
+    world.ledger(6, last=-1)
+    world.ledger(7, last=None)
+    world.entries.by_ledger[40] = position_entry((5, 4))
+    world.topic(listing((5, 10), (6, 0)), {"s": cursor(40, (5, 0))})
+    entries = ledger_entries(listing((6, 0), (7, 0)))
+    made = world.get(NODE).created_ms
+    world.keep(TrashRecord(TOPIC, made + 5, made, data=(7,), entries=(entries[7],)))
+    world.delete()
+
+    def kill(reached: RestoreStep) -> None:
+        if reached is step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        world.restore(on_step=kill).run(world.trashed(), RestoreRequest())
+    assert world.topic_of_marks.marked == []
+    world.restore(SOON).run(world.trashed(), RestoreRequest())
+    assert world.topic_of_marks.marked == [6]
+    assert world.leaked() == set()
+
+
+def test_the_trash_keeps_what_the_deletion_topic_does_not_take() -> None:
+    world = World()
+    world.ledger(5, 7)
+    world.ledger(6, last=-1)
+    world.topic(listing((5, 10), (6, 0), (7, 10)), {"s": cursor(-1, (5, 0))})
+    world.delete()
+    world.topic_of_marks.failure = "no such topic"
+    result = world.restore().run(world.trashed(), RestoreRequest())
+    (why,) = result.left
+    assert why.endswith("1 marks of t/n/persistent/a were not confirmed: no such topic")
+    assert (world.listed(), world.trashed().ledger_ids) == ([5, 7], {5, 6, 7})
+    world.topic_of_marks.failure = None
+    assert world.restore(SOON).run(world.trashed(), RestoreRequest()).left == ()
+    assert (world.topic_of_marks.marked, world.records.read().generations) == ([6], ())
 
 
 def test_what_is_not_known_of_a_subscription_that_its_delete_cleared_is_named() -> None:
@@ -453,6 +497,7 @@ def test_under_a_live_topic_it_is_killed_at_any_write_too(store: type[DyingStore
         assert world.listed() == [5, 6, 7, 20]
         half = decode_cursor(world.value(f"{NODE}/half"))
         assert (half.mark_delete, len(half.acknowledged)) == ((5, 9), 3)
+        assert world.leaked() == set()
         assert world.records.read().generations == ()
         assert world.store.get(JOURNAL) is None
         kills += 1

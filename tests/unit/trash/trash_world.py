@@ -13,6 +13,7 @@ from bookwarden.clusters.bookkeeper.ledger_paths import LedgerLayout, ledger_pat
 from bookwarden.clusters.offload.listing import StoredObject
 from bookwarden.clusters.offload.names import NameRange
 from bookwarden.clusters.offload.stores import AllowedStore, OffloadStores
+from bookwarden.deletion.phase_one.mark import Marker
 from bookwarden.errors import LostRaceError, NotFoundError, StoreUnavailableError
 from bookwarden.leases import LeaseTimes
 from bookwarden.ledgers.custom_metadata import expected_custom_metadata
@@ -21,6 +22,7 @@ from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment, StoredLedger
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import AbsentCopy, CopyDeletion, CopyReading, OffloadedCopy, UnreadableCopy
+from bookwarden.ledgers.pending_deletion import PendingDeletion
 from bookwarden.ledgers.trash import ClearedCursor, FormerNode, FormerPolicies, TrashRecord
 from bookwarden.metastore.interface import Versioned, Write
 from bookwarden.metastore.memory import MemoryStore
@@ -256,6 +258,19 @@ class Broker:
         return "{}:{}".format(*(found or Position(-1, -1)))
 
 
+class DeletionTopic:
+    """Takes marks, unless ``failure`` says why not."""
+
+    def __init__(self) -> None:
+        self.marked: list[int] = []
+        self.failure: str | None = None
+
+    def send_all(self, marks: Sequence[PendingDeletion]) -> list[str | None]:
+        if self.failure is None:
+            self.marked += [mark.ledger_id for mark in marks]
+        return [self.failure] * len(marks)
+
+
 class World:
     """One topic, its ledgers, and the trash."""
 
@@ -269,7 +284,9 @@ class World:
         self.events = PolicyEvents(self.store)
         self.recovered: list[int] = []
         self.copies = Copies()
+        self.topic_of_marks = DeletionTopic()
         self._nodes = 0
+        self._ever_kept: set[int] = set()
         self.store.create("/ledgers", b"")
         self.store.create("/managed-ledgers/t/n/persistent", b"", make_parents=True)
         self.store.create("/schemas/t/n", b"", make_parents=True)
@@ -335,6 +352,7 @@ class World:
     def keep(self, *records: TrashRecord) -> None:
         self.store.create(f"{FOLDER}/{self._nodes}", encode_records(records), make_parents=True)
         self._nodes += 1
+        self._ever_kept |= {one for record in records for one in record.ledger_ids}
 
     def get(self, path: str) -> Versioned:
         node = self.store.get(path)
@@ -343,6 +361,26 @@ class World:
 
     def value(self, path: str) -> bytes:
         return self.get(path).value
+
+    def leaked(self) -> set[int]:
+        """Return the ledgers that were in the trash, and are neither that any more, nor named, nor marked, nor gone."""
+        named: set[int] = set()
+        for path in (*self._below("/managed-ledgers"), *self._below("/schemas")):
+            value = self.value(path)
+            if value and path.startswith("/schemas"):
+                named |= decode_schema_locator(value).ledger_ids
+            elif value:
+                decode = decode_cursor if path.count("/") > NODE.count("/") else decode_managed_ledger
+                named |= decode(value).ledger_ids
+        kept = {one for found in self.records.read().generations for one in found.ledger_ids}
+        ids = sorted(self._ever_kept - named - kept - set(self.topic_of_marks.marked))
+        found = zip(ids, self.catalog.read_many(ids), strict=True)
+        return {one for one, reading in found if isinstance(reading, StoredLedger)}
+
+    def _below(self, path: str) -> Iterator[str]:
+        for name in self.store.children_of(path):
+            yield f"{path}/{name}"
+            yield from self._below(f"{path}/{name}")
 
     def listed(self, path: str = NODE) -> list[int]:
         return [ledger.ledger_id for ledger in decode_managed_ledger(self.value(path)).ledgers]
@@ -359,6 +397,7 @@ class World:
             load_wait_s=0.0,
             policies=PolicyRestore(self.store, self.events),
             copies=lambda: OffloadStores([AllowedStore("S3", "http://s3", (), "", lambda location: self.copies)]),
+            marker=lambda: Marker(self.topic_of_marks),
             **options,
         )
 
