@@ -1,13 +1,16 @@
-"""The command disk: who uses the disks of the bookies."""
+"""The command disk: who uses the disks of the bookies; and the list of the commands below it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import click
+from click.core import ParameterSource
 
 from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
 from bookwarden.findings import size_text
 from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
@@ -16,6 +19,8 @@ from bookwarden.ledgers.names import TopicName
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
 from bookwarden.wiring.cluster import Cluster
 
+#: Name, place and summary of each command below it; it is imported when it is called.
+_COMMANDS: Final[tuple[tuple[str, str, str], ...]] = ()
 _BOOKIE = "bookie"
 _KINDS = {kind.component.name: kind for kind in KINDS}
 _UNNAMED = (
@@ -33,7 +38,7 @@ Examples:
 What is counted, and how: docs/disk.md."""
 
 
-@click.command(epilog=_EPILOG)
+@click.group(epilog=_EPILOG, invoke_without_command=True)
 @click.option(
     "--by",
     type=click.Choice((*USES, _BOOKIE)),
@@ -48,7 +53,9 @@ What is counted, and how: docs/disk.md."""
 @click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
 @max_reads_option("from the metadata stores in a second, by all processes. Default: orphans.max_reads_per_second.")
 @pass_invocation
+@click.pass_context
 def disk(
+    context: click.Context,
     invocation: Invocation,
     by: str,
     top: int,
@@ -62,6 +69,9 @@ def disk(
 
     Each ledger counts with all its copies, whether its topic is loaded or not. Changes nothing.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
     require_spark()
     from bookwarden.pipelines.disk.measuring import Wanted
     from bookwarden.pipelines.disk.operation import run_account
@@ -79,6 +89,14 @@ def disk(
             settings, "tenant" if by == _BOOKIE else by, top, wanted, snapshot, progress=tell, local=True
         )
     invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None))
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Refuse options of the account in front of a command below it, which would be of no effect."""
+    for name in context.params:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = next(one for one in context.command.params if one.name == name)
+            raise click.UsageError(f"{option.opts[0]} is not of `disk {context.invoked_subcommand}`", context)
 
 
 def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Document:
@@ -181,3 +199,7 @@ def _size(size: int | None) -> str:
     if size is None:
         return "-"
     return f"-{size_text(-size)}" if size < 0 else size_text(size)
+
+
+for _name, _place, _summary in _COMMANDS:
+    disk.add_command(LateCommand(_name, f"bookwarden.cli.disk.{_place}", _summary))
