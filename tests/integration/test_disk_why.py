@@ -13,20 +13,23 @@ import pulsar
 import pytest
 from click.testing import CliRunner
 
+from bookwarden.cli.disk.commands import describe_disk_use, pins_of_rows
 from bookwarden.cli.main import cli
+from bookwarden.cli.shell.output import Table, plain
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.metadata.paths import cursor_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import load_settings
 from bookwarden.errors import NotFoundError
+from bookwarden.ledgers.disk_use import DiskUse, Use
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pins import Pin, PinKind, TopicPins
 from bookwarden.wire.cursor import at_position, position_entry
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.pins import PinSearch
+from bookwarden.wiring.topic_pins import pin_search_of
 from bookwarden_dev.devcluster import DevCluster
 from servers.pool import NEWER, Clusters
 from servers.pulsar_topics import unload
@@ -52,7 +55,8 @@ class Site:
             "pulsar.admin_url": cluster.admin_url,
             "pulsar.service_url": cluster.service_url,
         }
-        self.opened = Cluster(load_settings(overrides=self.overrides))
+        self.settings = load_settings(overrides=self.overrides)
+        self.opened = Cluster(self.settings)
         self.ledgers = ManagedLedgers(self.opened.store)
 
     def close(self) -> None:
@@ -89,7 +93,7 @@ class Site:
         consumer.close()
 
     def why(self, topic: str) -> TopicPins:
-        (found,) = PinSearch(self.opened).of_topic(topic)
+        (found,) = pin_search_of(self.opened).of_topic(topic)
         return found
 
     def listed(self, topic: str) -> list[int]:
@@ -202,7 +206,7 @@ def test_retention_of_the_topic_and_of_its_namespace(site: Site, make_namespace:
     site.admin.put(f"{topic_path(parted)}/partitions", 2)
     send(site.client, f"{parted}-partition-1", MESSAGES)
     site.client.subscribe(parted, "new").close()
-    first, second = PinSearch(site.opened).of_topic(parted)
+    first, second = pin_search_of(site.opened).of_topic(parted)
     assert (first.topic, first.pins[0].kind) == (f"{parted}-partition-0", PinKind.OPEN_LEDGER)
     pin = only(second)
     assert (pin.kind, len(pin.ledgers)) == (PinKind.RETENTION, 3)
@@ -285,6 +289,19 @@ def test_a_position_in_no_listed_ledger_and_a_replicator_of_a_cluster_that_is_go
     # What it says is to be done: from there it is read again.
     site.consume(topic, "lost")
     eventually(lambda: first not in site.listed(topic))
+
+
+def test_rows_of_an_account_by_topic_say_what_holds_them_first(site: Site) -> None:
+    topic = site.topic("row")
+    send(site.client, topic, MESSAGES)
+    name = managed_ledger_of(topic)
+    found = DiskUse(1, Use("total"), (Use(name, 4), Use("t/n/persistent/gone", 1), Use("", 1)), 0, ())
+    pins = pins_of_rows(site.settings, found, None)
+    document = describe_disk_use(found, "topic", from_snapshot=False, pins=pins)
+    rows = next(part.rows for part in document.parts if isinstance(part, Table))
+    assert [row[-1] for row in rows] == ["retention", "no such topic", ""]
+    first, gone, other = plain(document.data)["uses"]
+    assert ([pin["kind"] for pin in first["why"]["pins"]], gone["why"], other["why"]) == (["retention"], None, None)
 
 
 def test_the_command_says_it_to_programs_and_refuses_what_is_not_there(site: Site) -> None:

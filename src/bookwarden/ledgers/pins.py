@@ -156,11 +156,13 @@ class TopicState:
 
     @cached_property
     def written(self) -> int | None:
-        """The ledger that is never trimmed, since it is written; None where no broker writes one.
+        """The ledger that is never trimmed, since it is written, or was the last of a terminated topic.
 
-        A broker that loads a topic begins a new ledger.
+        None where there is none: a broker that loads a topic begins a new ledger, unless it is terminated.
         """
-        return None if self.loaded is False or not self.info.ledgers else self.info.ledgers[-1].ledger_id
+        if not self.info.ledgers or (self.loaded is False and self.info.terminated is None):
+            return None
+        return self.info.ledgers[-1].ledger_id
 
 
 def find_pins(state: TopicState, now_ms: int) -> TopicPins:
@@ -222,11 +224,11 @@ class _Search:
         yield from self._retention()
         yield from self._offloaded()
         yield from self._open_ledger()
-        if self._state.loaded is False and self._state.stored:
+        if self._state.loaded is False and self._closed:
             yield self._pin(
                 PinKind.NOT_LOADED,
                 "",
-                self._state.stored,
+                self._closed,
                 "No broker has the topic loaded, and only a loaded topic is trimmed.",
                 "Have a broker load it: whatever is held by nothing else goes at its next check.",
                 f"pulsar-admin topics stats {self._topic}",
@@ -441,8 +443,8 @@ class _Search:
             if ledger.ledger_id == self._state.written:
                 return
             passed += ledger.size
-            # One that a broker has yet to close is closed at the next load, and its time begins then.
-            closed_ms = ledger.timestamp_ms or (self._now_ms if ledger is self._state.info.ledgers[-1] else 0)
+            # A broker that loads a topic takes its last ledger as closed at that moment.
+            closed_ms = self._now_ms if ledger is self._state.info.ledgers[-1] else ledger.timestamp_ms
             is_expired = 0 <= policy.minutes * _MINUTE_MS < self._now_ms - closed_ms
             is_over = policy.megabytes >= 0 and total - passed >= policy.megabytes * _MB
             if is_expired or is_over:
@@ -504,6 +506,16 @@ class _Search:
     def _open_ledger(self) -> Iterator[Pin]:
         written = self._state.written
         if written is None or self._closed:
+            return
+        if self._state.info.terminated is not None:
+            yield self._pin(
+                PinKind.OPEN_LEDGER,
+                "",
+                self._state.stored,
+                "The topic is terminated, and its last ledger is never trimmed.",
+                "Delete the topic, once nobody needs what is in it.",
+                f"bookwarden mark topic {self._topic}",
+            )
             return
         since = f" for {_span(self._now_ms - self._state.created_ms)}" if self._state.created_ms else ""
         rolled = self._state.rollover_minutes

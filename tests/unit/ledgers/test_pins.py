@@ -235,6 +235,15 @@ def test_a_ledger_that_is_written_is_never_trimmed() -> None:
     assert pin.todo.startswith("Wait until it is full, after 4 hours at the latest where it has entries;")
 
 
+def test_the_last_ledger_of_a_terminated_topic_is_never_trimmed() -> None:
+    info = ManagedLedgerInfo(LEDGERS[-2:], terminated=Position(9, 3))
+    both = find_pins(TopicState(TOPIC, info, (), loaded=False, retention=NONE), NOW)
+    assert [(pin.kind, pin.ledgers) for pin in both.pins] == [(PinKind.NOT_LOADED, (7,))]
+    info = ManagedLedgerInfo(LEDGERS[-1:], terminated=Position(9, 3))
+    pin = only(find_pins(TopicState(TOPIC, info, (), loaded=False, retention=NONE), NOW))
+    assert (pin.kind, pin.command) == (PinKind.OPEN_LEDGER, f"bookwarden mark topic {TOPIC}")
+
+
 def test_a_topic_that_is_not_loaded_is_not_trimmed_and_writes_no_ledger() -> None:
     result = found(at("s", 9, 3), loaded=False)
     assert (only(result).kind, only(result).ledgers) == (PinKind.NOT_LOADED, (5, 6, 7, 9))
@@ -243,7 +252,7 @@ def test_a_topic_that_is_not_loaded_is_not_trimmed_and_writes_no_ledger() -> Non
     assert [pin.kind for pin in held.pins] == [PinKind.NOT_LOADED, PinKind.SUBSCRIPTION]
     assert [pin.kind for pin in held.holding] == [PinKind.NOT_LOADED]
     # The time of the last one begins when a broker closes it.
-    kept = found(loaded=False, ledgers=LEDGERS[-1:], retention=Retention(60, -1, "the topic"))
+    kept = found(loaded=False, ledgers=LEDGERS[2:3], retention=Retention(60, -1, "the topic"))
     assert "kept for 60 minutes more" in kept.pins[0].what
     unknown = found(loaded=None)
     assert (unknown.pins, unknown.outlook) == ((), "Nothing that can be seen holds it.")

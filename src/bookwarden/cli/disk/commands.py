@@ -187,12 +187,15 @@ def _uses(found: DiskUse, by: str, pins: Mapping[str, TopicPins | None] | None) 
         Column("no node names", right=True): lambda use: size_text(use.unnamed_bytes),
         Column("offloaded", right=True): lambda use: size_text(use.offloaded_bytes),
         Column("oldest ledger"): lambda use: moment(use.oldest_ms),
-        Column("held by", whole=False): lambda use: "" if pins is None else _held_by(pins.get(use.name)),
+        Column("held by", whole=False): lambda use: _held_by(use.name, pins),
     }
     return table_of(found.uses, cells, empty="There is no ledger of it.")
 
 
-def _held_by(found: TopicPins | None) -> str:
+def _held_by(name: str, pins: Mapping[str, TopicPins | None] | None) -> str:
+    if pins is None or name not in pins:
+        return ""
+    found = pins[name]
     if found is None:
         return "no such topic"
     if found.holding:

@@ -13,9 +13,10 @@ from bookwarden.config import Settings
 from bookwarden.findings import size_text
 from bookwarden.ledgers.pins import Pin, TopicPins, summary_of
 from bookwarden.preflight import require_stores
+from bookwarden.topic_pins import PinSearch
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.pins import PinSearch
 from bookwarden.wiring.scan import ScanSources
+from bookwarden.wiring.topic_pins import pin_search_of
 
 _EPILOG = """\b
 Examples:
@@ -47,10 +48,10 @@ def pin_search(settings: Settings, snapshot: str | None) -> Iterator[PinSearch]:
     if snapshot is None:
         with Cluster(settings) as cluster:
             require_stores(cluster)
-            yield PinSearch(cluster)
+            yield pin_search_of(cluster)
     else:
         with ScanSources(settings, snapshot) as sources:
-            yield PinSearch(sources.cluster, of_snapshot=True, now_ms=sources.snapshot_ms)
+            yield pin_search_of(sources.cluster, of_snapshot=True, now_ms=sources.snapshot_ms)
 
 
 def describe_pins(found: Sequence[TopicPins]) -> Document:

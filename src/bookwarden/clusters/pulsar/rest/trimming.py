@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -65,9 +64,8 @@ class TrimQuestions:
         """List the clusters that brokers can replicate to."""
         return frozenset(map(str, self._admin.get_json("/clusters")))
 
-    @cached_property
     def settings(self) -> Mapping[str, str]:
-        """The settings of the brokers."""
+        """Return the settings of the brokers."""
         found = self._admin.get_json("/brokers/configuration/runtime")
         return {str(name): str(value) for name, value in found.items()}
 
@@ -86,26 +84,24 @@ class TrimQuestions:
                 found[name] = answer.json()
         return found
 
-    def transactions(self, topic: str) -> list[OpenTransaction]:
-        """List the open transactions that touched a topic."""
+    def transactions(self) -> dict[str, list[OpenTransaction]]:
+        """List the open transactions by the topics that they touched."""
+        found: dict[str, list[OpenTransaction]] = {}
         try:
-            return [
-                OpenTransaction(
-                    str(name),
-                    int(one["openTimestamp"]),
-                    int(one["timeoutAt"]),
-                    _position((one.get("producedPartitions") or {}).get(topic)),
-                    frozenset((one.get("ackedPartitions") or {}).get(topic) or ()),
-                )
-                for name, one in self._open_transactions.items()
-                if topic in {*(one.get("producedPartitions") or ()), *(one.get("ackedPartitions") or ())}
-            ]
+            for name, one in ClusterContents(self._admin).slow_transactions().items():
+                produced, acknowledged = (one.get(f"{what}Partitions") or {} for what in ("produced", "acked"))
+                for topic in {*produced, *acknowledged}:
+                    made = OpenTransaction(
+                        str(name),
+                        int(one["openTimestamp"]),
+                        int(one["timeoutAt"]),
+                        _position(produced.get(topic)),
+                        frozenset(acknowledged.get(topic) or ()),
+                    )
+                    found.setdefault(topic, []).append(made)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FormatError(f"what brokers say of open transactions lacks or misshapes {error}") from error
-
-    @cached_property
-    def _open_transactions(self) -> Mapping[str, Any]:
-        return ClusterContents(self._admin).slow_transactions()
+        return found
 
 
 def _position(produced: Any) -> Position | None:
