@@ -256,8 +256,7 @@ class _Search:
             return 0
         listed = self._listed.get(position.ledger_id)
         if listed is None:
-            # A broker moves a position in front of a ledger that is gone to the next one, and no other.
-            return position.ledger_id + (position.entry_id == -1)
+            return position.ledger_id
         is_passed = listed.ledger_id != self._state.written and listed.entries == position.entry_id + 1
         return position.ledger_id + is_passed
 
@@ -316,6 +315,7 @@ class _Search:
         drop = f"bookwarden mark subscription {self._topic} {quoted}"
         if position is None:
             return PinKind.SUBSCRIPTION, f"The position of subscription {name} is not known.", "Look at its node.", ""
+        # One in front of a ledger that is gone is moved to the next ledger by the broker that loads the topic.
         if not (position.ledger_id in self._listed or position.entry_id == -1):
             return (
                 PinKind.UNLISTED_POSITION,
@@ -440,8 +440,6 @@ class _Search:
         total = sum(one.size for one in self._listed.values())
         passed = 0
         for ledger in self._state.info.ledgers:
-            if ledger.ledger_id == self._state.written:
-                return
             passed += ledger.size
             # A broker that loads a topic takes its last ledger as closed at that moment.
             closed_ms = self._now_ms if ledger is self._state.info.ledgers[-1] else ledger.timestamp_ms
