@@ -326,11 +326,8 @@ class _Search:
         open_ones = [one for one in self._state.transactions if name in one.subscriptions]
         written = [one for one in self._state.transactions if one.first is not None and one.first > position]
         if open_ones or (written and self._is_stopped_by(written, cursor)):
-            one, how = (
-                (min(open_ones), "has acknowledged its messages")
-                if open_ones
-                else (min(written), "has written messages that it may not read yet")
-            )
+            one = min(open_ones or written, key=lambda each: each.opened_ms)
+            how = "has acknowledged its messages" if open_ones else "has written messages that it may not read yet"
             return (
                 PinKind.TRANSACTION,
                 f"Subscription {name} stands at {position}: the transaction {one.id} {how}, and is open for "

@@ -148,6 +148,8 @@ def test_an_open_transaction_that_acknowledged_or_that_wrote() -> None:
     assert "the transaction (1,7) has acknowledged its messages, and is open for 2 hours." in pin.what
     assert pin.command == "pulsar-admin transactions abort-transaction -m 1 -l 7"
     assert only(found(at("other", 5, 3), transactions=[acknowledged])).kind is PinKind.SUBSCRIPTION
+    older = OpenTransaction("(2,0)", NOW - 3 * HOUR, 4 * HOUR, None, frozenset({"s"}))
+    assert "the transaction (2,0) has" in only(found(at("s", 5, 3), transactions=[acknowledged, older])).what
     for first, kind in (
         (Position(5, 4), PinKind.TRANSACTION),
         (Position(5, 6), PinKind.SUBSCRIPTION),
