@@ -185,7 +185,12 @@ class PinSearch:
         if loaded is not None:
             by_broker = {cursor.name: cursor for cursor in loaded.cursors}
             buckets = {cursor.name: cursor.buckets for cursor in found.values()}
-            found |= {each: one._replace(buckets=buckets.get(each, ())) for each, one in by_broker.items()}
+            # What has no node is gone with its reader: a broker does not say it of the replicators to shadow topics.
+            durable = set(map(decode_local_name, names))
+            found |= {
+                each: one._replace(buckets=buckets.get(each, ()), durable=each in durable)
+                for each, one in by_broker.items()
+            }
         return list(found.values())
 
     def _policies(self, name: TopicName, reading: _Reading) -> PolicySet:

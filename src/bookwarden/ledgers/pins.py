@@ -43,7 +43,6 @@ class PinKind(enum.Enum):
     UNACKNOWLEDGED = "unacknowledged messages"
     SUBSCRIPTION = "subscription"
     REPLICATOR = "replicator"
-    SHADOW_REPLICATOR = "shadow replicator"
     COMPACTION = "compaction"
     DEDUPLICATION = "deduplication"
     RETENTION = "retention"
@@ -279,20 +278,12 @@ class _Search:
                 "sooner; or turn deduplication off.",
                 f"pulsar-admin topicPolicies set-deduplication-snapshot-interval --interval 10 {self._partitioned}",
             )
-        if name.startswith((_REPLICATOR, _SHADOW_REPLICATOR)):
+        if name.startswith(_REPLICATOR):
             return self._replicator(name, position)
         return self._subscription(cursor)
 
     def _replicator(self, name: str, position: Position | None) -> tuple[PinKind, str, str, str]:
         topic = TopicName.parse(self._state.topic)
-        if name.startswith(_SHADOW_REPLICATOR):
-            shadow = name.removeprefix(_SHADOW_REPLICATOR)
-            return (
-                PinKind.SHADOW_REPLICATOR,
-                f"The shadow topic {shadow} was given what is up to {position}.",
-                "Look whether the shadow topic is there and loaded; or take it away.",
-                f"pulsar-admin topics get-shadow-topics {self._partitioned}",
-            )
         cluster = name.removeprefix(_REPLICATOR)
         if self._state.clusters is not None and cluster not in self._state.clusters:
             return (
@@ -419,11 +410,13 @@ class _Search:
         return next((one.timestamp_ms for one in self._state.info.ledgers if one.ledger_id >= first), 0)
 
     def _of_reader(self, cursor: CursorState) -> Pin:
+        shadow = cursor.name.removeprefix(_SHADOW_REPLICATOR)
+        what = f"The reader {cursor.name}" if shadow == cursor.name else f"The replicator to the shadow topic {shadow}"
         return self._pin(
             PinKind.READER,
             cursor.name,
             (),
-            f"The reader {cursor.name} stands at {cursor.position}, and holds nothing: brokers trim what it has not "
+            f"{what} stands at {cursor.position}, and holds nothing: brokers trim what it has not "
             "read, and move it on.",
             "Nothing. What a reader must not lose needs retention, or a subscription.",
         )

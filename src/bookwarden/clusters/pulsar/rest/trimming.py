@@ -117,7 +117,6 @@ def _cursor(name: str, cursor: Mapping[str, Any], stats: Mapping[str, Any]) -> C
     return CursorState(
         decode_local_name(name),
         Position.parse(cursor["markDeletePosition"]),
-        durable=bool(stats.get("isDurable", True)),
         acknowledged=tuple((Position.parse(before), Position.parse(last)) for before, last in ranges),
         advanced_ms=stats.get("lastMarkDeleteAdvancedTimestamp"),
         behind=stats.get("msgBacklog"),
