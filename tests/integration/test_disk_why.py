@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -17,7 +18,7 @@ from bookwarden.cli.disk.commands import describe_disk_use, pins_of_rows
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import Table, plain
 from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
-from bookwarden.clusters.pulsar.metadata.paths import cursor_path
+from bookwarden.clusters.pulsar.metadata.paths import cursor_path, managed_ledger_path
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import load_settings
@@ -289,6 +290,31 @@ def test_a_position_in_no_listed_ledger_and_a_replicator_of_a_cluster_that_is_go
     # What it says is to be done: from there it is read again.
     site.consume(topic, "lost")
     eventually(lambda: first not in site.listed(topic))
+
+
+def test_an_offloaded_ledger_stays_in_bookkeeper_for_a_lag(site: Site) -> None:
+    topic = site.topic("offloaded")
+    send(site.client, topic, MESSAGES)
+    site.let_go(topic)
+    site.unload(topic)
+    # As a broker writes it that has an offload driver.
+    path = managed_ledger_path(managed_ledger_of(topic))
+    node = site.opened.store.get(path)
+    assert node is not None
+    info = managed_ledger_pb2.ManagedLedgerInfo.FromString(node.value)
+    for ledger in info.ledgerInfo[:2]:
+        context = ledger.offloadContext
+        context.uidMsb, context.uidLsb, context.timestamp = 1, 2, int(time.time() * 1000)
+        context.complete, context.driverMetadata.name = True, "aws-s3"
+    site.opened.store.put(path, info.SerializeToString(), node.version)
+    pin, unloaded = site.why(topic).pins
+    assert (pin.kind, len(pin.ledgers), unloaded.kind) == (PinKind.OFFLOADED, 2, PinKind.NOT_LOADED)
+    assert "for the deletion lag of the brokers' settings, 4 hours, which ends in 3 hours for the first" in pin.what
+    lag = f"/namespaces/{site.namespace}/offloadDeletionLagMs"
+    site.admin.put(lag, 259_200_000)
+    pin, _ = site.why(topic).pins
+    assert f"for the deletion lag of the namespace {site.namespace}, 3 days, which ends in 2 days" in pin.what
+    site.admin.delete(lag)
 
 
 def test_a_shadow_topic_has_the_ledgers_of_its_source_and_holds_none(site: Site) -> None:
