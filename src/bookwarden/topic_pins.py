@@ -73,6 +73,8 @@ class PinSearch:
         node = self._store.get(partitioned_topic_path(name.managed_ledger))
         parts = [name] if node is None else [name.partition_name(at) for at in range(_partitions(node, name))]
         found = [one for one in map(self._of_partition, parts) if one is not None]
+        if not found and node is None:
+            found = [one for one in map(self._of_partition, self._listed_partitions(name)) if one is not None]
         if not found:
             raise NotFoundError(f"{name} has no ledgers: there is no such topic, or no message was ever sent to it")
         return found
@@ -84,6 +86,14 @@ class PinSearch:
             return self._of_partition(name)
         except FormatError as error:
             return TopicPins(str(name), None, (), 0, 0, (), "", (str(error),))
+
+    def _listed_partitions(self, name: TopicName) -> list[TopicName]:
+        """List the partitions that have nodes of a topic whose own node is in a configuration store of its own."""
+        path = managed_ledger_path(name.managed_ledger)
+        folder, _, local = path.rpartition("/")
+        before = f"{local}-partition-"
+        numbers = [child.removeprefix(before) for child in self._store.children_of(folder) if child.startswith(before)]
+        return [name.partition_name(at) for at in sorted(int(number) for number in numbers if number.isdecimal())]
 
     def _of_partition(self, name: TopicName) -> TopicPins | None:
         managed = self._ledgers.read(name.managed_ledger)

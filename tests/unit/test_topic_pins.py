@@ -116,6 +116,11 @@ def test_partitions_are_those_of_the_node_and_a_topic_that_is_not_there_is_an_er
     cluster.store.create(f"/managed-ledgers/{ORDERS}2-partition-2", listed((8, 1, 1, 1), (9, 0, 0, 0)))
     assert [one.topic for one in search.of_topic("persistent://t/n/orders2")] == [f"{TOPIC}2-partition-2"]
     assert search.of_managed_ledger(f"{ORDERS}2") is None
+    # The node of a partitioned topic may be in a configuration store of its own.
+    for number in ("10", "9", "x"):
+        cluster.store.create(f"/managed-ledgers/{ORDERS}3-partition-{number}", listed((20, 0, 0, 0)))
+    found = search.of_topic("persistent://t/n/orders3")
+    assert [one.topic for one in found] == [f"{TOPIC}3-partition-9", f"{TOPIC}3-partition-10"]
 
 
 def test_a_damaged_node_is_named(cluster: Cluster) -> None:
