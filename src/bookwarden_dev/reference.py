@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.late import LateCommand, add_output_option
+from bookwarden.cli.shell.late import LateCommand, add_output_option, does_something
 from bookwarden.config import Settings
 from bookwarden_dev.commands.demos.command import demo
 from bookwarden_dev.commands.dev import dev
@@ -36,7 +36,7 @@ def commands_page() -> str:
     lines += ["What all commands share, such as output and exit codes: [the command line](../cli.md).", ""]
     lines += ["| command | what it does |", "|---|---|"]
     for words, command in groups:
-        if not isinstance(command, click.Group):
+        if does_something(command):
             name = " ".join(words[1:])
             summary = command.get_short_help_str(limit=200)
             lines.append(f"| [`{name}`](#{_anchor(' '.join(words))}) | {_cell(summary)} |")

@@ -23,7 +23,7 @@ COMMANDS: tuple[LateCommand, ...] = (
     LateCommand("mark", "bookwarden.cli.mark:mark", "Phase one: mark ledgers, then have them removed."),
     LateCommand("sweep", "bookwarden.cli.sweep:sweep", "Phase two: verify the marks, delete the ledgers."),
     LateCommand("orphans", "bookwarden.cli.orphans:orphans", "Find ledgers that nothing refers to, and reclaim them."),
-    LateCommand("disk", "bookwarden.cli.disk:disk", "Show who uses the disks of the bookies."),
+    LateCommand("disk", "bookwarden.cli.disk.commands:disk", "Show who uses the disks of the bookies."),
     LateCommand("follow", "bookwarden.cli.follow:follow", "Mark what brokers dereference and leave behind."),
     LateCommand(
         "broker-marks",

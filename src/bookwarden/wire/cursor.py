@@ -80,6 +80,17 @@ def at_position(raw: bytes, entry: bytes | None) -> bytes:
     return _rewritten(message, codec)
 
 
+def acknowledged_behind(raw: bytes, entry: bytes | None) -> tuple[tuple[Position, Position], ...]:
+    """List the ranges that a cursor has acknowledged behind its position: the entry before each, and its last one.
+
+    ``raw`` is the cursor's node, ``entry`` the last one of its ledger; None: the position is in the node. FormatError
+    as `at_position` raises it.
+    """
+    message, _ = _parse_cursor(at_position(raw, entry))
+    ranges = (map(_nested, _ends(each)) for each in message.individualDeletedMessages)
+    return tuple(sorted((before, last) for before, last in ranges))
+
+
 def cursor_of_entry(entry: bytes, ledger_id: int) -> bytes:
     """Make a cursor's node again from the last entry of its ledger, which it then no longer needs.
 
@@ -146,6 +157,21 @@ def _message_range(ledger_id: int, before: int, last: int) -> bytes:
     ends = [pb.NestedPositionInfo(ledgerId=ledger_id, entryId=entry_id) for entry_id in (before, last)]
     fields = [(number, end.SerializeToString()) for number, end in enumerate(ends, 1)]
     return b"".join(bytes((number << 3 | 2, len(value))) + value for number, value in fields)
+
+
+def _ends(raw: bytes) -> list[pb.NestedPositionInfo]:
+    """Decode what `_message_range` encodes; FormatError for anything else."""
+    ends, rest = [], raw
+    for number in (1, 2):
+        if rest[:1] != bytes((number << 3 | 2,)):
+            raise FormatError(f"{_NODE}: it has acknowledgements in a form that is not known here")
+        ends.append(parse(pb.NestedPositionInfo(), rest[2 : 2 + rest[1]], _NODE))
+        rest = rest[2 + rest[1] :]
+    return ends
+
+
+def _nested(end: pb.NestedPositionInfo) -> Position:
+    return Position(end.ledgerId, end.entryId)
 
 
 def _ranges_of_words(raw: bytes, position: Position) -> list[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.late import LateCommand, does_something
 
 ROOT = Path(__file__).parents[3]
 SOURCES = sorted((ROOT / "src" / "bookwarden").rglob("*.py"))
@@ -36,7 +36,7 @@ def problem_of(text: str) -> str | None:
     """Return what is wrong with a command; None if there is one with these options."""
     command: click.Command = cli
     words = text.split()
-    while words and isinstance(command, click.Group):
+    while words and isinstance(command, click.Group) and not (words[0].startswith("-") and does_something(command)):
         name = words.pop(0)
         if name not in command.commands:
             return f"there is no {name}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bookwarden.cli.disk import describe_disk_use
+from bookwarden.cli.disk.commands import describe_disk_use
 from bookwarden.cli.shell.output import JsonWriter, TextWriter
 from bookwarden.ledgers.disk_growth import Forecast, Growth
 from bookwarden.ledgers.disk_use import BookieUse, DiskUse, Use

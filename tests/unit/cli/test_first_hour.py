@@ -24,7 +24,7 @@ from bookwarden.cli.ledger import _Past, _past_of
 from bookwarden.cli.main import COMMANDS, cli
 from bookwarden.cli.mark import _rows_of_named
 from bookwarden.cli.shell.invocation import Invocation
-from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.late import LateCommand, does_something
 from bookwarden.cli.shell.output import moment
 from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.undone import UndoneLedger, UndoneLedgers
@@ -52,7 +52,8 @@ def leaves(command: click.Command, name: str) -> list[tuple[str, click.Command]]
     if isinstance(command, LateCommand):
         command = command.load()
     if isinstance(command, click.Group):
-        return [leaf for word, one in command.commands.items() for leaf in leaves(one, f"{name} {word}")]
+        below = [leaf for word, one in command.commands.items() for leaf in leaves(one, f"{name} {word}")]
+        return [(name, command), *below] if does_something(command) else below
     return [(name, command)]
 
 

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from bookwarden.cli.bookie_clusters.commands import bookie_clusters
+from bookwarden.cli.disk.commands import disk
 from bookwarden.cli.main import COMMANDS
 from bookwarden.cli.shell.failures import EXTRA_OF, TranslatingGroup, missing_extra
 from bookwarden.cli.shell.late import LateCommand
@@ -153,7 +154,9 @@ def test_a_package_that_is_absent_as_a_whole_or_in_part_has_its_extra(name: str)
     assert missing_extra(ModuleNotFoundError(name=name)) is not None
 
 
-@pytest.mark.parametrize("late", [*COMMANDS, *bookie_clusters.commands.values()], ids=lambda command: command.name)
+@pytest.mark.parametrize(
+    "late", [*COMMANDS, *bookie_clusters.commands.values(), *disk.commands.values()], ids=lambda command: command.name
+)
 def test_the_listed_summary_is_the_first_sentence_of_the_command(late: LateCommand) -> None:
     found = late.load()
     assert (found.name, found.get_short_help_str(limit=300)) == (late.name, late.short_help)

@@ -17,7 +17,7 @@ from bookwarden.bookie_clusters.offline.record import MOVE_PATH
 from bookwarden.bookie_clusters.offline.saved_nodes import save_nodes
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, parse_registry, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.shell.late import LateCommand
+from bookwarden.cli.shell.late import LateCommand, does_something
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.errors import RefusedError
 from bookwarden.ledgers.custom_metadata import OWNER_KEY, expected_custom_metadata
@@ -48,7 +48,7 @@ def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[t
         words = (*path, name)
         if isinstance(found, click.Group):
             yield from commands(found, words)
-        else:
+        if does_something(found):
             yield " ".join(words), found
 
 

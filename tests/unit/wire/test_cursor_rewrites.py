@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.wire.cursor import (
+    acknowledged_behind,
     at_position,
     decode_cursor,
     with_acknowledged,
@@ -124,3 +125,21 @@ def test_a_list_is_rewritten_and_one_that_is_that_already_stays_byte_for_byte(co
     assert [ledger[:4] for ledger in changed.ledgers] == [(3, 1, 1, 1), (5, 10, 70, 10), (9, 3, 21, 1000)]
     assert changed.ledgers[0].offload is None
     assert changed.properties == {"k": "v"}
+
+
+def test_what_is_acknowledged_behind_a_position_is_listed_in_order() -> None:
+    node = cursor_node(40, (5, 3), message_range(7, -1, 9), message_range(5, 5, 8))
+    assert acknowledged_behind(node, None) == (
+        (Position(5, 5), Position(5, 8)),
+        (Position(7, -1), Position(7, 9)),
+    )
+    # Once its ledger was read, what the node has is no more.
+    assert acknowledged_behind(node, entry((6, 0), message_range(6, 2, 4))) == ((Position(6, 2), Position(6, 4)),)
+    words = pb.PositionInfo(ledgerId=6, entryId=0)
+    words.individualDeletedMessageRanges.append(pb.LongListMap(key=6, values=[0b1101_1000]).SerializeToString())
+    assert acknowledged_behind(node, words.SerializeToString()) == (
+        (Position(6, 2), Position(6, 4)),
+        (Position(6, 5), Position(6, 7)),
+    )
+    with pytest.raises(FormatError, match="in a form that is not known here"):
+        acknowledged_behind(cursor_node(40, (5, 3), b"\x08\x05"), None)

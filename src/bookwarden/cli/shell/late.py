@@ -61,8 +61,15 @@ def add_output_option(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for each in command.commands.values():
             add_output_option(each)
-    elif not isinstance(command, LateCommand) and not any("--output" in one.opts for one in command.params):
+    if does_something(command) and not any("--output" in one.opts for one in command.params):
         output_option(command)
+
+
+def does_something(command: click.Command) -> bool:
+    """Return whether it is a command that was loaded, and no group, or one that also does something by itself."""
+    if isinstance(command, click.Group):
+        return command.invoke_without_command
+    return not isinstance(command, LateCommand)
 
 
 def _let_none_run(command: click.Command) -> None:
@@ -70,9 +77,11 @@ def _let_none_run(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for each in command.commands.values():
             _let_none_run(each)
-    else:
+    if does_something(command):
         command.callback = _refuse
 
 
 def _refuse(*_: object, **__: object) -> None:
-    raise PlaceholderError
+    # A group is called before the command below it, which may be asked for its help.
+    if click.get_current_context().invoked_subcommand is None:
+        raise PlaceholderError

@@ -59,12 +59,7 @@ class ClusterContents:
 
     def open_transactions(self) -> dict[str, frozenset[str]]:
         """Return by id the transactions that are open at all coordinators, with the topics that each has touched."""
-        try:
-            answer = self._admin.get_json(_OPEN)
-        except PulsarError as error:
-            if _NOT_LOADED in str(error) or any(said in str(error) for said in _SWITCHED_OFF):
-                return {}
-            raise
+        answer = self.slow_transactions()
         try:
             return {
                 str(name): frozenset({*(one.get("producedPartitions") or ()), *(one.get("ackedPartitions") or ())})
@@ -72,6 +67,16 @@ class ClusterContents:
             }
         except (AttributeError, TypeError) as error:
             raise FormatError(f"GET {_OPEN}: the answer is not of transactions: {error}") from error
+
+    def slow_transactions(self) -> Mapping[str, Any]:
+        """Return the TransactionMetadata of the transactions that are open at all coordinators, by id."""
+        try:
+            answer: Mapping[str, Any] = self._admin.get_json(_OPEN)
+            return answer
+        except PulsarError as error:
+            if _NOT_LOADED in str(error) or any(said in str(error) for said in _SWITCHED_OFF):
+                return {}
+            raise
 
 
 def schema_path(topic: str) -> str:

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 from bookwarden.clusters.pulsar.connection import PulsarConnection
+from bookwarden.clusters.pulsar.metadata.ownership import BundleOwnership
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.errors import BookwardenError, ConfigError, PulsarError, SilentBrokerError
 from bookwarden.metastore.interface import MetadataStore, Versioned
@@ -87,6 +88,30 @@ def read_loaded_topics(store: MetadataStore, connection: PulsarConnection) -> fr
     if silent is not None:
         raise SilentBrokerError(str(silent), frozenset(found)) from silent
     return frozenset(found)
+
+
+class LoadedTopics:
+    """Tells which topics brokers have loaded, and loads none; a broker is asked once, where it may have one of them."""
+
+    def __init__(self, store: MetadataStore, connection: PulsarConnection) -> None:
+        self._store = store
+        self._connection = connection
+        self._found: dict[str, set[str]] = {}
+
+    def has(self, topic: str) -> bool:
+        """Return whether a broker has a partition, or a topic without, loaded. Raises PulsarError, StoreError."""
+        owner = BundleOwnership(self._store).owner(topic)
+        if owner is None:
+            return False
+        brokers = _registrations(self._store)
+        urls = ("pulsarServiceUrl", "pulsarServiceUrlTls")
+        owners = [(name, data) for name, data in brokers if owner in map(data.get, urls)]
+        return any(topic in self._topics(name, data) for name, data in owners or brokers)
+
+    def _topics(self, name: str, data: Mapping[str, Any]) -> set[str]:
+        if name not in self._found:
+            self._found[name] = _loaded_topics(name, data, self._connection)
+        return self._found[name]
 
 
 def _loaded_topics(name: str, data: Mapping[str, Any], connection: PulsarConnection) -> set[str]:

@@ -1,22 +1,31 @@
-"""The command disk: who uses the disks of the bookies."""
+"""The command disk: who uses the disks of the bookies; and the list of the commands below it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import click
+from click.core import ParameterSource
 
+from bookwarden.cli.disk.why import pin_search, pin_title, pins_data
 from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
+from bookwarden.config import Settings
 from bookwarden.findings import size_text
 from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
+from bookwarden.ledgers.pins import TopicPins
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
 from bookwarden.wiring.cluster import Cluster
 
+#: Name, place and summary of each command below it; it is imported when it is called.
+_COMMANDS: Final = (("why", "why:why", "Show what holds the oldest ledger of a topic."),)
 _BOOKIE = "bookie"
+_TOPIC = "topic"
 _KINDS = {kind.component.name: kind for kind in KINDS}
 _UNNAMED = (
     "What no node names is new, or an orphan: `bookwarden orphans scan` tells which, and how to get the space back."
@@ -26,6 +35,7 @@ _EPILOG = """\b
 Examples:
   bookwarden disk                            by namespace, the largest first
   bookwarden disk --by topic --top 50        the largest topics, loaded or not
+  bookwarden disk --by topic --why           and what holds the oldest ledger of each
   bookwarden disk --by bookie                what lies on each bookie, and what nothing explains
   bookwarden disk --by kind --tenant sales   data, subscriptions, schemas of one tenant
 
@@ -33,7 +43,7 @@ Examples:
 What is counted, and how: docs/disk.md."""
 
 
-@click.command(epilog=_EPILOG)
+@click.group(epilog=_EPILOG, invoke_without_command=True)
 @click.option(
     "--by",
     type=click.Choice((*USES, _BOOKIE)),
@@ -45,16 +55,20 @@ What is counted, and how: docs/disk.md."""
 @click.option("--tenant", metavar="TENANT", default="", help="Count what is of this tenant.")
 @click.option("--namespace", metavar="TENANT/NAMESPACE", default="", help="Count what is of this namespace.")
 @click.option("--topic", metavar="TOPIC", type=parse_topic, help="Count what is of this topic, its partitions too.")
+@click.option("--why", "with_pins", is_flag=True, help="With --by topic: what holds the oldest ledger of each row.")
 @click.option("--from", "snapshot", metavar="URL", help="Read a snapshot of the metadata store: zk-snapshot:FILE.")
 @max_reads_option("from the metadata stores in a second, by all processes. Default: orphans.max_reads_per_second.")
 @pass_invocation
+@click.pass_context
 def disk(
+    context: click.Context,
     invocation: Invocation,
     by: str,
     top: int,
     tenant: str,
     namespace: str,
     topic: str | None,
+    with_pins: bool,
     snapshot: str | None,
     limit: float | None,
 ) -> None:
@@ -62,6 +76,11 @@ def disk(
 
     Each ledger counts with all its copies, whether its topic is loaded or not. Changes nothing.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    if with_pins and by != _TOPIC:
+        raise click.UsageError("--why goes with --by topic")
     require_spark()
     from bookwarden.pipelines.disk.measuring import Wanted
     from bookwarden.pipelines.disk.operation import run_account
@@ -78,11 +97,29 @@ def disk(
         found = run_account(
             settings, "tenant" if by == _BOOKIE else by, top, wanted, snapshot, progress=tell, local=True
         )
-    invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None))
+    pins = pins_of_rows(settings, found, snapshot) if with_pins else None
+    invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None, pins=pins))
 
 
-def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Document:
-    """Describe the use of disks ``by`` a tenant, namespace, topic, kind or bookie."""
+def pins_of_rows(settings: Settings, found: DiskUse, snapshot: str | None) -> dict[str, TopicPins | None]:
+    """Find what holds the ledgers of each row, by the name of its managed ledger; None where there is no such topic."""
+    names = [use.name for use in found.uses if use.name]
+    with pin_search(settings, snapshot) as search:
+        return {name: search.of_managed_ledger(name) for name in names}
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Refuse options of the account in front of a command below it, which would be of no effect."""
+    for name in context.params:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            option = next(one for one in context.command.params if one.name == name)
+            raise click.UsageError(f"{option.opts[0]} is not of `disk {context.invoked_subcommand}`", context)
+
+
+def describe_disk_use(
+    found: DiskUse, by: str, *, from_snapshot: bool, pins: Mapping[str, TopicPins | None] | None = None
+) -> Document:
+    """Describe the use of disks ``by`` a tenant, namespace, topic, kind or bookie; ``pins`` has what holds topics."""
     total = found.total
     parts: list[Part] = [
         Facts(
@@ -95,7 +132,7 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
                 *_growth(found),
             )
         ),
-        _bookies(found) if by == _BOOKIE else _uses(found, by),
+        _bookies(found) if by == _BOOKIE else _uses(found, by, pins),
     ]
     if by == _BOOKIE:
         parts += [Note(f"{one.name} tells nothing of its disks: {one.error}.") for one in found.bookies if one.error]
@@ -116,6 +153,11 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
         "forecast": None if found.forecast is None else found.forecast._asdict(),
         "bookies": [{**one._asdict(), "unexplained_bytes": one.unexplained_bytes} for one in found.bookies],
     }
+    if pins is not None:
+        held = {name: None if one is None else pins_data(one) for name, one in pins.items()}
+        data["uses"] = [{**use._asdict(), "why": held.get(use.name)} for use in found.uses]
+        unseen = dict.fromkeys(text for one in pins.values() if one is not None for text in one.unseen)
+        parts += [Note(f"Not seen: {text}.") for text in unseen]
     return Document(data, tuple(parts))
 
 
@@ -134,7 +176,7 @@ def _growth(found: DiskUse) -> Iterator[tuple[str, str]]:
     yield "disks full", f"on {forecast.full} ({forecast.earliest} at the earliest, {latest}): {a_day}"
 
 
-def _uses(found: DiskUse, by: str) -> Part:
+def _uses(found: DiskUse, by: str, pins: Mapping[str, TopicPins | None] | None) -> Part:
     cells: Cells[Use] = {
         Column(by): lambda use: _label(use.name, by),
         Column("ledgers", right=True): lambda use: f"{use.ledgers:,}",
@@ -145,8 +187,20 @@ def _uses(found: DiskUse, by: str) -> Part:
         Column("no node names", right=True): lambda use: size_text(use.unnamed_bytes),
         Column("offloaded", right=True): lambda use: size_text(use.offloaded_bytes),
         Column("oldest ledger"): lambda use: moment(use.oldest_ms),
+        Column("held by", whole=False): lambda use: _held_by(use.name, pins),
     }
     return table_of(found.uses, cells, empty="There is no ledger of it.")
+
+
+def _held_by(name: str, pins: Mapping[str, TopicPins | None] | None) -> str:
+    if pins is None or name not in pins:
+        return ""
+    found = pins[name]
+    if found is None:
+        return "no such topic"
+    if found.holding:
+        return pin_title(found.holding[0])
+    return "nothing" if found.ledgers else "-"
 
 
 def _bookies(found: DiskUse) -> Part:
@@ -168,7 +222,7 @@ def _label(name: str, by: str) -> str:
     if by == "kind":
         kind = _KINDS.get(name)
         return kind.ledgers_label if kind else "not Pulsar's"
-    if by == "topic":
+    if by == _TOPIC:
         return str(TopicName.of_managed_ledger(name)) if name else "not Pulsar's"
     return name
 
@@ -181,3 +235,7 @@ def _size(size: int | None) -> str:
     if size is None:
         return "-"
     return f"-{size_text(-size)}" if size < 0 else size_text(size)
+
+
+for _name, _place, _summary in _COMMANDS:
+    disk.add_command(LateCommand(_name, f"bookwarden.cli.disk.{_place}", _summary))

@@ -1,0 +1,1 @@
+"""The command `disk`, and those below it."""
