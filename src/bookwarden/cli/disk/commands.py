@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,8 +12,9 @@ from click.core import ParameterSource
 from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
 from bookwarden.cli.shell.late import LateCommand
-from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.findings import size_text
+from bookwarden.ledgers.bookie_report import state_text
 from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
@@ -20,9 +22,12 @@ from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, 
 from bookwarden.wiring.cluster import Cluster
 
 #: Name, place and summary of each command below it; it is imported when it is called.
-_COMMANDS: Final[tuple[tuple[str, str, str], ...]] = ()
+_COMMANDS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("collect", "collect:collect", "Have bookies collect their garbage now."),
+)
 _BOOKIE = "bookie"
 _KINDS = {kind.component.name: kind for kind in KINDS}
+_UNTOLD = "Unexplained includes journals and indexes: no bookie tells their size."
 _UNNAMED = (
     "What no node names is new, or an orphan: `bookwarden orphans scan` tells which, and how to get the space back."
 )
@@ -116,7 +121,7 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
         _bookies(found) if by == _BOOKIE else _uses(found, by),
     ]
     if by == _BOOKIE:
-        parts += [Note(f"{one.name} tells nothing of its disks: {one.error}.") for one in found.bookies if one.error]
+        parts += map(Note, _notes_of_bookies(found))
     elif found.left_out:
         parts.append(Note(f"{counted(found.left_out, 'row')} more are not shown: --top."))
     if total.unasked:
@@ -132,7 +137,8 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
         "left_out": 0 if by == _BOOKIE else found.left_out,
         "growth": None if found.growth is None else found.growth._asdict(),
         "forecast": None if found.forecast is None else found.forecast._asdict(),
-        "bookies": [{**one._asdict(), "unexplained_bytes": one.unexplained_bytes} for one in found.bookies],
+        "bookies": [_data_of(one) for one in found.bookies],
+        "journal_error": found.journal_error,
     }
     return Document(data, tuple(parts))
 
@@ -167,7 +173,39 @@ def _uses(found: DiskUse, by: str) -> Part:
     return table_of(found.uses, cells, empty="There is no ledger of it.")
 
 
+def _data_of(bookie: BookieUse) -> dict[str, object]:
+    return {
+        **bookie._asdict(),
+        "unexplained_bytes": bookie.unexplained_bytes,
+        "dead_bytes": None if bookie.report is None else bookie.report.dead_bytes,
+    }
+
+
+def _notes_of_bookies(found: DiskUse) -> Iterator[str]:
+    for one in found.bookies:
+        if one.error:
+            yield f"{one.name} tells nothing of its disks: {one.error}."
+        if one.compaction_problem:
+            yield f"{one.name}: {one.compaction_problem}."
+    silent = Counter(one.report.error for one in found.bookies if one.report is not None and one.report.error)
+    for error, number in silent.items():
+        yield f"{counted(number, 'bookie')} told nothing of garbage collection: {error}."
+    if found.journal_error:
+        yield f"What was deleted since the last compaction is not known: {found.journal_error}."
+    if any(one.unexplained_bytes is not None for one in found.bookies):
+        yield _UNTOLD
+
+
 def _bookies(found: DiskUse) -> Part:
+    optional: Cells[BookieUse] = {
+        Column("state"): lambda one: state_text(one.is_read_only),
+        Column("deleted", right=True): lambda one: size_cell(one.deleted_bytes),
+        Column("dead, at most", right=True): lambda one: size_cell(
+            None if one.report is None else one.report.dead_bytes
+        ),
+        Column("compacted"): lambda one: moment(None if one.report is None else one.report.compacted_ms),
+    }
+    shown = {column: cell for column, cell in optional.items() if any(cell(one) != "-" for one in found.bookies)}
     cells: Cells[BookieUse] = {
         Column("bookie"): lambda one: one.name,
         Column("ledgers", right=True): lambda one: f"{one.ledgers:,}",
@@ -175,10 +213,11 @@ def _bookies(found: DiskUse) -> Part:
         Column("trash", right=True): lambda one: size_text(one.trashed_bytes),
         Column("no node names", right=True): lambda one: size_text(one.unnamed_bytes),
         Column("not Pulsar's", right=True): lambda one: size_text(one.foreign_bytes),
-        Column("unexplained", right=True): lambda one: _size(one.unexplained_bytes),
-        Column("free", right=True): lambda one: _size(one.free),
-        Column("of", right=True): lambda one: _size(one.total),
+        Column("unexplained", right=True): lambda one: size_cell(one.unexplained_bytes),
+        Column("free", right=True): lambda one: size_cell(one.free),
+        Column("of", right=True): lambda one: size_cell(one.total),
     }
+    cells |= shown
     return table_of(found.bookies, cells, empty="There is no bookie.")
 
 
@@ -193,12 +232,6 @@ def _label(name: str, by: str) -> str:
 
 def _part(size: int, of: int) -> str:
     return f"{100 * size / of:.1f} %" if of else "-"
-
-
-def _size(size: int | None) -> str:
-    if size is None:
-        return "-"
-    return f"-{size_text(-size)}" if size < 0 else size_text(size)
 
 
 for _name, _place, _summary in _COMMANDS:

@@ -82,4 +82,6 @@ def _let_none_run(command: click.Command) -> None:
 
 
 def _refuse(*_: object, **__: object) -> None:
-    raise PlaceholderError
+    # A group is called before the command below it, which may be asked for its help.
+    if click.get_current_context().invoked_subcommand is None:
+        raise PlaceholderError

@@ -20,6 +20,7 @@ from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, Bookie
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.columns.tables import rows_in
+from bookwarden.pipelines.disk.collecting import with_reports
 from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import (
     ALL,
@@ -130,8 +131,13 @@ class DiskAccount:
         compares = snapshot is None and wanted == ALL
         spaces = sources.cluster.bookkeeper.all_disk_space() if compares else None
         bookies = _bookies(folder.read_all(BOOKIES_TABLE, BOOKIES.arrow.names), spaces)
+        journal_error = ""
+        if compares:
+            bookies, journal_error = with_reports(bookies, sources.cluster)
         measured_ms = started_ms if sources.snapshot_ms is None else sources.snapshot_ms
-        found = DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
+        found = DiskUse(
+            measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies, journal_error=journal_error
+        )
         if not compares:
             return found
         return DiskHistory(Folder(self._settings.disk.folder)).compared(found, _uses(use, "tenant"))
