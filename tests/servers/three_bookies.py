@@ -22,7 +22,7 @@ _NO_HTTP = {"httpServerEnabled": "false", "statsProviderClass": "org.apache.book
 # Small entry logs, in which entries soon are, and a major compaction of each that has a ledger less.
 _GARBAGE = {
     "logSizeLimit": "1048576",
-    "flushInterval": "2000",
+    "flushInterval": "1000",
     "gcWaitTime": "3600000",
     "majorCompactionThreshold": "0.99",
 }

@@ -133,7 +133,7 @@ def describe(done: Sequence[Collection], *, executed: bool, major: bool) -> Docu
     }
     if executed:
         cells |= {
-            Column("compacted"): lambda one: "-" if one.after is None else compactions_made(one.before, one.after),
+            Column("compaction"): lambda one: "-" if one.after is None else compactions_made(one.before, one.after),
             Column("free before", right=True): lambda one: size_cell(one.before.free),
             Column("free after", right=True): lambda one: size_cell(None if one.after is None else one.after.free),
             Column("freed", right=True): lambda one: size_cell(one.freed),
