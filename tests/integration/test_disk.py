@@ -153,14 +153,16 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
             SIZE,
             SIZE,
             error=bookies[BOOKIE].error,
-            is_read_only=False,
-            report=BookieReport("", error=OFF),
         ),
         "b:1": BookieUse("b:1", 2, round(larger / 3), 0, 0, 0, error="it is not registered"),
         "c:1": BookieUse("c:1", 2, round(0.6 * larger / 3), 0, 0, 0, error="it is not registered"),
         "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, 0, error="it is not registered"),
     }
     assert bookies[BOOKIE].unexplained_bytes is None
+    by_bookie = account.measure("bookie", 10)
+    assert [use.name for use in by_bookie.uses] == ["t", "u", "(none)"]
+    asked = bookies[BOOKIE]._replace(is_read_only=False, report=BookieReport("", error=OFF))
+    assert {one.name: one for one in by_bookie.bookies} == {**bookies, BOOKIE: asked}
     assert bookies[BOOKIE].error
 
     topics = account.measure("topic", 2, Wanted(tenant="t"))
@@ -317,7 +319,7 @@ def test_bookies_free_what_was_deleted_when_asked(
     account = DiskAccount(spark, load_settings(overrides=overrides))
 
     def by_metadata() -> dict[str, int]:
-        found = account.measure("tenant", 10).bookies
+        found = account.measure("bookie", 10).bookies
         return {one.name: one.named_bytes + one.trashed_bytes + one.unnamed_bytes + one.foreign_bytes for one in found}
 
     before = by_metadata()
@@ -350,7 +352,7 @@ def test_bookies_free_what_was_deleted_when_asked(
     entry = JournalEntry(1, "", "/ledgers/x", 0, 0, encode_ledger_metadata(metadata), "q/1", int(time.time() * 1000))
     with closing(FileJournal(tmp_path / "journal")) as journal:
         journal.append([entry])
-    bookies = {one.name: one for one in account.measure("tenant", 10).bookies}
+    bookies = {one.name: one for one in account.measure("bookie", 10).bookies}
     for name in asked:
         assert bookies[name].unnamed_bytes > 30 * 100_000 / 2
         report = bookies[name].report
@@ -369,7 +371,7 @@ def test_bookies_free_what_was_deleted_when_asked(
     turn_read_only(plan[first]["before"]["url"], True)
     try:
         eventually(lambda: collect(overrides, "--all")[1][first]["is_read_only"], 30)
-        whole = account.measure("tenant", 10)
+        whole = account.measure("bookie", 10)
     finally:
         turn_read_only(plan[first]["before"]["url"], False)
     assert {one.name: one.is_read_only for one in whole.bookies} == {name: name == first for name in homes}

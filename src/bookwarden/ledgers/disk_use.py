@@ -37,6 +37,8 @@ def shares(segments: Sequence[Segment], entries: int) -> Iterator[tuple[str, flo
 
 #: What a `Use` may be of.
 USES: Final = ("tenant", "namespace", "topic", "kind")
+#: What an account may be by instead: then bookies are asked for more.
+BOOKIE: Final = "bookie"
 #: Whether a ledger is in use: a node names it; the trash keeps it; neither, so that it is an orphan, or new; it is not
 #: Pulsar's.
 NAMED: Final = "named"

@@ -17,7 +17,6 @@ from bookwarden.clusters.bookkeeper.catalog import BookKeeperCatalog
 from bookwarden.clusters.bookkeeper.returning_ids import ReturningIds, SharedCounter
 from bookwarden.clusters.bookkeeper.undone import UndoneLedgers
 from bookwarden.config import BookKeeperSettings, Settings
-from bookwarden.ledgers.bookie_report import RegisteredBookie
 from bookwarden.metastore.following.store import Migrations
 from bookwarden.metastore.urls import path_before, scheme_of, split_chroot
 from bookwarden.resources import Resources
@@ -96,16 +95,12 @@ class BookKeeper(Resources):
         self.disk_space = partial(read_writable_disk_space, self.clusters.of_new_ledgers, options=self._options)
         #: Asks all bookies of all clusters for it.
         self.all_disk_space = partial(read_all_disk_space, self.clusters.all_roots, options=self._options)
+        #: Reads the registered bookies of all clusters.
+        self.registered = partial(read_registered, self.clusters.all_roots)
         #: Asks the HTTP servers of registered bookies.
         self.reports = partial(read_reports, options=self._options)
-
-    def registered(self) -> list[RegisteredBookie]:
-        """Read the registered bookies of all clusters."""
-        return read_registered(self.clusters.all_roots())
-
-    def server_of(self, bookie: RegisteredBookie) -> BookieServer:
-        """Return the HTTP server of a bookie; connected when asked."""
-        return self.keep(BookieServer(bookie, self._options))
+        #: Makes the HTTP server of one of them, which whoever asks for it closes.
+        self.server_of = partial(BookieServer, options=self._options)
 
     @cached_property
     def bookies(self) -> Bookies:

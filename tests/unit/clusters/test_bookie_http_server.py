@@ -39,7 +39,7 @@ def test_bookies_are_found_with_state_and_http_server() -> None:
     register(store, "six", http=("::", 8000), rpc="fd00::1")
     store.create("/ledgers/available/old", b"")
     store.create("/ledgers/available/damaged", b"\xff")
-    assert read_registered([(store, "/ledgers")]) == [
+    assert read_registered(lambda: [(store, "/ledgers")]) == [
         RegisteredBookie("damaged", False),
         RegisteredBookie("everywhere", False, "http://10.0.0.7:8000"),
         RegisteredBookie("full", True, "http://b2.example:8001"),
@@ -53,7 +53,7 @@ def test_a_bookie_that_turns_read_only_right_now_comes_once() -> None:
     store = MemoryStore()
     register(store, "b1")
     register(store, "b1", read_only=True)
-    assert read_registered([(store, "/ledgers")]) == [RegisteredBookie("b1", True)]
+    assert read_registered(lambda: [(store, "/ledgers")]) == [RegisteredBookie("b1", True)]
 
 
 def test_a_report_adds_up_the_directories_of_the_bookie(bookie: HttpBookie, server: BookieServer) -> None:

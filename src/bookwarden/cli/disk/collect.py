@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -108,14 +109,14 @@ def _collected(
     """Have one bookie collect, unless it told already why it cannot."""
     if plan.error:
         return plan
-    server = bookkeeper.server_of(bookie)
     done = plan
     try:
-        # Others may have taken hours since the plan.
-        done = plan_of(bookie, server.report(), major=major)
-        invocation.say(f"{bookie.name} collects ...")
-        done = replace(done, answer=server.collect(done.asked))
-        done = replace(done, after=server.report())
+        with closing(bookkeeper.server_of(bookie)) as server:
+            # Others may have taken hours since the plan.
+            done = plan_of(bookie, server.report(), major=major)
+            invocation.say(f"{bookie.name} collects ...")
+            done = replace(done, answer=server.collect(done.asked))
+            done = replace(done, after=server.report())
     except BookieError as error:
         invocation.say(f"{bookie.name}: {error}")
         return replace(done, error=str(error))

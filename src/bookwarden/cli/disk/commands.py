@@ -15,7 +15,7 @@ from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.findings import size_text
 from bookwarden.ledgers.bookie_report import state_text
-from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
+from bookwarden.ledgers.disk_use import BOOKIE, USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
@@ -25,7 +25,6 @@ from bookwarden.wiring.cluster import Cluster
 _COMMANDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("collect", "collect:collect", "Have bookies collect their garbage now."),
 )
-_BOOKIE = "bookie"
 _KINDS = {kind.component.name: kind for kind in KINDS}
 _UNTOLD = "Unexplained includes journals and indexes: no bookie tells their size."
 _UNNAMED = (
@@ -46,7 +45,7 @@ What is counted, and how: docs/disk.md."""
 @click.group(epilog=_EPILOG, invoke_without_command=True)
 @click.option(
     "--by",
-    type=click.Choice((*USES, _BOOKIE)),
+    type=click.Choice((*USES, BOOKIE)),
     default="namespace",
     show_default=True,
     help="What the rows are.",
@@ -90,9 +89,7 @@ def disk(
     invocation.say(STARTING_SPARK)
     wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
     with shown_progress(invocation) as tell:
-        found = run_account(
-            settings, "tenant" if by == _BOOKIE else by, top, wanted, snapshot, progress=tell, local=True
-        )
+        found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
     invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None))
 
 
@@ -118,9 +115,9 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
                 *_growth(found),
             )
         ),
-        _bookies(found) if by == _BOOKIE else _uses(found, by),
+        _bookies(found) if by == BOOKIE else _uses(found, by),
     ]
-    if by == _BOOKIE:
+    if by == BOOKIE:
         parts += map(Note, _notes_of_bookies(found))
     elif found.left_out:
         parts.append(Note(f"{counted(found.left_out, 'row')} more are not shown: --top."))
@@ -133,8 +130,8 @@ def describe_disk_use(found: DiskUse, by: str, *, from_snapshot: bool) -> Docume
         "by": by,
         "measured_ms": found.measured_ms,
         "total": total._asdict(),
-        "uses": [] if by == _BOOKIE else [use._asdict() for use in found.uses],
-        "left_out": 0 if by == _BOOKIE else found.left_out,
+        "uses": [] if by == BOOKIE else [use._asdict() for use in found.uses],
+        "left_out": 0 if by == BOOKIE else found.left_out,
         "growth": None if found.growth is None else found.growth._asdict(),
         "forecast": None if found.forecast is None else found.forecast._asdict(),
         "bookies": [_data_of(one) for one in found.bookies],

@@ -38,10 +38,10 @@ _METRIC: Final = re.compile(
 )
 
 
-def read_registered(places: Iterable[tuple[MetadataStore, str]]) -> list[RegisteredBookie]:
+def read_registered(places: Callable[[], Iterable[tuple[MetadataStore, str]]]) -> list[RegisteredBookie]:
     """Read the bookies that are registered at these ledgers roots, by id."""
     found = list[RegisteredBookie]()
-    for store, root in places:
+    for store, root in places():
         members = read_members(store, root)
         available = f"{root}/available"
         paths = {f"{available}/{name}": (name, False) for name in members.writable}
