@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pulsar
 import pytest
+import urllib3
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
 from bookwarden.config import Settings, load_settings
+from bookwarden.deletion.journal.entries import JournalEntry
+from bookwarden.deletion.journal.writing import FileJournal
+from bookwarden.ledgers.bookie_report import BookieReport
 from bookwarden.ledgers.disk_growth import DayUse, Growth
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.managed_ledger import signed_halves
-from bookwarden.ledgers.metadata import LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment
 from bookwarden.ledgers.trash import TrashRecord
+from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import Wanted
 from bookwarden.pipelines.disk.operation import DiskAccount
@@ -26,16 +36,19 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wire.trash import encode_records
+from bookwarden_dev.devcluster import DevCluster
 from servers.lone_zookeeper import LoneZooKeeper
 from servers.population import OLD_MS, ROOT, tags_of
+from servers.pulsar_topics import unload
 from servers.scanned_site import ScannedSite, broker_telling_the_time
-from servers.three_bookies import ThreeBookies
+from servers.three_bookies import NAMED, ThreeBookies
 from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 ORDERS = "t/n/persistent/orders"
 BOOKIE = "127.0.0.1:3181"
+OFF = "its HTTP server is off: set httpServerEnabled=true and httpServerPort in its bookkeeper.conf, and restart it"
 # Of a ledger that Population makes: 10 entries of 100 bytes in one copy.
 SIZE = 1_000 + 10 * 40
 
@@ -132,12 +145,24 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     ]
     bookies = {one.name: one for one in found.bookies}
     assert bookies == {
-        BOOKIE: BookieUse(BOOKIE, 10, 5 * SIZE + round(larger / 3), SIZE, SIZE, SIZE, error=bookies[BOOKIE].error),
+        BOOKIE: BookieUse(
+            BOOKIE,
+            10,
+            5 * SIZE + round(larger / 3),
+            SIZE,
+            SIZE,
+            SIZE,
+            error=bookies[BOOKIE].error,
+        ),
         "b:1": BookieUse("b:1", 2, round(larger / 3), 0, 0, 0, error="it is not registered"),
         "c:1": BookieUse("c:1", 2, round(0.6 * larger / 3), 0, 0, 0, error="it is not registered"),
         "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, 0, error="it is not registered"),
     }
     assert bookies[BOOKIE].unexplained_bytes is None
+    by_bookie = account.measure("bookie", 10)
+    assert [use.name for use in by_bookie.uses] == ["t", "u", "(none)"]
+    asked = bookies[BOOKIE]._replace(is_read_only=False, report=BookieReport("", error=OFF))
+    assert {one.name: one for one in by_bookie.bookies} == {**bookies, BOOKIE: asked}
     assert bookies[BOOKIE].error
 
     topics = account.measure("topic", 2, Wanted(tenant="t"))
@@ -162,22 +187,39 @@ def entry_log_bytes(home: Path) -> int:
     return sum(path.stat().st_size for path in (home / "bookie/ledgers/current").glob("*.log"))
 
 
-def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
-    spark: SparkSession, three_bookies: ThreeBookies, tmp_path: Path
-) -> None:
-    cluster = three_bookies.cluster
-    homes = [cluster.home, cluster.home / "second", cluster.home / "named"]
-    overrides = {
-        "metadata_store.urls": f"['{cluster.store_url}']",
-        "pulsar.admin_url": cluster.admin_url,
-        "pulsar.service_url": cluster.service_url,
+def homes_of(three: ThreeBookies) -> dict[str, Path]:
+    """Return the folder of each bookie, by id."""
+    home = three.cluster.home
+    return dict(zip(three.bookies, (home, home / "second", home / "named"), strict=True))
+
+
+def overrides_of(three: ThreeBookies, tmp_path: Path) -> dict[str, str]:
+    return {
+        "metadata_store.urls": f"['{three.cluster.store_url}']",
+        "pulsar.admin_url": three.cluster.admin_url,
+        "pulsar.service_url": three.cluster.service_url,
         "disk.folder": str(tmp_path / "disk"),
+        "sweep.journal": str(tmp_path / "journal"),
     }
+
+
+def namespace_on_three(cluster: DevCluster) -> str:
+    """Make a namespace whose entries are in two copies, on three bookies."""
     namespace = f"public/n-{uuid4().hex[:8]}"
     with closing(PulsarAdmin(cluster.connection(), timeout_s=60)) as admin:
         admin.put(f"/namespaces/{namespace}", {})
         quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
         admin.post(f"/namespaces/{namespace}/persistence", {**quorums, "managedLedgerMaxMarkDeleteRate": 1000})
+    return namespace
+
+
+def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
+    spark: SparkSession, three_bookies: ThreeBookies, tmp_path: Path
+) -> None:
+    cluster = three_bookies.cluster
+    homes = homes_of(three_bookies).values()
+    overrides = overrides_of(three_bookies, tmp_path)
+    namespace = namespace_on_three(cluster)
     before = sum(map(entry_log_bytes, homes))
     with closing(pulsar.Client(cluster.service_url)) as client:
         for topic, count in (("large", 3_000), ("small", 500)):
@@ -208,3 +250,129 @@ def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
         sum(one.total or 0 for one in whole.bookies),
         sum(one.free or 0 for one in whole.bookies),
     )
+
+
+def collect(overrides: dict[str, str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run `disk collect`, and return its exit code, and what it told of each bookie."""
+    options = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
+    done = CliRunner().invoke(cli, [*options, "-o", "json", "disk", "collect", *arguments])
+    assert not isinstance(done.exception, Exception), done.exc_info
+    return done.exit_code, {one["name"]: one for one in json.loads(done.stdout)["bookies"]}
+
+
+def turn_read_only(url: str, read_only: bool) -> None:
+    with urllib3.PoolManager(timeout=30.0) as pool:
+        answer = pool.request("PUT", f"{url}/api/v1/bookie/state/readonly", body=json.dumps({"readOnly": read_only}))
+        assert answer.json() == {"readOnly": read_only}
+
+
+def forget_node(cluster: DevCluster, path: str) -> None:
+    """Remove a node with all below it, as a broker that leaves ledgers behind."""
+    with closing(open_store(cluster.store_url)) as store:
+        paths = [*(f"{path}/{child}" for child in store.list_children(path)), path]
+        for each in paths:
+            (found,) = store.get_many([each])
+            assert found is not None
+            assert store.delete_many([(each, found.version)]) == [DeleteResult.DELETED]
+
+
+def test_bookies_free_what_was_deleted_when_asked(
+    spark: SparkSession, three_bookies: ThreeBookies, tmp_path: Path
+) -> None:
+    overrides = overrides_of(three_bookies, tmp_path)
+    homes = homes_of(three_bookies)
+    asked = [name for name in homes if name != NAMED]
+    namespace = namespace_on_three(three_bookies.cluster)
+    # A bookie is registered before its HTTP server listens.
+    eventually(lambda: not any(one["error"] for one in collect(overrides, *asked)[1].values()), 60)
+    # What other tests left dead goes first.
+    exit_code, done = collect(overrides, *asked, "--major", "--execute")
+    assert exit_code == 0, [one["error"] for one in done.values()]
+    first = asked[0]
+    major, minor = (done[first]["after"][f"{kind}_compactions"] for kind in ("major", "minor"))
+
+    def on_disk() -> dict[str, int]:
+        return {name: entry_log_bytes(home) for name, home in homes.items()}
+
+    least = sum(on_disk().values())
+
+    def is_written() -> bool:
+        return sum(on_disk().values()) > least - 500_000
+
+    with closing(pulsar.Client(three_bookies.cluster.service_url)) as client:
+        producers = []
+        for topic in ("gone", "kept", "orphan"):
+            client.subscribe(f"{namespace}/{topic}", "keeps")
+            producers.append(
+                client.create_producer(f"{namespace}/{topic}", batching_enabled=False, block_if_queue_full=True)
+            )
+        gone, kept, orphan = producers
+        # Bookies sort what they write at once by ledger: so the first entry logs are of the topic that goes alone, then
+        # come such with live data too, and at last, in the current ones too, live data alone.
+        for batch in ([gone] * 60, *[[gone, kept] * 6] * 6, [kept] * 60, [orphan] * 30):
+            for producer in batch:
+                producer.send_async(b"x" * 100_000, lambda *_: None)
+            for producer in producers:
+                producer.flush()
+            least += len(batch) * 2 * 100_000
+            eventually(is_written, 60, 0.2)
+    account = DiskAccount(spark, load_settings(overrides=overrides))
+
+    def by_metadata() -> dict[str, int]:
+        found = account.measure("bookie", 10).bookies
+        return {one.name: one.named_bytes + one.trashed_bytes + one.unnamed_bytes + one.foreign_bytes for one in found}
+
+    before = by_metadata()
+    with closing(PulsarAdmin(three_bookies.cluster.connection(), timeout_s=60)) as admin:
+        admin.delete(f"/persistent/{namespace}/gone", params={"force": True})
+        unload(admin, f"{namespace}/orphan")
+    forget_node(three_bookies.cluster, f"/managed-ledgers/{namespace}/persistent/orphan")
+    live = by_metadata()
+    assert sum(before.values()) - sum(live.values()) == pytest.approx(96 * 2 * 100_000, rel=0.05)
+
+    exit_code, plan = collect(overrides, "--all")
+    assert exit_code == 0
+    assert set(plan) == set(homes)
+    assert plan[NAMED]["error"] == OFF
+    assert all(plan[name]["after"] is None and not plan[name]["error"] for name in asked)
+    assert all(size > 0.95 * before[name] for name, size in on_disk().items())
+
+    # What is in no log with live data is freed without a major compaction, and all of it with one.
+    exit_code, done = collect(overrides, "--all", "--execute")
+    assert (exit_code, done[NAMED]["after"], bool(done[NAMED]["error"])) == (27, None, True)
+    assert done[first]["answer"] == f"Triggered GC on BookieServer: {first}"
+    assert done[first]["asked"] == {"major": False, "minor": True}
+    assert (done[first]["after"]["major_compactions"], done[first]["after"]["minor_compactions"]) == (major, minor + 1)
+    dead = {name: on_disk()[name] - live[name] for name in asked}
+    assert all(0.2 < dead[name] / (before[name] - live[name]) < 0.8 for name in asked), (dead, before, live)
+    # Metadata of a ledger with a copy of each of four entries on two of three bookies, deleted by a sweep.
+    metadata = LedgerMetadata(
+        3, LedgerState.CLOSED, 3, 2, 2, (Segment(0, tuple(homes)),), length=6_000 - 4 * 40, last_entry_id=3
+    )
+    entry = JournalEntry(1, "", "/ledgers/x", 0, 0, encode_ledger_metadata(metadata), "q/1", int(time.time() * 1000))
+    with closing(FileJournal(tmp_path / "journal")) as journal:
+        journal.append([entry])
+    bookies = {one.name: one for one in account.measure("bookie", 10).bookies}
+    for name in asked:
+        assert bookies[name].unnamed_bytes > 30 * 100_000 / 2
+        report = bookies[name].report
+        assert report is not None
+        # A log that has no room for one more entry is not full.
+        assert report.dead_bytes is not None
+        assert report.entry_logs is not None
+        assert 0.9 * dead[name] < report.dead_bytes < dead[name] + 200_000 * report.entry_logs
+    assert {name: one.deleted_bytes for name, one in bookies.items()} == {**dict.fromkeys(asked, 4_000), NAMED: None}
+    exit_code, done = collect(overrides, *asked, "--major", "--execute")
+    assert exit_code == 0
+    assert done[first]["after"]["major_compactions"] == major + 1
+    compacted = on_disk()
+    assert [compacted[name] for name in asked] == pytest.approx([live[name] for name in asked], rel=0.05)
+
+    turn_read_only(plan[first]["before"]["url"], True)
+    try:
+        eventually(lambda: collect(overrides, "--all")[1][first]["is_read_only"], 30)
+        whole = account.measure("bookie", 10)
+    finally:
+        turn_read_only(plan[first]["before"]["url"], False)
+    assert {one.name: one.is_read_only for one in whole.bookies} == {name: name == first for name in homes}
+    eventually(lambda: not collect(overrides, "--all")[1][first]["is_read_only"], 30)

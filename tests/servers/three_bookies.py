@@ -1,4 +1,7 @@
-"""A development cluster with three bookies, for ledgers on several: all speak TLS too, and one has a name for an id."""
+"""A development cluster with three bookies, for ledgers on several: all speak TLS too, and one has a name for an id.
+
+Those without such a name have an HTTP server; they collect garbage when asked.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,20 @@ from pathlib import Path
 from bookwarden.metastore.urls import open_store
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.certificates import Authority
-from bookwarden_dev.devcluster.ports import free_ports
+from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.pool import ENTRIES_PER_LEDGER
 
 NAMED = "a-bookie-with-a-name"
+_NO_HTTP = {"httpServerEnabled": "false", "statsProviderClass": "org.apache.bookkeeper.stats.NullStatsProvider"}
+# Small entry logs, in which entries soon are, and a major compaction of each that has a ledger less.
+_GARBAGE = {
+    "logSizeLimit": "1048576",
+    "flushInterval": "1000",
+    "gcWaitTime": "3600000",
+    "majorCompactionThreshold": "0.99",
+}
 
 
 class ThreeBookies:
@@ -30,14 +41,15 @@ class ThreeBookies:
         for file, content in zip(files, contents, strict=True):
             file.write_bytes(content)
         self.authority, self.client_certificate = files[0], (files[2], files[3])
+        port, of_named, *of_http = free_ports(4)
+        settings = {**_tls_settings(files[0], files[1]), **_GARBAGE}
         options = ClusterOptions(
-            max_entries_per_ledger=ENTRIES_PER_LEDGER, bookie_settings=_tls_settings(files[0], files[1])
+            max_entries_per_ledger=ENTRIES_PER_LEDGER, bookie_settings={**settings, **_http_settings(of_http[0])}
         )
         self.cluster = DevCluster(folder / "pulsar", options)
-        port, of_named = free_ports(2)
         self.bookies = {
             f"127.0.0.1:{self.cluster.ports.bookie}": self.cluster.bookie,
-            f"127.0.0.1:{port}": ServerProcess(self._factory("second", port).bookie()),
+            f"127.0.0.1:{port}": ServerProcess(self._factory("second", port, **_http_settings(of_http[1])).bookie()),
             NAMED: self._named(of_named),
         }
 
@@ -78,8 +90,17 @@ class ThreeBookies:
             with closing(open_store(self.cluster.store_url)) as store:
                 return store.get(f"/ledgers/available/{NAMED}") is not None
 
-        spec = self._factory("named", port, bookieId=NAMED).bookie()
+        spec = self._factory("named", port, bookieId=NAMED, **_NO_HTTP).bookie()
         return ServerProcess(dataclasses.replace(spec, is_ready=is_registered))
+
+
+def _http_settings(port: int) -> dict[str, str]:
+    return {
+        "httpServerEnabled": "true",
+        "httpServerHost": LOOPBACK,
+        "httpServerPort": str(port),
+        "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
+    }
 
 
 def _tls_settings(certificate: Path, private_key: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from bookwarden.ledgers.bookie_report import BookieReport, compaction_problem
 from bookwarden.ledgers.disk_growth import Forecast, Growth
 from bookwarden.ledgers.metadata import Segment
 
@@ -36,6 +37,8 @@ def shares(segments: Sequence[Segment], entries: int) -> Iterator[tuple[str, flo
 
 #: What a `Use` may be of.
 USES: Final = ("tenant", "namespace", "topic", "kind")
+#: What an account may be by instead: then bookies are asked for more.
+BOOKIE: Final = "bookie"
 #: Whether a ledger is in use: a node names it; the trash keeps it; neither, so that it is an orphan, or new; it is not
 #: Pulsar's.
 NAMED: Final = "named"
@@ -71,6 +74,9 @@ class BookieUse(NamedTuple):
     total: int | None = None  #: Bytes of its disks; None where it did not tell.
     free: int | None = None  #: Of these; None where it did not tell.
     error: str = ""  #: Why it did not tell.
+    is_read_only: bool | None = None  #: None where it is not registered, or that was not read.
+    deleted_bytes: int | None = None  #: In ledgers that the journal has as deleted since its last compaction, if known.
+    report: BookieReport | None = None  #: What its HTTP server told; None where that was not asked.
 
     @property
     def unexplained_bytes(self) -> int | None:
@@ -78,7 +84,13 @@ class BookieUse(NamedTuple):
         if self.total is None or self.free is None:
             return None
         explained = self.named_bytes + self.trashed_bytes + self.unnamed_bytes + self.foreign_bytes
-        return self.total - self.free - explained
+        return self.total - self.free - explained - (self.deleted_bytes or 0)
+
+    @property
+    def compaction_problem(self) -> str:
+        """Why it does not compact; "" where it does, or may."""
+        used = None if not self.total or self.free is None else 1 - self.free / self.total
+        return compaction_problem(self.report, used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +103,5 @@ class DiskUse:
     left_out: int  #: How many further ones there are.
     bookies: tuple[BookieUse, ...]  #: By id.
     growth: Growth | None = None  #: Of all ledgers; None where no earlier day is known, and of a part of them.
+    journal_error: str = ""  #: Why it is not known what was deleted since collections of bookies.
     forecast: Forecast | None = None  #: None where the days are too few, and of a part of the ledgers.

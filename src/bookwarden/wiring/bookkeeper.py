@@ -9,6 +9,7 @@ from bookwarden.bookie_clusters.promoted import Promotions
 from bookwarden.clusters.bookkeeper.bookie_cluster import ClusterStores, RunningBookies
 from bookwarden.clusters.bookkeeper.bookies.addresses import BookieAddresses
 from bookwarden.clusters.bookkeeper.bookies.disk_space import read_all_disk_space, read_writable_disk_space
+from bookwarden.clusters.bookkeeper.bookies.http_server import BookieServer, read_registered, read_reports
 from bookwarden.clusters.bookkeeper.bookies.last_entries import LastEntries
 from bookwarden.clusters.bookkeeper.bookies.requests import BookieOptions, Bookies
 from bookwarden.clusters.bookkeeper.bookies.tls import BookieTls
@@ -94,6 +95,12 @@ class BookKeeper(Resources):
         self.disk_space = partial(read_writable_disk_space, self.clusters.of_new_ledgers, options=self._options)
         #: Asks all bookies of all clusters for it.
         self.all_disk_space = partial(read_all_disk_space, self.clusters.all_roots, options=self._options)
+        #: Reads the registered bookies of all clusters.
+        self.registered = partial(read_registered, self.clusters.all_roots)
+        #: Asks the HTTP servers of registered bookies.
+        self.reports = partial(read_reports, options=self._options)
+        #: Makes the HTTP server of one of them, which whoever asks for it closes.
+        self.server_of = partial(BookieServer, options=self._options)
 
     @cached_property
     def bookies(self) -> Bookies:

@@ -48,10 +48,13 @@ def sent_records_of(sweep: SweepSettings) -> FileSentRecords | ObjectSentRecords
     )
 
 
-def journal_reader_of(sweep: SweepSettings, damaged: Callable[[JournalDamage], object] | None = None) -> JournalReader:
-    """Return access to the whole journal; ``damaged`` is called with damaged places in it."""
+def journal_reader_of(
+    sweep: SweepSettings, damaged: Callable[[JournalDamage], object] | None = None, *, since_ms: int = 0
+) -> JournalReader:
+    """Return access to the journal, all or what is since then; ``damaged`` is called with damaged places in it."""
     journal = sweep.journal
-    return JournalReader(journal_objects_of(journal) if "://" in journal else JournalFolder(Path(journal)), damaged)
+    source = journal_objects_of(journal) if "://" in journal else JournalFolder(Path(journal))
+    return JournalReader(source, damaged, since_ms=since_ms)
 
 
 def journal_objects_of(location: str) -> S3Objects:

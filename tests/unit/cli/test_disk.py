@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bookwarden.cli.disk.commands import describe_disk_use
 from bookwarden.cli.shell.output import JsonWriter, TextWriter
+from bookwarden.ledgers.bookie_report import BookieReport
 from bookwarden.ledgers.disk_growth import Forecast, Growth
 from bookwarden.ledgers.disk_use import BookieUse, DiskUse, Use
 
@@ -44,6 +46,50 @@ def test_rows_are_told_with_their_part_and_what_is_left_out() -> None:
     assert "3 open ledgers count without bytes: no bookie told their length." in lines
     assert "`bookwarden orphans scan`" in text
     assert "a snapshot does not have their length" in text_of(FOUND, "kind", from_snapshot=True)
+
+
+def test_what_bookies_told_of_their_collections_has_columns_of_its_own() -> None:
+    report = BookieReport(
+        "http://b1:8000",
+        compacted_ms=1_600_000_000_000,
+        entry_logs=30,
+        live_bytes=20 * GIB,
+        log_size_limit=GIB,
+        is_minor_suspended=True,
+        is_major_suspended=True,
+    )
+    off = BookieReport("", error="its HTTP server is off: turn it on")
+    first, second, third = FOUND.bookies
+    bookies = (
+        first._replace(is_read_only=True, deleted_bytes=4 * GIB, report=report),
+        second._replace(is_read_only=False, report=off),
+        third._replace(report=off),
+    )
+    found = replace(FOUND, bookies=bookies, journal_error="the journal is away")
+    text = text_of(found, "bookie")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "deleted dead, at most compacted" in " ".join(text.split())
+    kept = "60.0 GiB 1.0 GiB 2.0 GiB 3.0 GiB"
+    assert f"b1:3181 900 {kept} 80.0 GiB 50.0 GiB 200.0 GiB read-only 4.0 GiB 10.0 GiB 2020-09-13 12:26:40Z" in lines
+    assert "b2:3181 800 1.0 GiB 0 B 0 B 0 B - - - writable - - -" in lines
+    assert "b3:3181 1 3.0 GiB 0 B 0 B 0 B -1.0 GiB 2.0 GiB 4.0 GiB - - - -" in lines
+    assert "b1:3181: compaction is suspended: only entry logs without a live ledger are freed now." in lines
+    assert "2 bookies told nothing of garbage collection: its HTTP server is off: turn it on." in lines
+    assert "What was deleted since the last compaction is not known: the journal is away." in lines
+    assert "Unexplained includes journals and indexes: no bookie tells their size." in lines
+    output = io.StringIO()
+    JsonWriter(output, io.StringIO()).write(describe_disk_use(found, "bookie", from_snapshot=False))
+    data = json.loads(output.getvalue())
+    assert [one["dead_bytes"] for one in data["bookies"]] == [10 * GIB, None, None]
+    assert data["bookies"][0]["report"]["url"] == "http://b1:8000"
+    assert data["journal_error"] == "the journal is away"
+
+
+def test_a_bookie_on_nearly_full_disks_is_told_of() -> None:
+    full = FOUND.bookies[0]._replace(free=9 * GIB)
+    lines = text_of(replace(FOUND, bookies=(full,)), "bookie").splitlines()
+    (told,) = [line for line in lines if "more than 95%" in line]
+    assert told.startswith("b1:3181: ")
 
 
 def test_bookies_are_told_with_what_nothing_explains() -> None:

@@ -136,6 +136,19 @@ def test_each_day_has_a_file_of_its_own_and_names_sort_by_time(tmp_path: Path) -
     assert [record.ledger_id for record in read(tmp_path)] == [0, 1, 2, 3, 4]
 
 
+def test_files_that_ended_long_before_are_not_read_for_what_is_later(tmp_path: Path) -> None:
+    now = [0.0]
+    journal = FileJournal(tmp_path, clock=lambda: now[0])
+    for day in range(6):
+        now[0] = day * 86_400 + 43_200.0
+        journal.append([deleted(day)])
+    journal.close()
+    (tmp_path / "of-another-name.jsonl").write_bytes(deleted(9).encode())
+    reader = JournalReader(JournalFolder(tmp_path), since_ms=int(5.0 * 86_400_000))
+    # A file may be written for a day, and clocks may differ by another.
+    assert [record.ledger_id for record in reader if isinstance(record, JournalEntry)] == [3, 4, 5, 9]
+
+
 def test_writers_of_one_folder_never_share_a_file(tmp_path: Path) -> None:
     journals = [FileJournal(tmp_path, clock=lambda: 1.0) for _ in range(20)]
     for number, journal in enumerate(journals):

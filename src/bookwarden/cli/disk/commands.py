@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,10 +13,11 @@ from bookwarden.cli.disk.why import pin_search, pin_title, pins_data
 from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
 from bookwarden.cli.shell.late import LateCommand
-from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, table_of
+from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.config import Settings
 from bookwarden.findings import size_text
-from bookwarden.ledgers.disk_use import USES, BookieUse, DiskUse, Use
+from bookwarden.ledgers.bookie_report import state_text
+from bookwarden.ledgers.disk_use import BOOKIE, USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pins import TopicPins
@@ -23,10 +25,13 @@ from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, 
 from bookwarden.wiring.cluster import Cluster
 
 #: Name, place and summary of each command below it; it is imported when it is called.
-_COMMANDS: Final = (("why", "why:why", "Show what holds the oldest ledger of a topic."),)
-_BOOKIE = "bookie"
-_TOPIC = "topic"
+_COMMANDS: Final = (
+    ("why", "why:why", "Show what holds the oldest ledger of a topic."),
+    ("collect", "collect:collect", "Have bookies collect their garbage now."),
+)
+_TOPIC: Final = "topic"
 _KINDS = {kind.component.name: kind for kind in KINDS}
+_UNTOLD = "Unexplained includes journals and indexes: no bookie tells their size."
 _UNNAMED = (
     "What no node names is new, or an orphan: `bookwarden orphans scan` tells which, and how to get the space back."
 )
@@ -46,7 +51,7 @@ What is counted, and how: docs/disk.md."""
 @click.group(epilog=_EPILOG, invoke_without_command=True)
 @click.option(
     "--by",
-    type=click.Choice((*USES, _BOOKIE)),
+    type=click.Choice((*USES, BOOKIE)),
     default="namespace",
     show_default=True,
     help="What the rows are.",
@@ -94,9 +99,7 @@ def disk(
     invocation.say(STARTING_SPARK)
     wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
     with shown_progress(invocation) as tell:
-        found = run_account(
-            settings, "tenant" if by == _BOOKIE else by, top, wanted, snapshot, progress=tell, local=True
-        )
+        found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
     pins = pins_of_rows(settings, found, snapshot) if with_pins else None
     invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None, pins=pins))
 
@@ -132,10 +135,10 @@ def describe_disk_use(
                 *_growth(found),
             )
         ),
-        _bookies(found) if by == _BOOKIE else _uses(found, by, pins),
+        _bookies(found) if by == BOOKIE else _uses(found, by, pins),
     ]
-    if by == _BOOKIE:
-        parts += [Note(f"{one.name} tells nothing of its disks: {one.error}.") for one in found.bookies if one.error]
+    if by == BOOKIE:
+        parts += map(Note, _notes_of_bookies(found))
     elif found.left_out:
         parts.append(Note(f"{counted(found.left_out, 'row')} more are not shown: --top."))
     if total.unasked:
@@ -147,11 +150,12 @@ def describe_disk_use(
         "by": by,
         "measured_ms": found.measured_ms,
         "total": total._asdict(),
-        "uses": [] if by == _BOOKIE else [use._asdict() for use in found.uses],
-        "left_out": 0 if by == _BOOKIE else found.left_out,
+        "uses": [] if by == BOOKIE else [use._asdict() for use in found.uses],
+        "left_out": 0 if by == BOOKIE else found.left_out,
         "growth": None if found.growth is None else found.growth._asdict(),
         "forecast": None if found.forecast is None else found.forecast._asdict(),
-        "bookies": [{**one._asdict(), "unexplained_bytes": one.unexplained_bytes} for one in found.bookies],
+        "bookies": [_data_of(one) for one in found.bookies],
+        "journal_error": found.journal_error,
     }
     if pins is not None:
         held = {name: None if one is None else pins_data(one) for name, one in pins.items()}
@@ -203,7 +207,39 @@ def _held_by(name: str, pins: Mapping[str, TopicPins | None] | None) -> str:
     return "nothing" if found.ledgers else "-"
 
 
+def _data_of(bookie: BookieUse) -> dict[str, object]:
+    return {
+        **bookie._asdict(),
+        "unexplained_bytes": bookie.unexplained_bytes,
+        "dead_bytes": None if bookie.report is None else bookie.report.dead_bytes,
+    }
+
+
+def _notes_of_bookies(found: DiskUse) -> Iterator[str]:
+    for one in found.bookies:
+        if one.error:
+            yield f"{one.name} tells nothing of its disks: {one.error}."
+        if one.compaction_problem:
+            yield f"{one.name}: {one.compaction_problem}."
+    silent = Counter(one.report.error for one in found.bookies if one.report is not None and one.report.error)
+    for error, number in silent.items():
+        yield f"{counted(number, 'bookie')} told nothing of garbage collection: {error}."
+    if found.journal_error:
+        yield f"What was deleted since the last compaction is not known: {found.journal_error}."
+    if any(one.unexplained_bytes is not None for one in found.bookies):
+        yield _UNTOLD
+
+
 def _bookies(found: DiskUse) -> Part:
+    optional: Cells[BookieUse] = {
+        Column("state"): lambda one: state_text(one.is_read_only),
+        Column("deleted", right=True): lambda one: size_cell(one.deleted_bytes),
+        Column("dead, at most", right=True): lambda one: size_cell(
+            None if one.report is None else one.report.dead_bytes
+        ),
+        Column("compacted"): lambda one: moment(None if one.report is None else one.report.compacted_ms),
+    }
+    shown = {column: cell for column, cell in optional.items() if any(cell(one) != "-" for one in found.bookies)}
     cells: Cells[BookieUse] = {
         Column("bookie"): lambda one: one.name,
         Column("ledgers", right=True): lambda one: f"{one.ledgers:,}",
@@ -211,10 +247,11 @@ def _bookies(found: DiskUse) -> Part:
         Column("trash", right=True): lambda one: size_text(one.trashed_bytes),
         Column("no node names", right=True): lambda one: size_text(one.unnamed_bytes),
         Column("not Pulsar's", right=True): lambda one: size_text(one.foreign_bytes),
-        Column("unexplained", right=True): lambda one: _size(one.unexplained_bytes),
-        Column("free", right=True): lambda one: _size(one.free),
-        Column("of", right=True): lambda one: _size(one.total),
+        Column("unexplained", right=True): lambda one: size_cell(one.unexplained_bytes),
+        Column("free", right=True): lambda one: size_cell(one.free),
+        Column("of", right=True): lambda one: size_cell(one.total),
     }
+    cells |= shown
     return table_of(found.bookies, cells, empty="There is no bookie.")
 
 
@@ -229,12 +266,6 @@ def _label(name: str, by: str) -> str:
 
 def _part(size: int, of: int) -> str:
     return f"{100 * size / of:.1f} %" if of else "-"
-
-
-def _size(size: int | None) -> str:
-    if size is None:
-        return "-"
-    return f"-{size_text(-size)}" if size < 0 else size_text(size)
 
 
 for _name, _place, _summary in _COMMANDS:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bookwarden.findings import Finding
+from bookwarden.findings import Finding, size_text
 
 T = TypeVar("T")
 Cells = dict["Column", Callable[[T], str]]
@@ -270,6 +270,13 @@ def moment(milliseconds: int | None) -> str:
     except (OverflowError, ValueError, OSError):
         return str(milliseconds)
     return when.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def size_cell(size: int | None) -> str:
+    """Format a number of bytes, which may be negative; a dash if it is not known."""
+    if size is None:
+        return "-"
+    return f"-{size_text(-size)}" if size < 0 else size_text(size)
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:

@@ -25,7 +25,7 @@ from bookwarden.deletion.journal.entries import (
     UndoStep,
     decode_record,
 )
-from bookwarden.deletion.journal.writing import SUFFIX, host_in
+from bookwarden.deletion.journal.writing import SUFFIX, host_in, written_until
 from bookwarden.errors import FileError, FormatError, NotFoundError, StoreError
 
 # More than any store accepts as a ledger's metadata, in base64.
@@ -33,6 +33,8 @@ _MAX_LINE: Final = 16 * 1024 * 1024
 _STEPS: Final = tuple(UndoStep)
 # Before any time in milliseconds.
 _NEVER: Final = -1
+# Files are named by another clock than records.
+_CLOCKS_DIFFER_S: Final = 86_400
 # Of a ledger whose record went with its file.
 _NOT_READ: Final = 0
 
@@ -100,15 +102,27 @@ class JournalFolder:
 
 
 class JournalReader:
-    """Reads a journal; ``damaged`` is called with a damaged place each time it is read."""
+    """Reads a journal; ``damaged`` is called with a damaged place each time it is read.
 
-    def __init__(self, source: JournalSource, damaged: Callable[[JournalDamage], object] | None = None) -> None:
+    Files that can have no record since ``since_ms`` are left out.
+    """
+
+    def __init__(
+        self,
+        source: JournalSource,
+        damaged: Callable[[JournalDamage], object] | None = None,
+        *,
+        since_ms: int = 0,
+    ) -> None:
         self._source = source
         self._damaged = damaged or (lambda damage: None)
+        self._since_s = since_ms / 1000 - _CLOCKS_DIFFER_S
 
     def __iter__(self) -> Iterator[JournalRecord]:
         """Yield every record, oldest file first; FormatError for a file of a later format."""
         for name in self._source.names():
+            if 0 < written_until(name) < self._since_s:
+                continue
             opened = self._source.open(name)
             if opened is None:
                 continue

@@ -131,7 +131,7 @@ class FileJournal:
         try:
             others = [path for path in self._folder.glob(f"*{SUFFIX}") if path != self._path]
             # The time of a file is by its writer's clock, or its file server's, which may be a year behind.
-            by_age = sorted((max(path.stat().st_mtime, _written_until(path.name)), path) for path in others)
+            by_age = sorted((max(path.stat().st_mtime, written_until(path.name)), path) for path in others)
             for written, path in by_age[:-1]:
                 if written < now - self._keep_days * 86_400:
                     path.unlink(missing_ok=True)
@@ -210,7 +210,7 @@ def host_in(name: str) -> str | None:
     return None if match is None else match["host"]
 
 
-def _written_until(name: str) -> float:
+def written_until(name: str) -> float:
     """Return a day after the time in a file's name, when a new one is begun; 0 for a name of another form."""
     try:
         return calendar.timegm(time.strptime(name.partition(".")[0], _STAMP)) + 86_400

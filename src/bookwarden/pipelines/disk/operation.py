@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from bookwarden.config import Settings
 from bookwarden.disk_space import DiskSpace
 from bookwarden.errors import FileError, RefusedError
-from bookwarden.ledgers.disk_use import FOREIGN, NAMED, TRASHED, UNNAMED, BookieUse, DiskUse, Use
+from bookwarden.ledgers.disk_use import BOOKIE, FOREIGN, NAMED, TRASHED, UNNAMED, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import LedgerComponent, PlaceKind
 from bookwarden.orphans.plan import new_id
 from bookwarden.pipelines.columns.tables import rows_in
+from bookwarden.pipelines.disk.collecting import with_reports
 from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import (
     ALL,
@@ -95,6 +96,8 @@ class DiskAccount:
     def measure(self, by: str, top: int, wanted: Wanted = ALL, snapshot: str | None = None) -> DiskUse:
         """Measure what ``wanted`` takes, and return the ``top`` largest ``by`` one of `USES`.
 
+        With `BOOKIE` it asks bookies for more, and the largest are tenants.
+
         Raises StoreError and SparkError where something cannot be read, FileError if the folder cannot be written.
         """
         folder = Folder(self._settings.disk.folder)
@@ -124,14 +127,22 @@ class DiskAccount:
         own = together([USE.arrow.empty_table(), *folder.read_all(USE_STAGE, USE.arrow.names)])
         offloaded = _offloaded(folder, seals[REFERENCES_STAGE], wanted)
         use = _headed(pa.concat_tables([own.append_column("offloaded_bytes", pa.repeat(0, own.num_rows)), offloaded]))
-        uses = sorted(_uses(use, by), key=lambda one: (-one.disk_bytes, -one.offloaded_bytes, one.name))
+        uses = sorted(
+            _uses(use, "tenant" if by == BOOKIE else by),
+            key=lambda one: (-one.disk_bytes, -one.offloaded_bytes, one.name),
+        )
         total = next(iter(_uses(use, _TOTAL)), Use(_TOTAL))
         # What is on the disks is compared with all ledgers, or not at all.
         compares = snapshot is None and wanted == ALL
         spaces = sources.cluster.bookkeeper.all_disk_space() if compares else None
         bookies = _bookies(folder.read_all(BOOKIES_TABLE, BOOKIES.arrow.names), spaces)
+        journal_error = ""
+        if compares and by == BOOKIE:
+            bookies, journal_error = with_reports(bookies, sources.cluster)
         measured_ms = started_ms if sources.snapshot_ms is None else sources.snapshot_ms
-        found = DiskUse(measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies)
+        found = DiskUse(
+            measured_ms, total, tuple(uses[:top]), max(0, len(uses) - top), bookies, journal_error=journal_error
+        )
         if not compares:
             return found
         return DiskHistory(Folder(self._settings.disk.folder)).compared(found, _uses(use, "tenant"))

@@ -17,6 +17,8 @@ from bookwarden.wire.protobuf import parse
 Address = tuple[str, int]
 
 _PROTOCOL: Final = "bookie-rpc"
+_HTTP: Final = "http"
+_ANY_HOST: Final = ("", "0.0.0.0", "::")
 _HOST_AND_PORT = re.compile(r"([^:/]+):(\d{1,5})", re.ASCII)
 
 
@@ -62,6 +64,21 @@ class BookieAddresses:
         except StoreUnavailableError:
             # Reading goes on without the metadata store if the id has the address.
             return None
+
+
+def http_url_in(bookie_id: str, value: bytes) -> str:
+    """Read the URL of a bookie's HTTP server off its registration; "" where it has published none."""
+    if not value:
+        return ""
+    info = parse(BookieServiceInfoFormat(), value, f"the registration of bookie {bookie_id}")
+    ports = [endpoint for endpoint in info.endpoints if endpoint.protocol == _HTTP]
+    if not ports:
+        return ""
+    # It tells where it listens, by default everywhere, and not where it is reached.
+    host = ports[0].host
+    if host in _ANY_HOST:
+        host, _ = _endpoint(bookie_id, value) or ("", 0)
+    return f"http://{f'[{host}]' if ':' in host else host}:{ports[0].port}"
 
 
 def _registration_in(store: MetadataStore, root: str, bookie_id: str) -> Versioned | None:
