@@ -74,7 +74,8 @@ def live_beside_stock(
                     return any(ledgers <= each for each in named)
 
                 left = set(site.kill_between(0, broker=process, namespace="left", is_known=is_followed))
-                unmarked = left & set(site.drops().unmarked_by_stock)
+                drops = site.drops()
+                unmarked = left & drops.unmarked_by_stock.keys() - drops.unseen
                 assert unmarked
                 say(f"the stock broker was killed, and left {len(unmarked)} ledgers behind that nobody marked")
                 eventually(lambda: unmarked <= set(following.marked()), _FOLLOWED_S, 2)

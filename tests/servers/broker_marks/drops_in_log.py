@@ -23,6 +23,8 @@ from servers.population import ROOT
 _BUCKET = "#pulsar.internal.delayed.bucket_"
 # Of a topic's list: /managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC. A cursor is one deeper.
 _OF_TOPICS = 5
+# `follow` may not see what is named for less, and then only the scan finds it.
+_SEEN_MS = 10_000
 # The end of the last bundle.
 _LAST = 0xFFFFFFFF
 _OUTBOX_NODES = OUTBOX_ROOT.count("/") + 3
@@ -44,10 +46,12 @@ class DropsInLog:
     dropped: dict[Key, str] = field(default_factory=dict)
     unmarked: dict[Key, str] = field(default_factory=dict)
     unmarked_by_stock: dict[Key, str] = field(default_factory=dict)
+    unseen: set[Key] = field(default_factory=set)  #: Of ``unmarked_by_stock``, what was named for a moment only.
     marked: set[Key] = field(default_factory=set)
     buckets: set[int] = field(default_factory=set)  #: Of delayed messages, of what is marked.
     kinds: Counter[str] = field(default_factory=Counter)
     kept_ms: dict[int, int] = field(default_factory=dict)
+    _named_ms: dict[Key, int] = field(default_factory=dict)
     _dropped_ms: dict[Key, int] = field(default_factory=dict)
     _stock_sessions: set[int] = field(default_factory=set)
     _owners: dict[str, bytes] = field(default_factory=dict)
@@ -97,6 +101,7 @@ class DropsInLog:
         for key in now - before:
             # A broker that knew better has put it back.
             self.dropped.pop(key, None)
+            self._named_ms[key] = at_ms
         for key in before - now:
             self.dropped[key] = path
             self._dropped_ms[key] = at_ms
@@ -104,6 +109,8 @@ class DropsInLog:
             if key not in self.marked and key not in self._deleted:
                 by_stock = self._is_by_stock(session, path)
                 (self.unmarked_by_stock if by_stock else self.unmarked)[key] = path
+                if by_stock and at_ms - self._named_ms[key] < _SEEN_MS:
+                    self.unseen.add(key)
 
     def _is_by_stock(self, session: int, path: str) -> bool:
         """Say whether the broker ``stock`` wrote a node: where no session is known, the owner of its topic's bundle."""

@@ -288,9 +288,9 @@ class MarkingSite:
     def _wait_until_gone(self, store: MetadataStore, drops: DropsInLog, but: Collection[int] = ()) -> None:
         """Wait for what was dropped to be deleted; AssertionError names what is left, and what it left."""
         try:
-            eventually(lambda: set(self._left(store, drops)) <= set(but), GONE_S, 2)
+            eventually(lambda: set(self._left(store, drops)) <= drops.unseen.union(but), GONE_S, 2)
         except AssertionError as error:
-            left = set(self._left(store, drops)).difference(but)
+            left = set(self._left(store, drops)).difference(but, drops.unseen)
             raise AssertionError(f"left: { {one: drops.dropped.get(one) for one in sorted(left)} }") from error
 
     def _left(self, store: MetadataStore, drops: DropsInLog) -> list[int]:
