@@ -22,6 +22,7 @@ from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import Wanted
 from bookwarden.pipelines.disk.operation import DiskAccount
+from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
@@ -139,6 +140,12 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     }
     assert bookies[BOOKIE].unexplained_bytes is None
     assert bookies[BOOKIE].error
+    summary = read_summary(Folder(str(tmp_path / "disk")))
+    assert summary is not None
+    assert (summary.total, summary.namespaces, summary.bookies) == (found.total, found.uses, found.bookies)
+    assert (summary.measured_ms, summary.growth) == (found.measured_ms, found.growth)
+    assert [use.name for use in summary.topics[:2]] == [ORDERS, "u/gone/persistent/deleted"]
+    assert [(day.tenant, day.disk_bytes) for day in summary.days] == [("", SIZE), ("", found.total.disk_bytes)]
 
     topics = account.measure("topic", 2, Wanted(tenant="t"))
     assert [use.name for use in topics.uses] == [ORDERS, "t/other/persistent/x-partition-0"]
@@ -155,6 +162,7 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     nothing = account.measure("tenant", 10, Wanted(tenant="nobody"))
     assert (nothing.uses, nothing.total, nothing.bookies) == ((), Use("total"), ())
     assert (nothing.growth, len(history.newest())) == (None, 5)
+    assert read_summary(Folder(str(tmp_path / "disk"))) == summary
     assert list((tmp_path / "disk/runs").iterdir()) == []
 
 
