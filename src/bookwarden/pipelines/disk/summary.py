@@ -30,11 +30,11 @@ class DiskSummary:
     measured_ms: int  #: When the ledgers were listed, in ms since the epoch.
     total: Use  #: Of all together.
     tenants: tuple[Use, ...]  #: MOST_TENANTS at most.
-    tenants_left_out: int  #: How many further ones there are; so are the two below.
+    tenants_left_out: int  #: How many further ones there are.
     namespaces: tuple[Use, ...]  #: MOST_NAMESPACES at most.
-    namespaces_left_out: int
+    namespaces_left_out: int  #: Likewise.
     topics: tuple[Use, ...]  #: MOST_TOPICS at most, by the names of their managed ledgers.
-    topics_left_out: int
+    topics_left_out: int  #: Likewise.
     bookies: tuple[BookieUse, ...]  #: By id.
     days: tuple[DayUse, ...] = ()  #: Of all together, by day.
     growth: Growth | None = None  #: As in a DiskUse.

@@ -38,13 +38,13 @@ _BOOKIE_PARTS: Final = (
 class MapTile(NamedTuple):
     """A tile of the treemap: x and width in percent of its drawing, y and height in pixels."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    name: str
-    size: str
-    tip: str
+    x: float  #: From the left, in percent.
+    y: float  #: From the top, in pixels.
+    width: float  #: In percent.
+    height: float  #: In pixels.
+    name: str  #: Of the tenant, namespace or topic, shortened.
+    size: str  #: Its bytes, as text.
+    tip: str  #: Its tooltip.
     link: str  #: "" where there is nothing to go into.
     unnamed: float  #: The part of it that no node names, in pixels of its height.
     trashed: float  #: The part that the trash keeps.
@@ -70,25 +70,25 @@ _DRAWINGS: Final = (Drawing("broad", 1_200.0, 420.0, 24, 0.5, 0.78), Drawing("sl
 class BookieRow(NamedTuple):
     """The bar of a bookie."""
 
-    name: str
-    chart: BarChart
-    used: str
-    of: str
-    full: bool
-    error: str
+    name: str  #: Its id.
+    chart: BarChart  #: The parts of what is on its disks.
+    used: str  #: The used part of its disks, as text.
+    of: str  #: Their size; "" where it did not tell.
+    full: bool  #: Whether more is used than it should be.
+    error: str  #: Why it did not tell; "" if it did.
 
 
 class UseRow(NamedTuple):
     """A row of the table of uses."""
 
-    name: str
-    link: str
-    size: str
-    share: str
-    ledgers: str
-    trashed: str
-    unnamed: str
-    offloaded: str
+    name: str  #: Of the tenant, namespace or topic.
+    link: str  #: To what is in it; "" without.
+    size: str  #: Bytes on disks.
+    share: str  #: Their part of the place that is shown.
+    ledgers: str  #: Number of ledgers.
+    trashed: str  #: Bytes in the trash.
+    unnamed: str  #: Bytes that no node names.
+    offloaded: str  #: Bytes in stores of offloaded copies.
 
 
 class DiskPlace(NamedTuple):
@@ -332,13 +332,13 @@ def _bookie(one: BookieUse) -> BookieRow:
 class GrowthView(NamedTuple):
     """The chart of growth with its texts."""
 
-    chart: TrendChart
-    begins: str
-    today: str
+    chart: TrendChart  #: Its lines.
+    begins: str  #: The first day.
+    today: str  #: The last day.
     ends: str  #: "" without a forecast.
-    now: str
-    limit: str
-    text: str
+    now: str  #: Used bytes on the last day.
+    limit: str  #: Bytes of all disks.
+    text: str  #: The growth in words.
 
 
 def _growth(summary: DiskSummary) -> GrowthView | None:

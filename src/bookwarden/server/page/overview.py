@@ -101,7 +101,7 @@ def overview_json(shown: Overview, part: str = "") -> bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    """Give tuples with names these names."""
+    """Return a value whose tuples with names are objects."""
     if hasattr(value, "_asdict"):
         return {name: _plain(one) for name, one in value._asdict().items()}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Whether all is well: each problem that the parts of the page show, with the command that tells more or mends it."""
+"""Problems that the parts of the page show, each with the command that tells more or mends it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problems_of(shown: Overview) -> list[Problem]:
 
 
 def headline(problems: list[Problem], *, complete: bool) -> str:
-    """Say in one line whether all is well; ``complete`` is false while parts have not been read yet."""
+    """Return in one line whether all is well; ``complete`` is false while parts have not been read yet."""
     if problems:
         return "1 thing needs a look" if len(problems) == 1 else f"{len(problems):,} things need a look"
     return "All is well" if complete else "Nothing is known to be wrong; not everything has answered yet"

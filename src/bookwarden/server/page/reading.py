@@ -1,4 +1,4 @@
-"""What the page shows, read from the folders that commands write, from the cluster, and from Prometheus."""
+"""Readers of what the page shows: from the folders that commands write, from the cluster, and from Prometheus."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plan_files import PlanFiles
 from bookwarden.pipelines.scan.folder import plans_of, scan_ids
 from bookwarden.pipelines.streams.outcome_table import whole_files
+from bookwarden.preflight import require_topics
 from bookwarden.server.page.cached import CachedReading
 from bookwarden.server.page.values import (
     Activity,
@@ -118,7 +119,8 @@ class _KeptCluster:
 
 
 def _queues(cluster: Cluster) -> Queues:
-    topics = cluster.deletion_topics
+    topics, deletion = cluster.deletion_topics, cluster.settings.deletion
+    require_topics(cluster.admin, cluster.settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
     entries = sum(behind.entries for behind in topics.entries().values())
     firsts = topics.first_marks() if entries else []
     dead = sum(behind.entries for behind in topics.dead_entries().values())

@@ -38,7 +38,7 @@ _KEPT: Final = 64
 
 
 class _Rendered:
-    """What was rendered of the newest reading; the same until a part of it changes."""
+    """Pages of the newest reading, as they were rendered; the same until a part of it changes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

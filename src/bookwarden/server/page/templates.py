@@ -1,4 +1,4 @@
-"""What the pages have in common: templates, in which every value is escaped, and texts."""
+"""Templates of the pages, in which every value is escaped, and what all pages show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class Card(NamedTuple):
     """A figure with what it is of."""
 
-    name: str
-    value: str
-    detail: str
+    name: str  #: Its heading.
+    value: str  #: The figure, as text.
+    detail: str  #: What is to be known of it.
     runbook: str  #: PAGE#SECTION.
     source: str  #: The path of its JSON.
-    problem: bool = False
+    problem: bool = False  #: Whether it is among what needs a look.
 
 
 @cache
@@ -61,7 +61,7 @@ def render_runbook(title: str, lines: Iterable[tuple[str, str]]) -> str:
 
 
 def state_text(reading: Reading[Any]) -> str:
-    """Say why a part is not as of now; "" if it is."""
+    """Return why a part is not as of now; "" if it is."""
     if reading.silent_since_ms:
         return f"no answer since {time_text(reading.silent_since_ms)} UTC"
     return "" if reading.read_ms else "not read yet"

@@ -1,4 +1,4 @@
-"""What the page shows, as values: each part as it was last read. Times are in milliseconds since the epoch."""
+"""Values that the page shows: each part as it was last read. Times are in milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReasonCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What waits on the topics of two-phase deletion."""
+    """The messages that wait on the topics of two-phase deletion."""
 
     entries: int  #: In flight: broker entries on the deletion topic and its retry topic.
     oldest_ms: int | None = None  #: When the oldest mark in flight was published; None without one.
@@ -48,7 +48,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the metadata store says: the outbox of brokers that mark, and which jobs run."""
+    """The state in the metadata store: the outbox of brokers that mark, and which jobs run."""
 
     outbox_nodes: int = 0
     outbox_oldest_ms: int | None = None  #: When the oldest node was made; None without one.
@@ -73,7 +73,7 @@ class OutcomeCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the outcome tables of the sweep and of follow have."""
+    """The outcomes in the tables of the sweep and of follow."""
 
     deleted: tuple[HourCount, ...] = ()  #: By hour.
     leaks: tuple[HourCount, ...] = ()  #: Marked by follow, by hour.
@@ -86,12 +86,12 @@ class Activity:
 class Plan(NamedTuple):
     """A plan of an orphan scan."""
 
-    plan_id: str
-    created_ms: int
+    plan_id: str  #: As in its manifest.
+    created_ms: int  #: When it was made.
     ledgers: int  #: All that were listed.
-    candidates: int
-    candidate_bytes: int
-    missing: int
+    candidates: int  #: Orphans, to be marked.
+    candidate_bytes: int  #: Their logical bytes.
+    missing: int  #: Ledgers that are named, and gone.
     marked: int  #: By `orphans apply`.
     applied_ms: int  #: When it was last applied; 0 if never.
     is_applied: bool  #: Whether each candidate was come to.
@@ -148,10 +148,10 @@ class Overview:
     """All parts, as they were last read."""
 
     cluster: str  #: Where the settings say that Pulsar is.
-    now_ms: int
-    queues: Reading[Queues] = Reading()
-    store: Reading[StoreState] = Reading()
-    activity: Reading[Activity] = Reading()
-    scans: Reading[Scans] = Reading()
-    disk: Reading[DiskFolder] = Reading()
-    alarms: Reading[Alarms] = Reading()
+    now_ms: int  #: When they were put together.
+    queues: Reading[Queues] = Reading()  #: From the brokers.
+    store: Reading[StoreState] = Reading()  #: From the metadata store.
+    activity: Reading[Activity] = Reading()  #: From the outcome tables.
+    scans: Reading[Scans] = Reading()  #: From the folder of scans.
+    disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
+    alarms: Reading[Alarms] = Reading()  #: From Prometheus.
