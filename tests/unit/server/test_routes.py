@@ -55,7 +55,7 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str, str]]:
         router = getattr(route, "original_router", None)
         left += [] if router is None else router.routes
         for method in sorted(getattr(route, "methods", None) or ()):
-            yield method, route.path, route.path.replace("{name}", "a")
+            yield method, route.path, route.path.replace("{name:path}", "rest").replace("{name}", "a")
 
 
 class Site:

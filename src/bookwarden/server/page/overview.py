@@ -18,6 +18,8 @@ from bookwarden.server.page.values import CauseCount, HourCount, Overview, Readi
 _HOUR_MS: Final = 3_600_000
 _HOURS: Final = 48
 _DAYS: Final = 14
+#: Of the JSON; disk use has a path of its own.
+PARTS: Final = ("queues", "store", "activity", "scans", "alarms", "problems")
 
 
 class CauseRow(NamedTuple):
@@ -84,31 +86,27 @@ def _causes(causes: Sequence[CauseCount]) -> list[tuple[str, BarChart, str]]:
     ]
 
 
-def overview_json(shown: Overview, part: str = "") -> bytes | None:
-    """Return what the page `/` shows; of one part if it is named, None where there is none of this name."""
-    fields = dataclasses.asdict(dataclasses.replace(shown, disk=Reading()))
-    fields["disk"] = reading_fields(shown.disk)
-    if shown.disk.value is not None and shown.disk.value.summary is not None:
-        fields["disk"]["measured_ms"] = shown.disk.value.summary.measured_ms
-    found: dict[str, Any] = {
-        name: {**value, "value": _plain(value.get("value"))} if isinstance(value, dict) else value
-        for name, value in fields.items()
-    }
+def overview_json(shown: Overview, part: str = "") -> bytes:
+    """Return what the page `/` shows, or one of PARTS of it."""
+    found: dict[str, Any] = {name: _part(getattr(shown, name)) for name in PARTS if name != "problems"}
     found["problems"] = [dataclasses.asdict(one) for one in problems_of(shown)]
     if part:
-        return encode_json(found[part]) if part in found else None
-    return encode_json(found)
+        return encode_json(found[part])
+    return encode_json({"cluster": shown.cluster, "now_ms": shown.now_ms, **found})
+
+
+def _part(reading: Reading[Any]) -> dict[str, Any]:
+    value = None if reading.value is None else _plain(reading.value)
+    return {**reading_fields(reading), "value": value}
 
 
 def _plain(value: Any) -> Any:
-    """Return a value whose tuples with names are objects."""
+    """Return a value whose records are objects with names."""
     if hasattr(value, "_asdict"):
         return {name: _plain(one) for name, one in value._asdict().items()}
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
-    return value
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _cards(shown: Overview) -> list[Card]:

@@ -20,7 +20,7 @@ import urllib3
 from bookwarden.clusters.pulsar.broker_marks import Outbox
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import reason_group
-from bookwarden.errors import BookwardenError, FileError, FormatError
+from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.received import REASON
@@ -268,7 +268,7 @@ def read_scans(settings: Settings) -> Scans:
                 summary = plans.summary(manifest)
                 causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
                 inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
-        except FormatError as error:
+        except (FormatError, NotFoundError) as error:
             damaged.append(f"{plans.folder.location}/{plan_id}: {error}")
     # Of older ones than the plans that were looked at nothing is said.
     oldest = min(planned, default="")
@@ -315,7 +315,8 @@ def read_alarms(address: str) -> Alarms:
         found = json.loads(content)
     except ValueError as error:
         raise FormatError(f"{url} answered {answer.status}, and no JSON: serve.prometheus_url names it") from error
-    alerts = found.get("data", {}).get("alerts") if isinstance(found, dict) else None
+    data = found.get("data") if isinstance(found, dict) else None
+    alerts = data.get("alerts") if isinstance(data, dict) else None
     if not isinstance(alerts, list):
         raise FormatError(f"{url} answered {answer.status} without alerts: serve.prometheus_url names it")
     return Alarms(address, tuple(sorted(_alarms(alerts), key=_urgency)[:_ALERTS]))

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Response
 from bookwarden.errors import NotFoundError
 from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
-from bookwarden.server.page.overview import overview_json, render_overview
+from bookwarden.server.page.overview import PARTS, overview_json, render_overview
 from bookwarden.server.page.templates import render_runbook
 from bookwarden.server.page.values import Overview
 
@@ -32,7 +32,6 @@ _HEADERS: Final = {
 }
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
-_FILES: Final = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 # Of tenants and namespaces: what clients ask for must not fill the memory.
 _KEPT: Final = 64
 
@@ -85,21 +84,23 @@ def page_router(read: Callable[[], Overview]) -> APIRouter:
 
     @router.get("/page/overview.json")
     def overview_data(part: str = "") -> Response:
-        found = overview_json(read(), part)
-        if found is None:
-            raise NotFoundError(f"the overview has no part {part!r}: /page/overview.json has all")
-        return answer(found, _JSON)
+        if part and part not in PARTS:
+            raise NotFoundError(f"the overview has no part {part!r}: it has {', '.join(PARTS)}")
+        shown = read()
+        return answer(rendered.get(f"overview.json {part}", shown, lambda: overview_json(shown, part)), _JSON)
 
     @router.get("/page/disk.json")
     def disk_data() -> Response:
         shown = read()
         return answer(rendered.get("disk.json", shown, lambda: disk_json(shown)), _JSON)
 
-    @router.get("/page/{name}")
-    def file(name: str) -> Response:
-        if name not in _FILES:
-            raise NotFoundError(f"the page has no file {name!r}")
-        return answer(_file(name), _FILES[name])
+    @router.get("/page/page.css")
+    def style() -> Response:
+        return answer(_file("page.css"), "text/css; charset=utf-8")
+
+    @router.get("/page/page.js")
+    def script() -> Response:
+        return answer(_file("page.js"), "text/javascript; charset=utf-8")
 
     @router.get("/runbook/{name:path}")
     def runbook(name: str) -> Response:
