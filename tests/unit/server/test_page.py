@@ -248,6 +248,7 @@ def test_one_namespace_shows_its_topics_and_what_the_others_have() -> None:
     assert "persistent://iot/telemetry/telemetry-partition-0" in page
     assert "persistent://web/" not in page
     assert ">others</text>" in page
+    assert "namespace=iot%2Ftelemetry%2F" not in page, "nothing is in a topic"
 
 
 def test_odd_figures_are_shown() -> None:

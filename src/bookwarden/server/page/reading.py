@@ -307,7 +307,7 @@ def read_alarms(address: str) -> Alarms:
     url = f"{address.rstrip('/')}/api/v1/alerts"
     try:
         with urllib3.PoolManager(retries=False, timeout=_PROMETHEUS_S) as pool:
-            answer = pool.request("GET", url, redirect=False)
+            answer = pool.request("GET", url)
             content = answer.data
     except urllib3.exceptions.HTTPError as error:
         raise ConnectionError(f"{url} does not answer ({error}): serve.prometheus_url names it") from error
