@@ -345,10 +345,12 @@ def test_one_part_that_hangs_leaves_the_others(settings: Settings, monkeypatch: 
     ended = threading.Event()
     monkeypatch.setattr("bookwarden.server.page.reading._KeptCluster.read", lambda *_: ended.wait(60))
     clock = Clock()
-    reader = PageReader(settings, clock)
+    pulsar = settings.pulsar.model_copy(update={"admin_url": "https://user:geheim@admin.example:8443"})
+    reader = PageReader(settings.model_copy(update={"pulsar": pulsar}), clock)
     reader.read()
     clock.now_s += 9.0
     shown = reader.read()
+    assert shown.cluster == "https://admin.example:8443"
     assert (shown.queues.silent_since_ms, shown.store.silent_since_ms) == (1_000_000, 1_000_000)
     assert shown.scans.value == Scans()
     assert shown.disk.value == DiskFolder(settings.disk.folder)

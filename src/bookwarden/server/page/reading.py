@@ -26,6 +26,7 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.received import REASON
 from bookwarden.metastore.lock import holder_of
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.pipelines.columns.tables import rows_in
 from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.plan_files import PlanFiles
@@ -61,7 +62,7 @@ _ALERTS: Final = 100
 _PROMETHEUS_S: Final = 4.0
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 # As `follow` writes the reason of a mark.
-_DROPPED: Final = re.compile(r"\(([a-z ]+)\)$")
+_DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
 _UNKNOWN: Final = "not known"
 
 
@@ -69,7 +70,8 @@ class PageReader:
     """The parts of the page, each read at most once in ten seconds, whatever the others do."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        self._cluster = settings.pulsar.admin_url
+        # Whoever looks needs no password that may be in it.
+        self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
         queues, store = _KeptCluster(settings), _KeptCluster(settings)
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
@@ -214,26 +216,36 @@ def _counts_in(folder: Folder, name: str) -> tuple[_Tally, int]:
             rows = pq.read_table(source, columns=columns)
     except (pa.ArrowException, KeyError) as error:
         raise FormatError(f"{folder.location}/{name} is no file of outcomes ({error}): move it away") from error
-    hours = pc.cast(pc.floor_temporal(rows.column("decided_at"), unit="hour"), pa.timestamp("ms", tz="UTC"))
-    tally: dict[tuple[int, str, str], tuple[int, int]] = {}
-    values = zip(
-        pc.cast(hours, pa.int64()).to_pylist(),
-        *(rows.column(column).to_pylist() for column in columns[1:]),
-        strict=True,
+    times = pc.cast(rows.column("decided_at"), pa.timestamp("ms", tz="UTC"), safe=False)
+    outcomes = rows.column("outcome")
+    dropped = pc.struct_field(pc.extract_regex(rows.column("reason"), _DROPPED), "cause")
+    # There may be millions of rows, and few groups of them.
+    groups = (
+        pa.table(
+            {
+                "hour": pc.cast(pc.floor_temporal(times, unit="hour"), pa.int64()),
+                "outcome": outcomes,
+                "cause": pc.if_else(pc.equal(outcomes, DropOutcome.MARKED.value), dropped, rows.column("component")),
+                "size": pc.fill_null(rows.column("ledger_bytes"), 0),
+            }
+        )
+        .group_by(["hour", "outcome", "cause"])
+        .aggregate([([], "count_all"), ("size", "sum")])
+        .select(["hour", "outcome", "cause", "count_all", "size_sum"])
     )
-    for hour_ms, outcome, component, reason, size in values:
-        key = hour_ms, outcome, _cause_of(outcome, component, reason)
+    tally: dict[tuple[int, str, str], tuple[int, int]] = {}
+    for hour_ms, outcome, cause, ledgers, size in rows_in(groups):
+        key = hour_ms, outcome, _cause_of(outcome, cause)
         before = tally.get(key, (0, 0))
-        tally[key] = before[0] + 1, before[1] + (size or 0)
-    newest = pc.max(pc.cast(rows.column("decided_at"), pa.timestamp("ms", tz="UTC"), safe=False))
+        tally[key] = before[0] + ledgers, before[1] + size
+    newest = pc.max(times)
     return tally, 0 if not rows.num_rows else int(newest.value)
 
 
-def _cause_of(outcome: str, component: str, reason: str) -> str:
+def _cause_of(outcome: str, cause: str | None) -> str:
     if outcome == DropOutcome.MARKED.value:
-        match = _DROPPED.search(reason)
-        return match[1] if match else _UNKNOWN
-    return _KINDS.get(component, _UNKNOWN) if outcome == Outcome.DELETED.value else ""
+        return cause or _UNKNOWN
+    return _KINDS.get(cause or "", _UNKNOWN) if outcome == Outcome.DELETED.value else ""
 
 
 def _hours(tally: _Tally, outcome: str) -> tuple[HourCount, ...]:
