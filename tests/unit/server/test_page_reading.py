@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, FormatError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome, OutcomeRow
+from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.orphans.plan import PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
 from bookwarden.orphans.summary import Cell, ScanFindings, summarize
@@ -32,9 +34,11 @@ from bookwarden.server.page.values import (
     CauseCount,
     DiskFolder,
     HourCount,
+    Job,
     OutcomeCount,
     Scans,
 )
+from bookwarden.wire.broker_marks import OUTBOX_ROOT
 from servers.waiting import eventually
 
 #: 2026-11-28 12:04:31 UTC, and when its hour begins.
@@ -355,3 +359,27 @@ def test_one_part_that_hangs_leaves_the_others(settings: Settings, monkeypatch: 
     assert shown.scans.value == Scans()
     assert shown.disk.value == DiskFolder(settings.disk.folder)
     ended.set()
+
+
+def test_the_store_is_kept_open_and_a_node_of_the_outbox_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = uuid4().hex
+    store = shared_memory_store(name)
+    for number in range(3):
+        store.create(f"{OUTBOX_ROOT}/broker-1/0/{number}", b"node", make_parents=True)
+    clock = Clock()
+    reader = PageReader(load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"}), clock)
+    read: list[str] = []
+    get_many = MemoryStore.get_many
+
+    def watched(self: MemoryStore, paths: Sequence[str]) -> Any:
+        read.extend(path for path in paths if path.startswith(OUTBOX_ROOT))
+        return get_many(self, paths)
+
+    monkeypatch.setattr(MemoryStore, "get_many", watched)
+    for _ in range(2):
+        shown = reader.read()
+        assert shown.store.value is not None
+        assert (shown.store.value.outbox_nodes, shown.store.error) == (3, "")
+        assert shown.store.value.jobs == (Job("sweep", ""), Job("follow", ""))
+        clock.now_s += 10.0
+    assert len(read) == 3

@@ -73,9 +73,9 @@ class PageReader:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
-        queues, store = _KeptCluster(settings), _KeptCluster(settings)
+        queues, store, look = _KeptCluster(settings), _KeptCluster(settings), _StoreLook()
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
-        self._store = CachedReading("store", lambda: store.read(_StoreLook()), clock=clock)
+        self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
         self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
