@@ -167,7 +167,8 @@ def treemap(sizes: Sequence[float], width: float, height: float) -> list[Tile]:
         while count < len(rest) and _worst(rest[: count + 1], side) <= _worst(rest[:count], side):
             count += 1
         row = rest[:count]
-        thickness = sum(row) / side
+        # Where next to nothing is left in one direction, rounding must not lead out of the drawing in the other.
+        thickness = min(sum(row) / side, max(0.0, width - x, height - y))
         along = 0.0
         stands = width - x >= height - y
         for area in row:
