@@ -365,7 +365,7 @@ class MetricsSettings(_Section):
 
 
 class ServeSettings(_Section):
-    """REST by `bookwarden serve`; without a token only this machine may call it."""
+    """REST and the web page by `bookwarden serve`; without a token only this machine may call it."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8089, ge=1, le=65535)
@@ -373,6 +373,7 @@ class ServeSettings(_Section):
     token_file: str | None = None
     tls_certificate_file: str | None = None
     tls_private_key_file: str | None = None
+    prometheus_url: str = Field(default="", pattern=r"^(https?://[^/?#@]+(/[^?#]*)?)?$")
 
 
 class ClientUrlSettings(_Section):

@@ -32,6 +32,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.disk.history import DiskHistory
 from bookwarden.pipelines.disk.measuring import Wanted
 from bookwarden.pipelines.disk.operation import DiskAccount
+from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
@@ -164,6 +165,12 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     asked = bookies[BOOKIE]._replace(is_read_only=False, report=BookieReport("", error=OFF))
     assert {one.name: one for one in by_bookie.bookies} == {**bookies, BOOKIE: asked}
     assert bookies[BOOKIE].error
+    summary = read_summary(Folder(str(tmp_path / "disk")))
+    assert summary is not None
+    assert (summary.total, summary.namespaces, summary.bookies) == (found.total, found.uses, found.bookies)
+    assert (summary.measured_ms, summary.growth) == (found.measured_ms, found.growth)
+    assert [use.name for use in summary.topics[:2]] == [ORDERS, "u/gone/persistent/deleted"]
+    assert [(day.tenant, day.disk_bytes) for day in summary.days] == [("", SIZE), ("", found.total.disk_bytes)]
 
     topics = account.measure("topic", 2, Wanted(tenant="t"))
     assert [use.name for use in topics.uses] == [ORDERS, "t/other/persistent/x-partition-0"]
@@ -180,6 +187,7 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     nothing = account.measure("tenant", 10, Wanted(tenant="nobody"))
     assert (nothing.uses, nothing.total, nothing.bookies) == ((), Use("total"), ())
     assert (nothing.growth, len(history.newest())) == (None, 5)
+    assert read_summary(Folder(str(tmp_path / "disk"))) == summary
     assert list((tmp_path / "disk/runs").iterdir()) == []
 
 

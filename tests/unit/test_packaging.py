@@ -158,7 +158,8 @@ def test_the_unit_names_a_document_that_the_wheel_installs() -> None:
     assert (CHECKOUT / document).is_file()
     folder, _, name = document.rpartition("/")
     assert any(
-        Path(document).match(glob) for glob in setup()["options.data_files"][f"share/bookwarden/{folder}"].split()
+        Path(document).match(glob)
+        for glob in re.split(r"[,\s]+", setup()["options.data_files"][f"share/bookwarden/{folder}"])
     )
     assert name
 

@@ -51,7 +51,7 @@ COMMANDS: tuple[LateCommand, ...] = (
         "bookwarden.cli.cluster_migration.commands:cluster_migration",
         "Move clients to another cluster (PIP-188).",
     ),
-    LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST."),
+    LateCommand("serve", "bookwarden.cli.serve:serve", "Serve bookie-clusters by REST, and a web page."),
     LateCommand("docs", "bookwarden.cli.docs:docs", "Show a page of the documents, or where they are."),
     LateCommand("demo", "entry point demo", "Show the main job on a real Pulsar on this machine."),
 )

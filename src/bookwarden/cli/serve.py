@@ -1,4 +1,4 @@
-"""`bookwarden serve`: REST, for programs that drive what commands do."""
+"""`bookwarden serve`: REST, for programs that drive what commands do, and a web page."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STOPPING_SECONDS = 30
 @click.command()
 @pass_invocation
 def serve(invocation: Invocation) -> None:
-    """Serve bookie-clusters by REST.
+    """Serve bookie-clusters by REST, and a web page.
 
-    Offers /admin/v2/bookie-clusters at serve.host and serve.port until it is stopped. Needs a token unless that is this
-    machine alone.
+    Offers /admin/v2/bookie-clusters, and at / a page that only reads, at serve.host and serve.port until it is stopped.
+    Needs a token unless that is this machine alone.
     """
     # Late, since the extra that brings these may be missing.
     import uvicorn
@@ -51,7 +51,7 @@ def serve(invocation: Invocation) -> None:
         )
     )
     listening = _listen(settings)
-    logger.info("serving /admin/v2/bookie-clusters on %s port %d", settings.host, settings.port)
+    logger.info("serving / and /admin/v2/bookie-clusters on %s port %d", settings.host, settings.port)
     try:
         server.run([listening])
     except OSError as error:

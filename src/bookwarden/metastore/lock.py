@@ -140,6 +140,12 @@ def locked(store: MetadataStore, path: str, names: Iterable[str], *, what: str, 
         yield
 
 
+def holder_of(store: MetadataStore, path: str) -> str:
+    """Return the host and process that hold a lock, and since when; "" where none does. Raises StoreError."""
+    values = [node.value for node in store.get_many([f"{path}/{name}" for name in store.children_of(path)]) if node]
+    return next((_described(value) for value in values if not _is_dead(value)), "")
+
+
 def _is_dead(value: bytes) -> bool:
     try:
         return has_certainly_ended(json.loads(value))
@@ -148,8 +154,12 @@ def _is_dead(value: bytes) -> bool:
 
 
 def _describe(value: bytes, what: str) -> str:
+    return f"another {what} runs on {_described(value)}"
+
+
+def _described(value: bytes) -> str:
     try:
         record = json.loads(value)
     except ValueError:
         record = None
-    return f"another {what} runs on {describe_holder(record)}"
+    return describe_holder(record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +22,8 @@ from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.metrics import metrics_text, migration_metrics
+from bookwarden.server.page.reading import PageReader
+from bookwarden.server.page.routes import page_router
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
 
@@ -51,6 +55,7 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     # The pages that FastAPI offers next to the document load scripts from elsewhere.
     app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None)
     app.include_router(bookie_clusters_router(settings))
+    app.include_router(page_router(PageReader(settings).read))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
     app.add_exception_handler(errors.BookwardenError, _failed)
     app.add_exception_handler(HTTPException, _not_served)
@@ -155,14 +160,32 @@ async def _take_as_json(request: Request, answer: Callable[[Request], Awaitable[
 
 
 class _Bearer:
-    """Lets requests through that carry the token."""
+    """Lets requests through that carry the token.
+
+    A browser cannot be told to send a bearer's header: for the page, which changes nothing, it may send the token as a
+    password. It would send that for pages of other origins too, so nothing else takes it.
+    """
 
     def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._token = token.encode()
 
     async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        given = request.headers.get("authorization", "").encode()
-        if request.url.path != "/openapi.json" and not hmac.compare_digest(given, self._expected):
+        path = request.url.path
+        is_page = request.method in _ASKING and (path in ("/", "/disk") or path.startswith(("/page/", "/runbook/")))
+        if path != "/openapi.json" and not self._carries(request.headers.get("authorization", ""), is_page):
             reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
-            return JSONResponse({"reason": reason}, 401, {"WWW-Authenticate": "Bearer"})
+            challenge = 'Basic realm="bookwarden: the token is the password", charset="UTF-8"' if is_page else "Bearer"
+            return JSONResponse({"reason": reason}, 401, {"WWW-Authenticate": challenge})
         return await answer(request)
+
+    def _carries(self, header: str, is_page: bool) -> bool:
+        kind, _, given = header.partition(" ")
+        if kind == "Bearer":
+            return hmac.compare_digest(given.encode(), self._token)
+        if kind != "Basic" or not is_page:
+            return False
+        try:
+            password = base64.b64decode(given, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return False
+        return hmac.compare_digest(password, self._token)

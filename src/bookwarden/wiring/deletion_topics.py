@@ -75,6 +75,11 @@ class TwoPhaseTopics(Resources):
         self.requests_in_flight = partial(requests_in_flight, self.waiting, self.decode)
         dlq = DeadLetterTopic(connection, admin, deletion.dlq_topic, deletion.topic, deletion.subscription)
         self.dead_letters = DeadLetters(dlq, SWITCH_TOPIC)
+        dead = WaitingMessages(entries, admin, deletion.subscription, deletion.dlq_topic)
+        #: Reads dead letters without taking them from whoever works on them; not decoded.
+        self.look_at_dead_letters = partial(dead.read, (deletion.dlq_topic,))
+        #: Counts their entries, by partition.
+        self.dead_entries = partial(backlog.entries_by_partition, (deletion.dlq_topic,), deletion.subscription)
 
 
 def _topics_of(deletion: DeletionSettings) -> DeletionTopics:

@@ -14,7 +14,7 @@ import pytest
 
 from bookwarden.errors import RefusedError, StoreUnavailableError
 from bookwarden.ledgers.metadata import DeleteResult
-from bookwarden.metastore.lock import StoreLock
+from bookwarden.metastore.lock import StoreLock, holder_of
 from bookwarden.metastore.memory import MemoryStore
 from servers.waiting import eventually
 
@@ -176,3 +176,15 @@ def test_a_store_that_does_not_answer_keeps_nobody_from_sweeping(caplog: pytest.
     with held.kept(lambda: pytest.fail("stopped")):
         pass
     assert "without it" in caplog.text
+
+
+def test_anyone_may_see_who_holds_it() -> None:
+    store = MemoryStore()
+    assert holder_of(store, PATH) == ""
+    held = lock(store)
+    held.acquire(0)
+    assert f"as process {os.getpid()} since" in holder_of(store, PATH)
+    held.release()
+    assert holder_of(store, PATH) == ""
+    store.create(f"{PATH}/driver-x", b"nonsense", make_parents=True)
+    assert holder_of(store, PATH) == "a host that its record does not name"

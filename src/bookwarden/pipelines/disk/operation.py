@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ from bookwarden.pipelines.disk.measuring import (
     place_of,
     together,
 )
+from bookwarden.pipelines.disk.summary import summary_of, write_summary
 from bookwarden.pipelines.folders import Folder
 from bookwarden.pipelines.scan.driver import paused_by_signals, scan_session
 from bookwarden.pipelines.scan.files import ScanFolder, Seal
@@ -145,7 +147,11 @@ class DiskAccount:
         )
         if not compares:
             return found
-        return DiskHistory(Folder(self._settings.disk.folder)).compared(found, _uses(use, "tenant"))
+        kept = Folder(self._settings.disk.folder)
+        history = DiskHistory(kept)
+        found = history.compared(found, _uses(use, "tenant"))
+        write_summary(kept, summary_of(found, partial(_uses, use), history.newest()))
+        return found
 
 
 @contextmanager

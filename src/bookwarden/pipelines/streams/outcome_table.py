@@ -149,6 +149,24 @@ def read_outcomes(location: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["batch"], row["decided_at"]))
 
 
+def whole_files(folder: Folder, days: int) -> list[str]:
+    """List the files of the newest days of a table; one that a merge has put into another is left out.
+
+    Raises OSError of the file system.
+    """
+    found = []
+    for day in [name for name in folder.folders() if _DAY.fullmatch(name)][-days:]:
+        matches = ((name, _NAME.match(name)) for name in folder.files(day))
+        files = [
+            _File(match["query"], int(match["first"]), int(match["last"]), f"{day}/{name}")
+            for name, match in matches
+            if match
+        ]
+        merges = [file for file in files if file.first < file.last]
+        found += [file.name for file in files if not any(other.covers(file) for other in merges)]
+    return found
+
+
 class OutcomeTable:
     """Writer of the table at `location`, a path or a URI as a `Folder` takes it, with options or without.
 

@@ -1,0 +1,89 @@
+"""A reading that is made at most once in a while, in a thread of its own: however many ask, and however it hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from bookwarden.background import run_unawaited
+from bookwarden.errors import BookwardenError
+from bookwarden.server.page.values import Reading
+
+ValueT = TypeVar("ValueT")
+#: The least seconds between two readings.
+EVERY_S: Final = 10.0
+#: A client waits so long for a reading that has just begun.
+_WAIT_S: Final = 1.0
+#: One that takes longer counts as no answer.
+_SILENT_S: Final = 5.0
+
+
+class CachedReading(Generic[ValueT]):
+    """Reads when it is asked for and the last reading is old; one thread at a time, also while that hangs.
+
+    Errors of ours and of the file system become part of the result. ``clock`` gives seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], ValueT],
+        *,
+        every_s: float = EVERY_S,
+        wait_s: float = _WAIT_S,
+        silent_s: float = _SILENT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._name = name
+        self._read = read
+        self._every_s, self._wait_s, self._silent_s = every_s, wait_s, silent_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._under_way = False
+        self._begun_s = 0.0
+        self._last: Reading[ValueT] = Reading()
+
+    def begin(self) -> None:
+        """Begin a reading if the last one is old and none is under way."""
+        with self._lock:
+            now = self._clock()
+            # A clock that was set back must not stop it.
+            if not self._under_way and not 0 <= now - self._begun_s < self._every_s:
+                self._under_way, self._begun_s = True, now
+                self._ended.clear()
+                run_unawaited(self._run, f"page: {self._name}")
+
+    def get(self) -> Reading[ValueT]:
+        """Return what is known; waits a moment where a reading has just begun, and never longer."""
+        self.begin()
+        with self._lock:
+            left = self._begun_s + self._wait_s - self._clock() if self._under_way else 0.0
+        if left > 0:
+            self._ended.wait(left)
+        with self._lock:
+            last = self._last
+            if not self._under_way or self._clock() - self._begun_s < self._silent_s:
+                return last
+            since = last.silent_since_ms or int(self._begun_s * 1000)
+            return Reading(last.value, last.read_ms, last.error, since)
+
+    def _run(self) -> None:
+        begun_ms = int(self._begun_s * 1000)
+        value, error = self._last.value, "it failed in an unexpected way: the log has the stack trace"
+        answered = False
+        try:
+            value, error, answered = self._read(), "", True
+        except (BookwardenError, OSError) as failure:
+            error = str(failure)
+        finally:
+            with self._lock:
+                if answered:
+                    self._last = Reading(value, begun_ms)
+                else:
+                    last = self._last
+                    self._last = Reading(value, last.read_ms, error, last.silent_since_ms or begun_ms)
+                self._under_way = False
+                self._ended.set()

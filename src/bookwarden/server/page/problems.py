@@ -1,0 +1,196 @@
+"""Problems that the parts of the page show, each with the command that tells more or mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from typing import Any, Final
+
+from bookwarden.findings import size_text
+from bookwarden.ledgers.disk_use import BookieUse
+from bookwarden.server.page.values import Overview, Reading
+
+#: BookKeeper's diskUsageWarnThreshold, as released: above it a bookie does no major compaction.
+FULL: Final = 0.9
+_FORECAST_DAYS: Final = 14
+#: Marks and outbox are emptied within seconds; the alarms of docs/metrics.md are the same.
+_OVERDUE_MS: Final = 1_200_000
+_OUTBOX_MS: Final = 600_000
+_SERIOUS_OUTCOMES: Final = {
+    "mismatch": ("{} marks of the last 24 hours may be forged", "metrics#what-to-be-alarmed-by"),
+    "poisonous": ("the sweep failed at {} marks in the last 24 hours", "sweep#poisonous"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not well."""
+
+    text: str
+    command: str  #: That tells more, or mends it; "" if none does.
+    runbook: str  #: PAGE#SECTION of the documents.
+    serious: bool = False  #: Data is lost, or soon will be.
+
+
+def problems_of(shown: Overview) -> list[Problem]:
+    """List what is not well, the most serious first."""
+    found = [
+        *_unread(shown),
+        *_of_alarms(shown),
+        *_of_scans(shown),
+        *_of_queues(shown),
+        *_of_activity(shown),
+        *_of_disk(shown),
+    ]
+    return sorted(found, key=lambda one: not one.serious)
+
+
+def headline(problems: list[Problem], *, complete: bool) -> str:
+    """Return in one line whether all is well; ``complete`` is false while parts have not been read yet."""
+    if problems:
+        return "1 thing needs a look" if len(problems) == 1 else f"{len(problems):,} things need a look"
+    return "All is well" if complete else "Nothing is known to be wrong; not everything has answered yet"
+
+
+def is_complete(shown: Overview) -> bool:
+    """Return whether each part was read at least once."""
+    return all(part.read_ms for _, part, *_ in _parts(shown))
+
+
+def time_text(milliseconds: int) -> str:
+    """Return the time of day, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%H:%M:%S")
+
+
+def _parts(shown: Overview) -> list[tuple[str, Reading[Any], str, str]]:
+    return [
+        ("The brokers", shown.queues, "bookwarden inflight", "deploy#what-must-be-reachable"),
+        ("The metadata store", shown.store, "bookwarden config check", "metadata-store#consistency-of-reads"),
+        ("The outcome tables", shown.activity, "", "sweep#the-outcome-table"),
+        ("The folder of scans", shown.scans, "bookwarden orphans list", "orphans#files-of-a-scan"),
+        ("The account of disk use", shown.disk, "bookwarden disk", "disk#by-bookie"),
+        ("Prometheus", shown.alarms, "", "page#alarms"),
+    ]
+
+
+def _unread(shown: Overview) -> Iterator[Problem]:
+    for name, reading, command, runbook in _parts(shown):
+        if reading.silent_since_ms:
+            why = f": {reading.error}" if reading.error else ""
+            yield Problem(f"{name}: no answer since {time_text(reading.silent_since_ms)} UTC{why}", command, runbook)
+
+
+def _of_alarms(shown: Overview) -> Iterator[Problem]:
+    for alarm in shown.alarms.value.alerts if shown.alarms.value else ():
+        if alarm.state == "firing":
+            text = f"Alarm {alarm.name}" + (f": {alarm.text}" if alarm.text else "")
+            yield Problem(text, "", "metrics#what-to-be-alarmed-by", alarm.severity == "critical")
+
+
+def _of_scans(shown: Overview) -> Iterator[Problem]:
+    scans = shown.scans.value
+    if scans is None:
+        return
+    for text in scans.damaged:
+        yield Problem(f"A plan cannot be read: {text}", "bookwarden orphans scan", "orphan-plans#files")
+    if scans.inside_lists:
+        text = f"Topics' lists lost {_ledgers(scans.inside_lists)}: acknowledged messages are out of reach"
+        yield Problem(text, "bookwarden orphans plan show", "orphans#inside-the-list", serious=True)
+    if not scans.plans:
+        return
+    newest = scans.plans[0]
+    if newest.missing:
+        text = f"{_ledgers(newest.missing)} missing: metadata names them, and BookKeeper has them no more"
+        yield Problem(text, f"bookwarden orphans plan show {newest.plan_id}", "orphans#missing-ledgers", serious=True)
+    if newest.candidates and not newest.is_applied:
+        text = f"{_ledgers(newest.candidates)} with {size_text(newest.candidate_bytes)} can be reclaimed: a plan waits"
+        yield Problem(text, f"bookwarden orphans apply --plan {newest.plan_id}", "orphan-plans#applying")
+
+
+def _of_queues(shown: Overview) -> Iterator[Problem]:
+    queues, store = shown.queues.value, shown.store.value
+    if store is not None and store.outbox_oldest_ms is not None:
+        age_ms = shown.now_ms - store.outbox_oldest_ms
+        if age_ms > _OUTBOX_MS:
+            text = f"The outbox of brokers that mark is not emptied: its oldest node is {age_text(age_ms)} old"
+            yield Problem(text, "bookwarden broker-marks status", "broker-marks#while-it-runs")
+    if queues is None:
+        return
+    if queues.due_ms is not None and shown.now_ms - queues.due_ms > _OVERDUE_MS:
+        sweep = next((job for job in store.jobs if job.name == "sweep"), None) if store is not None else None
+        why = "no sweep runs" if sweep is not None and not sweep.holder else "the sweep does not get on"
+        text = f"Marks have been due for {age_text(shown.now_ms - queues.due_ms)}: {why}"
+        command = "bookwarden sweep" if why == "no sweep runs" else "bookwarden inflight"
+        yield Problem(text, command, "deploy#when-it-stalls")
+    if queues.dead_letters:
+        number = "1 dead letter waits" if queues.dead_letters == 1 else f"{queues.dead_letters:,} dead letters wait"
+        first = f", most of them: {queues.reasons[0].reason}" if queues.reasons else ""
+        yield Problem(number + first, "bookwarden dlq list --group-by reason", "cli#dead-letters")
+
+
+def _of_activity(shown: Overview) -> Iterator[Problem]:
+    activity = shown.activity.value
+    if activity is None:
+        return
+    for outcome, number in activity.swept:
+        if outcome in _SERIOUS_OUTCOMES:
+            text, runbook = _SERIOUS_OUTCOMES[outcome]
+            sentence = text.format(f"{number:,}")
+            yield Problem(sentence[0].upper() + sentence[1:], "bookwarden dlq list --group-by reason", runbook)
+    lost = next((number for outcome, number in activity.followed if outcome == "inside the list"), 0)
+    if lost:
+        text = f"follow saw topics' lists lose {_ledgers(lost)} in the last 24 hours"
+        yield Problem(text, "bookwarden orphans scan", "orphans#inside-the-list", serious=True)
+
+
+def _of_disk(shown: Overview) -> Iterator[Problem]:
+    found = shown.disk.value
+    if found is None or found.summary is None:
+        return
+    for bookie in found.summary.bookies:
+        share = used_share(bookie)
+        if share is not None and share >= FULL:
+            text = f"{bookie.name} is {100 * share:.0f} % full: above 90 % it does no major compaction"
+            yield Problem(text, "bookwarden disk --by bookie", "disk#by-bookie", share >= 0.95)
+        elif bookie.error:
+            yield Problem(
+                f"{bookie.name} does not tell of its disks: {bookie.error}",
+                "bookwarden disk --by bookie",
+                "disk#by-bookie",
+            )
+    forecast = found.summary.forecast
+    if forecast is not None and forecast.full is not None:
+        today = datetime.fromtimestamp(shown.now_ms / 1000, timezone.utc).date()
+        try:
+            left = (date.fromisoformat(forecast.full) - today).days
+        except ValueError:
+            return
+        if left <= _FORECAST_DAYS:
+            text = f"The disks of all bookies are full on {forecast.full} if they fill as they did"
+            yield Problem(text, "bookwarden disk", "disk#growth-and-when-the-disks-are-full", serious=True)
+
+
+def used_share(bookie: BookieUse) -> float | None:
+    """Return the used part of a bookie's disks, from 0 to 1; None where it did not tell."""
+    if not bookie.total or bookie.free is None:
+        return None
+    return 1 - bookie.free / bookie.total
+
+
+def age_text(milliseconds: float) -> str:
+    """Return a length of time in its two largest units."""
+    seconds = max(0, int(milliseconds / 1000))
+    for unit, size, smaller, of in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // of
+            return (
+                f"{seconds // size} {unit} {rest} {smaller}"
+                if rest and seconds < 10 * size
+                else f"{seconds // size} {unit}"
+            )
+    return f"{seconds} s"
+
+
+def _ledgers(number: int) -> str:
+    return "1 ledger" if number == 1 else f"{number:,} ledgers"

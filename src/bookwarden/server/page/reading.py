@@ -1,0 +1,364 @@
+"""Readers of what the page shows: from the folders that commands write, from the cluster, and from Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import urllib3
+
+from bookwarden.clusters.pulsar.broker_marks import Outbox
+from bookwarden.config import Settings
+from bookwarden.deletion.dead_letters import reason_group
+from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError
+from bookwarden.ledgers.kinds import KINDS
+from bookwarden.ledgers.outcomes import DropOutcome, Outcome
+from bookwarden.ledgers.received import REASON
+from bookwarden.metastore.lock import holder_of
+from bookwarden.orphans.classes import LedgerClass
+from bookwarden.pipelines.columns.tables import rows_in
+from bookwarden.pipelines.disk.summary import read_summary
+from bookwarden.pipelines.folders import Folder
+from bookwarden.pipelines.plan_files import PlanFiles
+from bookwarden.pipelines.scan.folder import plans_of, scan_ids
+from bookwarden.pipelines.streams.outcome_table import whole_files
+from bookwarden.preflight import require_topics
+from bookwarden.server.page.cached import CachedReading
+from bookwarden.server.page.values import (
+    Activity,
+    Alarm,
+    Alarms,
+    CauseCount,
+    DiskFolder,
+    HourCount,
+    Job,
+    OutcomeCount,
+    Overview,
+    Plan,
+    Queues,
+    ReasonCount,
+    Scans,
+    StoreState,
+)
+from bookwarden.wiring.cluster import Cluster
+
+ValueT = TypeVar("ValueT")
+#: Of the outcome tables.
+DAYS: Final = 14
+_HOUR_MS: Final = 3_600_000
+_PLANS: Final = 5
+_LETTERS: Final = 500
+_ALERTS: Final = 100
+_PROMETHEUS_S: Final = 4.0
+_KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
+# As `follow` writes the reason of a mark.
+_DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
+_UNKNOWN: Final = "not known"
+
+
+class PageReader:
+    """The parts of the page, each read at most once in ten seconds, whatever the others do."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        # Whoever looks needs no password that may be in it.
+        self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
+        self._clock = clock
+        queues, store, look = _KeptCluster(settings), _KeptCluster(settings), _StoreLook()
+        self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
+        self._store = CachedReading("store", lambda: store.read(look), clock=clock)
+        self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
+        self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
+        self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
+        self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
+
+    def read(self) -> Overview:
+        """Return all parts as they are known."""
+        # All begin before the first is waited for.
+        parts = (self._queues, self._store, self._activity, self._scans, self._disk, self._alarms)
+        for part in parts:
+            part.begin()
+        return Overview(
+            self._cluster,
+            int(self._clock() * 1000),
+            self._queues.get(),
+            self._store.get(),
+            self._activity.get(),
+            self._scans.get(),
+            self._disk.get(),
+            self._alarms.get(),
+        )
+
+
+class _KeptCluster:
+    """A cluster that stays open from one reading to the next, and is opened again after an error."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: Cluster | None = None
+
+    def read(self, look: Callable[[Cluster], ValueT]) -> ValueT:
+        cluster = self._open or Cluster(self._settings)
+        # Until it has answered.
+        self._open = None
+        try:
+            found = look(cluster)
+        except BaseException:
+            with suppress(BookwardenError):
+                cluster.close()
+            raise
+        self._open = cluster
+        return found
+
+
+def _queues(cluster: Cluster) -> Queues:
+    topics, deletion = cluster.deletion_topics, cluster.settings.deletion
+    require_topics(cluster.admin, cluster.settings, deletion.topic, deletion.retry_topic, deletion.dlq_topic)
+    entries = sum(behind.entries for behind in topics.entries().values())
+    firsts = topics.first_marks() if entries else []
+    dead = sum(behind.entries for behind in topics.dead_entries().values())
+    letters = list(islice(topics.look_at_dead_letters(), _LETTERS)) if dead else []
+    reasons = Counter(reason_group(letter.properties.get(REASON, letter.problem or "")) for letter in letters)
+    return Queues(
+        entries,
+        min((one.published_at for one in firsts), default=None),
+        min((one.due_at for one in firsts), default=None),
+        dead,
+        tuple(ReasonCount(reason or "(none)", number) for reason, number in reasons.most_common()),
+        len(letters),
+    )
+
+
+class _StoreLook:
+    """Reads the metadata store; the outbox keeps what it knows of nodes while the store is the same."""
+
+    _outbox: Outbox | None = None
+    _of: object = None
+
+    def __call__(self, cluster: Cluster) -> StoreState:
+        settings, store = cluster.settings, cluster.store
+        if self._outbox is None or self._of is not store:
+            self._outbox, self._of = Outbox(store), store
+        size = self._outbox.size()
+        locks = (("sweep", settings.sweep.lock), ("follow", settings.follow.lock))
+        jobs = tuple(Job(name, holder_of(store, path.rstrip("/"))) for name, path in locks if path)
+        return StoreState(size.nodes, size.oldest_ms, jobs)
+
+
+class _OutcomeTables:
+    """Reads the newest days of the outcome tables; each file once."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+        self._sweep = _Counts(settings.sweep.outcomes)
+        self._follow = _Counts(settings.follow.outcomes)
+        self._clock = clock
+
+    def read(self) -> Activity:
+        """Raise FileError where a folder cannot be read, FormatError where a file is damaged."""
+        sweep, follow = self._sweep.read(), self._follow.read()
+        now_ms = int(self._clock() * 1000)
+        since_ms = now_ms // _HOUR_MS * _HOUR_MS - 23 * _HOUR_MS
+        return Activity(
+            _hours(sweep, Outcome.DELETED.value),
+            _hours(follow, DropOutcome.MARKED.value),
+            _outcomes(sweep, since_ms),
+            _outcomes(follow, since_ms),
+            self._sweep.newest_ms,
+            self._follow.newest_ms,
+        )
+
+
+# Begin of the hour in ms, outcome, cause: ledgers and bytes.
+_Tally = dict[tuple[int, str, str], tuple[int, int]]
+
+
+class _Counts:
+    """The outcomes of one table by hour and cause."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._files: dict[str, tuple[_Tally, int]] = {}
+
+    @property
+    def newest_ms(self) -> int | None:
+        return max((newest for _, newest in self._files.values()), default=None)
+
+    def read(self) -> _Tally:
+        found: dict[tuple[int, str, str], tuple[int, int]] = {}
+        with _naming(self._location):
+            folder = Folder(self._location, with_options=True)
+            files = {}
+            for name in whole_files(folder, DAYS):
+                # Merged meanwhile: the next reading has its rows in another file.
+                with suppress(FileNotFoundError):
+                    files[name] = self._files.get(name) or _counts_in(folder, name)
+            self._files = files
+        for tally, _ in self._files.values():
+            for key, (ledgers, size) in tally.items():
+                before = found.get(key, (0, 0))
+                found[key] = before[0] + ledgers, before[1] + size
+        return found
+
+
+def _counts_in(folder: Folder, name: str) -> tuple[_Tally, int]:
+    columns = ["decided_at", "outcome", "component", "reason", "ledger_bytes"]
+    try:
+        with folder.open(name) as source:
+            rows = pq.read_table(source, columns=columns)
+    except (pa.ArrowException, KeyError) as error:
+        raise FormatError(f"{folder.location}/{name} is no file of outcomes ({error}): move it away") from error
+    times = pc.cast(rows.column("decided_at"), pa.timestamp("ms", tz="UTC"), safe=False)
+    outcomes = rows.column("outcome")
+    dropped = pc.struct_field(pc.extract_regex(rows.column("reason"), _DROPPED), "cause")
+    # There may be millions of rows, and few groups of them.
+    groups = (
+        pa.table(
+            {
+                "hour": pc.cast(pc.floor_temporal(times, unit="hour"), pa.int64()),
+                "outcome": outcomes,
+                "cause": pc.if_else(pc.equal(outcomes, DropOutcome.MARKED.value), dropped, rows.column("component")),
+                "size": pc.fill_null(rows.column("ledger_bytes"), 0),
+            }
+        )
+        .group_by(["hour", "outcome", "cause"])
+        .aggregate([([], "count_all"), ("size", "sum")])
+        .select(["hour", "outcome", "cause", "count_all", "size_sum"])
+    )
+    tally: dict[tuple[int, str, str], tuple[int, int]] = {}
+    for hour_ms, outcome, cause, ledgers, size in rows_in(groups):
+        key = hour_ms, outcome, _cause_of(outcome, cause)
+        before = tally.get(key, (0, 0))
+        tally[key] = before[0] + ledgers, before[1] + size
+    newest = pc.max(times)
+    return tally, 0 if not rows.num_rows else int(newest.value)
+
+
+def _cause_of(outcome: str, cause: str | None) -> str:
+    if outcome == DropOutcome.MARKED.value:
+        return cause or _UNKNOWN
+    return _KINDS.get(cause or "", _UNKNOWN) if outcome == Outcome.DELETED.value else ""
+
+
+def _hours(tally: _Tally, outcome: str) -> tuple[HourCount, ...]:
+    return tuple(
+        HourCount(hour_ms, cause, ledgers, size)
+        for (hour_ms, name, cause), (ledgers, size) in sorted(tally.items())
+        if name == outcome
+    )
+
+
+def _outcomes(tally: _Tally, since_ms: int) -> tuple[OutcomeCount, ...]:
+    counts = Counter[str]()
+    for (hour_ms, outcome, _), (ledgers, _) in tally.items():
+        if hour_ms >= since_ms:
+            counts[outcome] += ledgers
+    return tuple(OutcomeCount(*one) for one in counts.most_common())
+
+
+def read_scans(settings: Settings) -> Scans:
+    """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read."""
+    plans = plans_of(settings)
+    found, damaged, planned = list[Plan](), list[str](), set[str]()
+    causes, inside, doubts, newest = tuple[CauseCount, ...](), 0, 0, True
+    ids = plans.plan_ids()
+    for plan_id in reversed(ids[-_PLANS:]):
+        try:
+            manifest = plans.manifest(plan_id)
+            planned.add(manifest.scan_id)
+            found.append(_plan(plans, plan_id))
+            if newest:
+                newest = False
+                summary = plans.summary(manifest)
+                causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
+                inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
+        except (FormatError, NotFoundError) as error:
+            damaged.append(f"{plans.folder.location}/{plan_id}: {error}")
+    # Of older ones than the plans that were looked at nothing is said.
+    oldest = min(planned, default="")
+    unfinished = tuple(one for one in scan_ids(settings) if one not in planned and one >= oldest)
+    return Scans(tuple(found), causes, inside, doubts, tuple(damaged), unfinished)
+
+
+def _plan(plans: PlanFiles, plan_id: str) -> Plan:
+    manifest = plans.manifest(plan_id)
+    progress, counts = plans.progress(manifest), manifest.counts
+    is_applied = counts.candidates == 0 or (progress.updated_ms > 0 and not progress.failed)
+    return Plan(
+        plan_id,
+        manifest.created_ms,
+        counts.ledgers,
+        counts.candidates,
+        counts.candidate_bytes,
+        counts.missing,
+        progress.marked,
+        progress.updated_ms,
+        is_applied,
+    )
+
+
+def read_disk(settings: Settings) -> DiskFolder:
+    """Read the last account of disk use; FileError where the folder cannot be read, FormatError where it is damaged."""
+    location = settings.disk.folder
+    with _naming(location):
+        return DiskFolder(location, read_summary(Folder(location)))
+
+
+def read_alarms(address: str) -> Alarms:
+    """Ask Prometheus for its alerts; OSError where it does not answer, FormatError where that is no Prometheus."""
+    if not address:
+        return Alarms()
+    url = f"{address.rstrip('/')}/api/v1/alerts"
+    try:
+        with urllib3.PoolManager(retries=False, timeout=_PROMETHEUS_S) as pool:
+            answer = pool.request("GET", url)
+            content = answer.data
+    except urllib3.exceptions.HTTPError as error:
+        raise ConnectionError(f"{url} does not answer ({error}): serve.prometheus_url names it") from error
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise FormatError(f"{url} answered {answer.status}, and no JSON: serve.prometheus_url names it") from error
+    data = found.get("data") if isinstance(found, dict) else None
+    alerts = data.get("alerts") if isinstance(data, dict) else None
+    if not isinstance(alerts, list):
+        raise FormatError(f"{url} answered {answer.status} without alerts: serve.prometheus_url names it")
+    return Alarms(address, tuple(sorted(_alarms(alerts), key=_urgency)[:_ALERTS]))
+
+
+def _alarms(alerts: Iterable[Any]) -> Iterator[Alarm]:
+    for alert in alerts:
+        if isinstance(alert, Mapping):
+            labels, notes = (_texts(alert.get(name)) for name in ("labels", "annotations"))
+            text = notes.get("summary") or notes.get("description") or notes.get("message", "")
+            yield Alarm(
+                labels.get("alertname", _UNKNOWN),
+                str(alert.get("state", "")),
+                str(alert.get("activeAt", ""))[:19],
+                labels.get("severity", ""),
+                text,
+            )
+
+
+def _urgency(alarm: Alarm) -> tuple[bool, bool, str]:
+    return alarm.state != "firing", alarm.severity != "critical", alarm.name
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
+
+
+@contextmanager
+def _naming(location: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{location} cannot be read: {error}") from error

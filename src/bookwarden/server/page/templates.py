@@ -1,0 +1,84 @@
+"""Templates of the pages, in which every value is escaped, and what all pages show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bookwarden.server.page.problems import headline, is_complete, problems_of, time_text
+from bookwarden.server.page.values import Overview, Reading
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+class Card(NamedTuple):
+    """A figure with what it is of."""
+
+    name: str  #: Its heading.
+    value: str  #: The figure, as text.
+    detail: str  #: What is to be known of it.
+    runbook: str  #: PAGE#SECTION.
+    source: str  #: The path of its JSON.
+    problem: bool = False  #: Whether it is among what needs a look.
+
+
+@cache
+def template(name: str) -> Template:
+    # Late, as in the report: its extra is not in every environment.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("bookwarden.server.page", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def render(name: str, shown: Overview, **values: Any) -> str:
+    """Render the page of this name; its template gets these values, and what every page shows."""
+    problems = problems_of(shown)
+    return template(f"{name}.html.j2").render(
+        page=name,
+        shown=shown,
+        at=time_text(shown.now_ms),
+        problems=problems,
+        headline=headline(problems, complete=is_complete(shown)),
+        state=state_text,
+        **values,
+    )
+
+
+def render_runbook(title: str, lines: Iterable[tuple[str, str]]) -> str:
+    """Render a page of the documents: of each line its anchor, "" of what is no heading, and its text."""
+    return template("runbook.html.j2").render(page="runbook", title=title, lines=lines)
+
+
+def state_text(reading: Reading[Any]) -> str:
+    """Return why a part is not as of now; "" if it is."""
+    if reading.silent_since_ms:
+        return f"no answer since {time_text(reading.silent_since_ms)} UTC"
+    return "" if reading.read_ms else "not read yet"
+
+
+def reading_fields(reading: Reading[Any]) -> dict[str, Any]:
+    return {"read_ms": reading.read_ms, "error": reading.error, "silent_since_ms": reading.silent_since_ms}
+
+
+def encode_json(value: Any) -> bytes:
+    return json.dumps(value, indent=1).encode()
+
+
+def moment(milliseconds: int) -> str:
+    # A time that is none in the calendar is no reason not to show the rest.
+    try:
+        at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return "at no time of the calendar"
+    return at.strftime("%Y-%m-%d %H:%M UTC")

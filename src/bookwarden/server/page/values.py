@@ -1,0 +1,157 @@
+"""Values that the page shows: each part as it was last read. Times are in milliseconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from bookwarden.pipelines.disk.summary import DiskSummary
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[ValueT]):
+    """A part as it was last read, and whether it can be read now."""
+
+    value: ValueT | None = None  #: None before the first answer.
+    read_ms: int = 0  #: When `value` was asked for; 0 before the first answer.
+    error: str = ""  #: Why it could not be read the last time; "" if it could.
+    silent_since_ms: int = 0  #: No answer, or only errors, since then; 0 if it answers.
+
+
+class ReasonCount(NamedTuple):
+    """Dead letters whose reasons are of one kind."""
+
+    reason: str
+    letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """The messages that wait on the topics of two-phase deletion."""
+
+    entries: int  #: In flight: broker entries on the deletion topic and its retry topic.
+    oldest_ms: int | None = None  #: When the oldest mark in flight was published; None without one.
+    due_ms: int | None = None  #: When the first of them is due; None without one.
+    dead_letters: int = 0  #: Broker entries on the DLQ.
+    reasons: tuple[ReasonCount, ...] = ()  #: Of the first dead letters, the most frequent first.
+    letters_read: int = 0  #: How many letters `reasons` counts.
+
+
+class Job(NamedTuple):
+    """A job that holds its lock while it runs."""
+
+    name: str  #: Of its command.
+    holder: str  #: Host, process and since when; "" if it does not run.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """The state in the metadata store: the outbox of brokers that mark, and which jobs run."""
+
+    outbox_nodes: int = 0
+    outbox_oldest_ms: int | None = None  #: When the oldest node was made; None without one.
+    jobs: tuple[Job, ...] = ()
+
+
+class HourCount(NamedTuple):
+    """Ledgers of one hour and cause."""
+
+    hour_ms: int  #: When the hour begins.
+    cause: str  #: Kind of the ledger for a deletion; of a leak what the broker did.
+    ledgers: int
+    size: int  #: In bytes, as far as it is known.
+
+
+class OutcomeCount(NamedTuple):
+    """Outcomes of the last day."""
+
+    outcome: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The outcomes in the tables of the sweep and of follow."""
+
+    deleted: tuple[HourCount, ...] = ()  #: By hour.
+    leaks: tuple[HourCount, ...] = ()  #: Marked by follow, by hour.
+    swept: tuple[OutcomeCount, ...] = ()  #: Of the sweep, the most frequent first.
+    followed: tuple[OutcomeCount, ...] = ()  #: Of follow, the most frequent first.
+    swept_ms: int | None = None  #: Of the sweep's newest outcome; None without any.
+    followed_ms: int | None = None  #: Of follow's newest outcome; None without any.
+
+
+class Plan(NamedTuple):
+    """A plan of an orphan scan."""
+
+    plan_id: str  #: As in its manifest.
+    created_ms: int  #: When it was made.
+    ledgers: int  #: All that were listed.
+    candidates: int  #: Orphans, to be marked.
+    candidate_bytes: int  #: Their logical bytes.
+    missing: int  #: Ledgers that are named, and gone.
+    marked: int  #: By `orphans apply`.
+    applied_ms: int  #: When it was last applied; 0 if never.
+    is_applied: bool  #: Whether each candidate was come to.
+
+
+class CauseCount(NamedTuple):
+    """Orphans of one probable cause."""
+
+    cause: str
+    ledgers: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """The scans and plans in the folder."""
+
+    plans: tuple[Plan, ...] = ()  #: The newest first; a few.
+    causes: tuple[CauseCount, ...] = ()  #: Of the newest plan, by bytes.
+    inside_lists: int = 0  #: Ledgers that their topics' lists lost, by the newest plan.
+    doubts: int = 0  #: Places that the newest scan could not read.
+    damaged: tuple[str, ...] = ()  #: What is wrong with a plan that cannot be read.
+    unfinished: tuple[str, ...] = ()  #: Scans without a plan.
+
+
+class Alarm(NamedTuple):
+    """An alert of Prometheus."""
+
+    name: str
+    state: str  #: firing or pending.
+    since: str  #: As Prometheus writes it.
+    severity: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """The alerts of Prometheus; ``address`` is "" where the settings name none."""
+
+    address: str = ""
+    alerts: tuple[Alarm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFolder:
+    """The last account of disk use; ``summary`` is None where there is none."""
+
+    location: str
+    summary: DiskSummary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All parts, as they were last read."""
+
+    cluster: str  #: Where the settings say that Pulsar is.
+    now_ms: int  #: When they were put together.
+    queues: Reading[Queues] = Reading()  #: From the brokers.
+    store: Reading[StoreState] = Reading()  #: From the metadata store.
+    activity: Reading[Activity] = Reading()  #: From the outcome tables.
+    scans: Reading[Scans] = Reading()  #: From the folder of scans.
+    disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
+    alarms: Reading[Alarms] = Reading()  #: From Prometheus.

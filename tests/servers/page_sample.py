@@ -1,0 +1,252 @@
+"""Invented readings for the web page of `bookwarden serve`; `python -m servers.page_sample PORT` serves them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from datetime import date, timedelta
+
+from fastapi import FastAPI
+
+from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
+from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.server.page.routes import page_router
+from bookwarden.server.page.values import (
+    Activity,
+    Alarm,
+    Alarms,
+    CauseCount,
+    DiskFolder,
+    HourCount,
+    Job,
+    OutcomeCount,
+    Overview,
+    Plan,
+    Queues,
+    Reading,
+    ReasonCount,
+    Scans,
+    StoreState,
+)
+
+#: 2026-11-28 12:04:31 UTC.
+NOW_MS = 1_795_867_471_000
+HOUR_MS = 3_600_000
+GIB, TIB = 2**30, 2**40
+
+
+def _use(
+    name: str, tib: float, ledgers: int, trashed: float = 0.0, unnamed: float = 0.0, offloaded: float = 0.0
+) -> Use:
+    size = int(tib * TIB)
+    return Use(
+        name,
+        ledgers,
+        ledgers // 90,
+        0,
+        size // 2,
+        size,
+        int(size * trashed),
+        int(size * unnamed),
+        int(offloaded * TIB),
+        NOW_MS - 400 * 24 * HOUR_MS,
+    )
+
+
+_NAMESPACES = (
+    _use("billing/invoices", 7.46, 402_113, unnamed=0.01, offloaded=12.1),
+    _use("iot/telemetry", 5.55, 512_004, trashed=0.02, unnamed=0.03, offloaded=21.0),
+    _use("billing/ledger-events", 3.73, 151_730, unnamed=0.02),
+    _use("web/clicks", 3.09, 220_451, trashed=0.16, unnamed=0.01, offloaded=4.4),
+    _use("iot/raw-2023", 2.73, 90_225, unnamed=0.42),
+    _use("web/sessions", 1.36, 61_113),
+    _use("iot/alarms", 1.18, 75_301, trashed=0.05),
+    _use("billing/audit", 1.09, 44_018),
+    _use("search/index-updates", 0.74, 30_444, unnamed=0.06),
+    _use("search/queries", 0.41, 20_119),
+    _use("mail/outbox", 0.33, 18_550),
+    _use("pulsar/system", 0.27, 9_120),
+    _use("(none)", 0.19, 1_204, unnamed=1.0),
+)
+_SHARES = (0.31, 0.22, 0.16, 0.09, 0.07, 0.05, 0.03)
+
+
+def _tenants() -> tuple[Use, ...]:
+    found: dict[str, Use] = {}
+    for use in _NAMESPACES:
+        tenant = use.name.partition("/")[0]
+        before = found.get(tenant, Use(tenant))
+        sums = [one + other for one, other in zip(before[1:-1], use[1:-1], strict=True)]
+        found[tenant] = Use(tenant, *sums, use.oldest_ms)
+    return tuple(sorted(found.values(), key=lambda use: -use.disk_bytes))
+
+
+def _topics() -> tuple[Use, ...]:
+    found = [
+        use._replace(
+            name=f"{use.name}/persistent/{use.name.rpartition('/')[2]}-partition-{number}",
+            ledgers=int(use.ledgers * share),
+            logical_bytes=int(use.logical_bytes * share),
+            disk_bytes=int(use.disk_bytes * share),
+            trashed_bytes=int(use.trashed_bytes * share),
+            unnamed_bytes=int(use.unnamed_bytes * share),
+            offloaded_bytes=int(use.offloaded_bytes * share),
+        )
+        for use in _NAMESPACES
+        if "/" in use.name
+        for number, share in enumerate(_SHARES)
+    ]
+    return tuple(sorted(found, key=lambda use: -use.disk_bytes))
+
+
+def _bookies() -> tuple[BookieUse, ...]:
+    shares = ((61, 2, 6, 3), (58, 2, 8, 4), (70, 3, 7, 11), (22, 1, 1, 2))
+    return tuple(
+        BookieUse(
+            f"bookie-{number}.example:3181",
+            410_000 - number * 9_000,
+            *(int(9 * TIB * share / 100) for share in (named, trashed, unnamed)),
+            int(9 * TIB * 0.005),
+            int(9 * TIB),
+            int(9 * TIB * (1 - (named + trashed + unnamed + unexplained) / 100)),
+        )
+        for number, (named, trashed, unnamed, unexplained) in enumerate(shares, 1)
+    )
+
+
+def disk_summary() -> DiskSummary:
+    """Return an account of four bookies, one of which is nearly full."""
+    tenants = _tenants()
+    total = Use("total", *(sum(column) for column in zip(*(use[1:-1] for use in tenants), strict=True)), None)
+    total_bytes = sum(one.total or 0 for one in _bookies())
+    free = sum(one.free or 0 for one in _bookies())
+    days = []
+    for back in range(34, -1, -1):
+        used = total_bytes - free - int(back * 0.11 * TIB) + int(math.sin(back * 1.7) * 0.12 * TIB)
+        day = (date(2026, 11, 28) - timedelta(days=back)).isoformat()
+        days.append(DayUse(day, "", 1_500_000, used, 0, 0, 0, total_bytes, total_bytes - used))
+    return DiskSummary(
+        measured_ms=NOW_MS - 7 * HOUR_MS,
+        total=total,
+        tenants=tenants,
+        tenants_left_out=0,
+        namespaces=_NAMESPACES,
+        namespaces_left_out=0,
+        topics=_topics(),
+        topics_left_out=0,
+        bookies=_bookies(),
+        days=tuple(days),
+        growth=Growth("2026-11-27", int(0.11 * TIB)),
+        forecast=forecast_of(days),
+    )
+
+
+def _activity() -> Activity:
+    begin_ms = NOW_MS // HOUR_MS * HOUR_MS
+    deleted, leaks = [], []
+    for back in range(14 * 24):
+        at_ms, wave = begin_ms - back * HOUR_MS, 1 + math.sin((begin_ms / HOUR_MS - back) / 24 * 2 * math.pi)
+        data = int(1_300 + 1_250 * wave + 160 * math.sin(back * 2.3))
+        deleted += [
+            HourCount(at_ms, "data", data, data * 66 * 2**20),
+            HourCount(at_ms, "subscription", data // 9, data * 2**14),
+            HourCount(at_ms, "schema", data // 130, data * 2**9),
+        ]
+        if back % 19 in (3, 4):
+            leaks.append(HourCount(at_ms, "node deleted", 7 + back % 5, 9 * GIB))
+        if back % 11 == 2:
+            leaks.append(HourCount(at_ms, "trimmed", 3 + back % 3, 4 * GIB))
+        if back % 61 == 8:
+            leaks.append(HourCount(at_ms, "replaced", 2, GIB))
+    return Activity(
+        tuple(sorted(deleted)),
+        tuple(sorted(leaks)),
+        (
+            OutcomeCount("deleted", 68_556),
+            OutcomeCount("already gone", 412),
+            OutcomeCount("retry", 96),
+            OutcomeCount("gave up", 4),
+        ),
+        (OutcomeCount("gone", 60_911), OutcomeCount("marked", 51), OutcomeCount("named again", 12)),
+        NOW_MS - 2_000,
+        NOW_MS - 190_000,
+    )
+
+
+def sample(*, well: bool = False) -> Overview:
+    """Return a cluster with several things to look at; ``well`` is one without."""
+    at = NOW_MS - 3_000
+    scans = Scans(
+        (
+            Plan("20261128T031012-5f2c", NOW_MS - 9 * HOUR_MS, 10_204_118, 412, 190 * GIB, 0, 0, 0, well),
+            Plan(
+                "20261127T031009-a91d",
+                NOW_MS - 33 * HOUR_MS,
+                10_190_204,
+                388,
+                171 * GIB,
+                0,
+                388,
+                NOW_MS - 30 * HOUR_MS,
+                True,
+            ),
+            Plan("20261126T031011-07be", NOW_MS - 57 * HOUR_MS, 10_177_541, 0, 0, 0, 0, 0, True),
+        ),
+        (
+            CauseCount("trimmed, never deleted", 214, 121 * GIB),
+            CauseCount("topic deleted", 133, 58 * GIB),
+            CauseCount("cursor rollover", 61, 9 * GIB),
+            CauseCount("created, never listed", 4, 2 * GIB),
+        ),
+    )
+    jobs = (
+        Job("sweep", "sweep-0.example as process 4121 since 2026-11-16T08:20:11Z"),
+        Job("follow", "sweep-0.example as process 4188 since 2026-11-16T08:20:14Z"),
+    )
+    reasons = (
+        ReasonCount("the node of <name> may be damaged: ledger # in it is above the last id", 3),
+        ReasonCount("no driver <text> is configured for the offloaded copy of ledger #", 1),
+    )
+    summary = disk_summary()
+    if well:
+        summary = DiskSummary(
+            **{
+                **{name: getattr(summary, name) for name in summary.__dataclass_fields__},
+                "bookies": tuple(one for one in summary.bookies if (one.free or 0) > (one.total or 1) / 9),
+                "forecast": None,
+            }
+        )
+    alerts = (
+        Alarm("BookieWritable", "firing", "2026-11-28T11:41:07", "warning", "bookie-3 is writable, and above 90 %"),
+        Alarm("SweepBacklog", "pending", "2026-11-28T12:01:40", "warning", "marks wait for more than a minute"),
+    )
+    return Overview(
+        "https://pulsar-prod-eu.example:8443",
+        NOW_MS,
+        Reading(
+            Queues(
+                1_204, NOW_MS - 482_000, NOW_MS + 40_000, 0 if well else 4, () if well else reasons, 0 if well else 4
+            ),
+            at,
+        ),
+        Reading(StoreState(212, NOW_MS - 4_000, jobs), at),
+        Reading(_activity(), at),
+        Reading(scans, at),
+        Reading(DiskFolder("/var/lib/bookwarden/disk", summary), at),
+        Reading(Alarms("http://prometheus.example:9090", () if well else alerts), at),
+    )
+
+
+def sample_app(shown: Overview | None = None) -> FastAPI:
+    """Make an application that shows invented readings."""
+    app = FastAPI(docs_url=None, redoc_url=None)
+    found = sample() if shown is None else shown
+    app.include_router(page_router(lambda: found))
+    return app
+
+
+if __name__ == "__main__":
+    import uvicorn
+
+    uvicorn.run(sample_app(), port=int(sys.argv[1]), log_level="warning")

@@ -1,0 +1,429 @@
+"""The web page of `bookwarden serve`: what it says of what was read, escaped, and by whom it may be asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from bookwarden.config import Settings, load_settings
+from bookwarden.ledgers.disk_growth import Forecast
+from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.server.app import make_app
+from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
+from bookwarden.server.page.overview import overview_json, render_overview
+from bookwarden.server.page.problems import Problem, age_text, headline, is_complete, problems_of
+from bookwarden.server.page.values import (
+    Activity,
+    Alarm,
+    Alarms,
+    DiskFolder,
+    Job,
+    OutcomeCount,
+    Overview,
+    Plan,
+    Queues,
+    Reading,
+    ReasonCount,
+    Scans,
+    StoreState,
+)
+from servers.asgi import Answer, request
+from servers.page_sample import NOW_MS, disk_summary, sample, sample_app
+
+DOCS = Path(__file__).parents[3] / "docs"
+EVIL = "<script>alert(1)</script>\"'&"
+WELL = sample(well=True)
+
+
+def said(shown: Overview) -> str:
+    """Return the one line of an overview."""
+    return headline(problems_of(shown), complete=is_complete(shown))
+
+
+def queues(**fields: Any) -> Callable[[Overview], Overview]:
+    return lambda shown: replace(shown, queues=Reading(Queues(7, **fields), NOW_MS))
+
+
+def newest(**fields: Any) -> Callable[[Overview], Overview]:
+    values = {"candidates": 0, "candidate_bytes": 0, "missing": 0, "marked": 0, "applied_ms": 0, "is_applied": True}
+    plan = Plan("one", NOW_MS, 9, **{**values, **fields})
+    return lambda shown: replace(shown, scans=Reading(Scans((plan,)), NOW_MS))
+
+
+def account(**fields: Any) -> Callable[[Overview], Overview]:
+    summary = replace(disk_summary(), **{"bookies": (), "forecast": None, **fields})
+    return lambda shown: replace(shown, disk=Reading(DiskFolder("/d", summary), NOW_MS))
+
+
+def seen(**fields: Any) -> Callable[[Overview], Overview]:
+    return lambda shown: replace(shown, activity=Reading(Activity(**fields), NOW_MS))
+
+
+def silent(part: str) -> Callable[[Overview], Overview]:
+    return lambda shown: replace(shown, **{part: Reading(None, 0, "it is away", NOW_MS)})
+
+
+BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
+    **{
+        part: (silent(part), f"{name}: no answer since 12:04:31 UTC: it is away", command)
+        for part, name, command in (
+            ("queues", "The brokers", "bookwarden inflight"),
+            ("store", "The metadata store", "bookwarden config check"),
+            ("activity", "The outcome tables", ""),
+            ("scans", "The folder of scans", "bookwarden orphans list"),
+            ("disk", "The account of disk use", "bookwarden disk"),
+            ("alarms", "Prometheus", ""),
+        )
+    },
+    "dead letters": (
+        queues(dead_letters=4, reasons=(ReasonCount("no driver", 3),), letters_read=4),
+        "4 dead letters wait, most of them: no driver",
+        "bookwarden dlq list --group-by reason",
+    ),
+    "overdue": (
+        queues(oldest_ms=0, due_ms=NOW_MS - 3_600_000),
+        "Marks have been due for 1 h: the sweep does not get on",
+        "bookwarden inflight",
+    ),
+    "no sweep": (
+        lambda shown: replace(
+            queues(oldest_ms=0, due_ms=NOW_MS - 3_600_000)(shown),
+            store=Reading(StoreState(jobs=(Job("sweep", ""),)), NOW_MS),
+        ),
+        "Marks have been due for 1 h: no sweep runs",
+        "bookwarden sweep",
+    ),
+    "outbox": (
+        lambda shown: replace(shown, store=Reading(StoreState(5, NOW_MS - 660_000), NOW_MS)),
+        "The outbox of brokers that mark is not emptied: its oldest node is 11 min old",
+        "bookwarden broker-marks status",
+    ),
+    "orphans": (
+        newest(candidates=2, candidate_bytes=1024, is_applied=False),
+        "2 ledgers with 1.0 KiB can be reclaimed: a plan waits",
+        "bookwarden orphans apply --plan one",
+    ),
+    "missing": (
+        newest(missing=1),
+        "1 ledger missing: metadata names them, and BookKeeper has them no more",
+        "bookwarden orphans plan show one",
+    ),
+    "inside": (
+        lambda shown: replace(shown, scans=Reading(Scans(inside_lists=3), NOW_MS)),
+        "Topics' lists lost 3 ledgers: acknowledged messages are out of reach",
+        "bookwarden orphans plan show",
+    ),
+    "damaged plan": (
+        lambda shown: replace(shown, scans=Reading(Scans(damaged=("/o/p: it was changed",)), NOW_MS)),
+        "A plan cannot be read: /o/p: it was changed",
+        "bookwarden orphans scan",
+    ),
+    "forged": (
+        seen(swept=(OutcomeCount("mismatch", 2),)),
+        "2 marks of the last 24 hours may be forged",
+        "bookwarden dlq list --group-by reason",
+    ),
+    "lost by a list": (
+        seen(followed=(OutcomeCount("inside the list", 1),)),
+        "follow saw topics' lists lose 1 ledger in the last 24 hours",
+        "bookwarden orphans scan",
+    ),
+    "full bookie": (
+        account(bookies=(BookieUse("b:1", 0, 0, 0, 0, 0, 100, 8),)),
+        "b:1 is 92 % full: above 90 % it does no major compaction",
+        "bookwarden disk --by bookie",
+    ),
+    "silent bookie": (
+        account(bookies=(BookieUse("b:1", 0, 0, 0, 0, 0, error="no answer"),)),
+        "b:1 does not tell of its disks: no answer",
+        "bookwarden disk --by bookie",
+    ),
+    "disks full soon": (
+        account(forecast=Forecast(9, 1, "2026-12-05", "2026-12-04", None)),
+        "The disks of all bookies are full on 2026-12-05 if they fill as they did",
+        "bookwarden disk",
+    ),
+    "alarm": (
+        lambda shown: replace(
+            shown, alarms=Reading(Alarms("http://p", (Alarm("Away", "firing", "", "", "it is"),)), NOW_MS)
+        ),
+        "Alarm Away: it is",
+        "",
+    ),
+}
+
+
+def test_all_is_well() -> None:
+    assert said(WELL) == "All is well"
+    assert "All is well" in render_overview(WELL)
+    assert "All is well" in render_disk(WELL, DiskPlace())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_problem_is_named_with_its_command(name: str) -> None:
+    change, text, command = BAD[name]
+    shown = change(WELL)
+    assert [(one.text, one.command) for one in problems_of(shown)] == [(text, command)]
+    assert said(shown) == "1 thing needs a look"
+    page = render_overview(shown)
+    assert "All is well" not in page
+    assert command in page
+
+
+def test_what_was_not_read_yet_is_not_called_well() -> None:
+    nothing = Overview("c", NOW_MS)
+    assert said(nothing) == "Nothing is known to be wrong; not everything has answered yet"
+    assert "not read yet" in render_overview(nothing)
+    assert "Nothing is measured yet" in render_disk(nothing, DiskPlace())
+
+
+def test_what_is_pending_or_far_away_is_no_problem() -> None:
+    pending = Alarms("http://p", (Alarm("Away", "pending", "", "", ""),))
+    far = account(forecast=Forecast(9, 1, "2027-12-05", "2027-12-04", None))(WELL)
+    assert said(replace(far, alarms=Reading(pending, NOW_MS))) == "All is well"
+
+
+def test_the_serious_comes_first() -> None:
+    shown = newest(candidates=2, missing=1, is_applied=False)(WELL)
+    assert [one.serious for one in problems_of(shown)] == [True, False]
+
+
+def test_nothing_was_ever_done() -> None:
+    """Folders that are empty are no problem."""
+    empty = Overview(
+        "c",
+        NOW_MS,
+        *(
+            Reading(value, NOW_MS)
+            for value in (Queues(0), StoreState(), Activity(), Scans(), DiskFolder("/d"), Alarms())
+        ),
+    )
+    assert said(empty) == "All is well"
+    page = render_overview(empty)
+    for text in (
+        "No plan yet",
+        "No Prometheus",
+        "Nothing was deleted in 14 days.",
+        "no outcome yet",
+        "not measured yet",
+    ):
+        assert text in page
+    assert "keeps its last result in <code>/d</code>" in render_disk(empty, DiskPlace())
+
+
+def test_every_text_is_escaped() -> None:
+    evil = _with_texts(sample(), EVIL)
+    pages = [render_overview(evil), render_disk(evil, DiskPlace())]
+    pages += [render_disk(evil, DiskPlace(tenant=EVIL)), render_disk(evil, DiskPlace(namespace=f"{EVIL}/{EVIL}"))]
+    for page in pages:
+        assert "&lt;script&gt;" in page
+        assert page.count("<script") == 1, "only that of the page's own file"
+        assert "alert(1)</script>" not in page
+
+
+def _with_texts(value: Any, text: str) -> Any:
+    """Put a text in place of every text in a value, but those by which it is decided."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"sweep|follow|firing|\d{4}-\d\d-\d\d|", value) else text
+    if hasattr(value, "_fields"):
+        return type(value)(*(_with_texts(one, text) for one in value))
+    if isinstance(value, tuple):
+        return tuple(_with_texts(one, text) for one in value)
+    if hasattr(value, "__dataclass_fields__"):
+        return replace(value, **{name: _with_texts(getattr(value, name), text) for name in value.__dataclass_fields__})
+    return value
+
+
+def test_one_namespace_shows_its_topics_and_what_the_others_have() -> None:
+    page = render_disk(sample(), DiskPlace(namespace="iot/telemetry"))
+    assert "persistent://iot/telemetry/telemetry-partition-0" in page
+    assert "persistent://web/" not in page
+    assert ">others</text>" in page
+    assert "namespace=iot%2Ftelemetry%2F" not in page, "nothing is in a topic"
+
+
+def test_odd_figures_are_shown() -> None:
+    odd = DiskSummary(
+        9 * 10**17,
+        Use(""),
+        (Use("", 1, disk_bytes=0), Use("t" * 300, 1, disk_bytes=5)),
+        1,
+        (Use("t", 1, disk_bytes=3),),
+        0,
+        (Use("t/n/x", 1, disk_bytes=2),),
+        0,
+        (BookieUse("b", 1, 9, 9, 9, 9, 0, 0), BookieUse("c", 1, 9, 9, 9, 9, 5, 9)),
+        growth=None,
+        forecast=Forecast(-1, 0, "never", "?", None),
+    )
+    shown = replace(WELL, disk=Reading(DiskFolder("/d", odd), NOW_MS))
+    assert "at no time of the calendar" in render_disk(shown, DiskPlace())
+    assert "t/n/x" in render_disk(shown, DiskPlace(namespace="t/n"))
+    assert render_overview(shown)
+
+
+def test_numbers_link_to_sections_and_json_that_are_there() -> None:
+    app = sample_app()
+    pages = [get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry")]
+    pages.append(render_overview(Overview("c", NOW_MS)))
+    links = {link.replace("&amp;", "&") for page in pages for link in re.findall(r'href="(/[^"]*)"', page)}
+    links |= {f"/runbook/{one.runbook}" for change, *_ in BAD.values() for one in problems_of(change(WELL))}
+    assert any(link.startswith("/runbook/") for link in links)
+    for link in sorted(links):
+        path, _, anchor = link.partition("#")
+        answer = get(app, path)
+        assert answer.status == 200, link
+        assert not anchor or f'id="{anchor}"' in answer.text, link
+
+
+def test_json_has_what_the_page_shows() -> None:
+    shown = sample()
+    found = json.loads(overview_json(shown))
+    assert found["queues"]["value"]["reasons"][0] == {"reason": sample().queues.value.reasons[0].reason, "letters": 3}  # type: ignore[union-attr]
+    assert found["scans"]["value"]["plans"][0]["candidates"] == 412
+    assert [Problem(**one) for one in found["problems"]] == problems_of(shown)
+    assert json.loads(overview_json(shown, "alarms"))["value"]["alerts"][0]["name"] == "BookieWritable"
+    assert json.loads(disk_json(shown))["summary"]["bookies"][2]["name"] == "bookie-3.example:3181"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (-5, "0 s"),
+        (59_999, "59 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (90_000_000, "1 d 1 h"),
+        (10**10, "115 d"),
+    ],
+)
+def test_lengths_of_time(milliseconds: int, text: str) -> None:
+    assert age_text(milliseconds) == text
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    # Nothing listens there: what a page asks fails at once.
+    return load_settings(
+        overrides={
+            "pulsar.admin_url": "http://127.0.0.1:9",
+            "metadata_store.urls": json.dumps(["zk:127.0.0.1:9"]),
+            "metadata_store.session_timeout_seconds": "1",
+            "metadata_store.operation_timeout_seconds": "1",
+            **{f"{name}.outcomes": str(tmp_path / name) for name in ("sweep", "follow")},
+            **{f"{name}.folder": str(tmp_path / name) for name in ("disk", "orphans")},
+        }
+    )
+
+
+def get(app: FastAPI, path: str, **headers: str) -> Answer:
+    return request(app, "GET", path, **headers)
+
+
+def test_the_page_needs_the_token(settings: Settings) -> None:
+    app = make_app(settings, "geheim")
+    basic = "Basic " + base64.b64encode(b"any:geheim").decode()
+    for path in ("/", "/disk", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
+        refused = get(app, path)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        assert get(app, path, authorization="Bearer geheim").status == 200
+        assert get(app, path, authorization=basic).status == 200
+    for wrong in ("Basic " + base64.b64encode(b"geheim:").decode(), "Basic ?", "Basic", "Bearer", "", "geheim"):
+        assert get(app, "/", authorization=wrong).status == 401
+
+
+def test_a_password_that_a_browser_sends_by_itself_opens_nothing_else(settings: Settings) -> None:
+    app = make_app(settings, "geheim")
+    basic = "Basic " + base64.b64encode(b"any:geheim").decode()
+    for method, path in (
+        ("POST", "/admin/v2/bookie-clusters/switch"),
+        ("GET", "/admin/v2/bookie-clusters"),
+        ("GET", "/metrics"),
+        ("POST", "/"),
+    ):
+        refused = request(app, method, path, authorization=basic)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def test_without_a_token_only_this_machine_may_look(settings: Settings) -> None:
+    app = make_app(settings, None)
+    assert get(app, "/page/disk.json").status == 200
+    assert get(app, "/page/disk.json", host="elsewhere.example").status == 400
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_sets_no_cookie() -> None:
+    app = sample_app()
+    for path in ("/", "/disk", "/page/page.css", "/page/disk.json", "/runbook/rest"):
+        answer = get(app, path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "set-cookie" not in answer.headers
+        # A document names addresses in its text.
+        assert path.startswith("/runbook/") or not re.search(
+            r"""(?:src|href|url|@import)[=(\s]+["']?(?:https?:)?//""", answer.text
+        )
+    assert not re.search(r" style=| on[a-z]+=", get(app, "/").text + get(app, "/disk").text)
+
+
+def test_what_is_not_there_is_said_to_be_absent(settings: Settings) -> None:
+    app = make_app(settings, None)
+    for path in (
+        "/page/secret.py",
+        "/page/overview.json?part=x",
+        "/runbook/nonsense",
+        "/runbook/../setup",
+        "/runbook/conf/bookwarden.yaml",
+    ):
+        assert get(app, path).status == 404, path
+
+
+def test_a_damaged_summary_is_a_named_problem(settings: Settings) -> None:
+    folder = Path(settings.disk.folder)
+    folder.mkdir()
+    (folder / "summary.json").write_text("{")
+    answer = get(make_app(settings, None), "/disk")
+    assert answer.status == 200
+    assert f"{folder}/summary.json is not JSON: it is damaged" in answer.text
+
+
+def test_a_page_is_rendered_once_for_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Overview] = []
+    shown = [sample()]
+
+    def render(one: Overview) -> str:
+        rendered.append(one)
+        return "page"
+
+    monkeypatch.setattr("bookwarden.server.page.routes.render_overview", render)
+    from bookwarden.server.page.routes import page_router
+
+    app = FastAPI()
+    app.include_router(page_router(lambda: shown[0]))
+    app = app
+    for _ in range(5):
+        assert get(app, "/").text == "page"
+    assert len(rendered) == 1
+    shown[0] = replace(shown[0], queues=replace(shown[0].queues, silent_since_ms=5))
+    get(app, "/")
+    assert len(rendered) == 2
+
+
+def test_places_that_clients_invent_do_not_fill_the_memory() -> None:
+    from bookwarden.server.page.routes import _KEPT, _Rendered
+
+    rendered, shown = _Rendered(), sample()
+    for number in range(3 * _KEPT):
+        rendered.get(number, shown, lambda: b"")
+    assert len(rendered._kept) == _KEPT
