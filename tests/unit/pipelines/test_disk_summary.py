@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.bookie_report import BookieReport
 from bookwarden.ledgers.disk_growth import DayUse, Forecast, Growth
 from bookwarden.ledgers.disk_use import BookieUse, DiskUse, Use
 from bookwarden.pipelines.disk.summary import (
@@ -20,15 +21,19 @@ from bookwarden.pipelines.disk.summary import (
 )
 from bookwarden.pipelines.folders import Folder
 
-BOOKIES = (BookieUse("b:1", 2, 3, 4, 5, 6, 100, 50), BookieUse("c:1", 1, 1, 1, 1, 1, error="it does not answer"))
+REPORT = BookieReport("http://b:8000", is_read_only=False, compacted_ms=1_700_000_000_000)
+BOOKIES = (
+    BookieUse("b:1", 2, 3, 4, 5, 6, 100, 50, report=REPORT),
+    BookieUse("c:1", 1, 1, 1, 1, 1, error="it does not answer"),
+)
 FOUND = DiskUse(
     1_700_000_000_000,
     Use("total", 9, disk_bytes=90),
     (),
     0,
     BOOKIES,
-    Growth("2026-11-27", -3),
-    Forecast(1, 2, "2027-01-14", "2026-12-29", None),
+    growth=Growth("2026-11-27", -3),
+    forecast=Forecast(1, 2, "2027-01-14", "2026-12-29", None),
 )
 
 
@@ -64,6 +69,7 @@ def test_each_figure_has_its_name_in_the_file(tmp_path: Path) -> None:
     fields = json.loads((tmp_path / SUMMARY).read_text())
     assert fields["total"]["disk_bytes"] == 90
     assert fields["bookies"][1]["error"] == "it does not answer"
+    assert fields["bookies"][0]["report"]["url"] == "http://b:8000"
     assert fields["forecast"]["latest"] is None
 
 

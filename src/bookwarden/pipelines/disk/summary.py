@@ -46,7 +46,8 @@ class DiskSummary:
         for name, value in found.items():
             mine = getattr(self, name)
             if isinstance(value, list) and isinstance(mine, tuple):
-                found[name] = mine._asdict() if hasattr(mine, "_asdict") else [one._asdict() for one in mine]
+                named = hasattr(mine, "_fields")
+                found[name] = _named(mine, value) if named else list(map(_named, mine, value))
         return found
 
 
@@ -87,6 +88,11 @@ def read_summary(folder: Folder) -> DiskSummary | None:
         return record_of(DiskSummary, fields)
     except FormatError as error:
         raise FormatError(f"{where} is damaged ({error}): {instead}") from error
+
+
+def _named(record: Any, values: Sequence[object]) -> dict[str, object]:
+    """Give the values of a named tuple, as they are in JSON, the names of its fields."""
+    return dict(zip(record._fields, values, strict=True))
 
 
 def _largest(uses: Sequence[Use]) -> tuple[Use, ...]:
