@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,14 @@ def test_what_waits_is_counted_and_stays(shared_cluster: DevCluster, namespace: 
     settings = site.settings.model_copy(
         update={"sweep": site.settings.sweep.model_copy(update={"lock": lock, "outcomes": str(tmp_path / "outcomes")})}
     )
-    reader = PageReader(settings)
+    with closing(PageReader(settings)) as reader:
 
-    def silent() -> Overview | None:
-        found = reader.read()
-        return found if found.queues.silent_since_ms else None
+        def silent() -> Overview | None:
+            found = reader.read()
+            return found if found.queues.silent_since_ms else None
 
-    # Without topics there is nothing to be read, and what to do about it is said.
-    assert "bookwarden init" in eventually(silent).queues.error
+        # Without topics there is nothing to be read, and what to do about it is said.
+        assert "bookwarden init" in eventually(silent).queues.error
     site.create_topics()
     site.mark(mark_of_holder(1, ManagedLedgerHolder(f"{namespace}/persistent/orders"), "a test"))
     producers = ConfirmedProducers(connection_of(settings.pulsar).client, batching_enabled=False)
@@ -48,7 +49,8 @@ def test_what_waits_is_counted_and_stays(shared_cluster: DevCluster, namespace: 
     held.acquire(0)
 
     def look() -> Overview | None:
-        found = PageReader(settings).read()
+        with closing(PageReader(settings)) as reader:
+            found = reader.read()
         return found if found.queues.value and found.store.value else None
 
     for _ in range(2):

@@ -6,7 +6,8 @@ import base64
 import binascii
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from fastapi import FastAPI, Request, Response
@@ -52,10 +53,17 @@ _ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:
     """Make the application; with a token, each request but that for the OpenAPI document has to carry it."""
+    reader = PageReader(settings)
+
+    @asynccontextmanager
+    async def closing_page(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        reader.close()
+
     # The pages that FastAPI offers next to the document load scripts from elsewhere.
-    app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None)
+    app = FastAPI(title="bookwarden", version="v2", docs_url=None, redoc_url=None, lifespan=closing_page)
     app.include_router(bookie_clusters_router(settings))
-    app.include_router(page_router(PageReader(settings).read))
+    app.include_router(page_router(reader.read))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
     app.add_exception_handler(errors.BookwardenError, _failed)
     app.add_exception_handler(HTTPException, _not_served)

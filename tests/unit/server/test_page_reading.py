@@ -26,7 +26,7 @@ from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
-from bookwarden.server.page.reading import PageReader, _OutcomeTables, read_alarms, read_disk, read_scans
+from bookwarden.server.page.reading import PageReader, _KeptCluster, _OutcomeTables, read_alarms, read_disk, read_scans
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
@@ -39,6 +39,7 @@ from bookwarden.server.page.values import (
     Scans,
 )
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
+from bookwarden.wiring.cluster import Cluster
 from servers.waiting import eventually
 
 #: 2026-11-28 12:04:31 UTC, and when its hour begins.
@@ -359,6 +360,37 @@ def test_one_part_that_hangs_leaves_the_others(settings: Settings, monkeypatch: 
     assert shown.scans.value == Scans()
     assert shown.disk.value == DiskFolder(settings.disk.folder)
     ended.set()
+
+
+def test_what_is_kept_open_is_closed_also_what_is_being_read(settings: Settings) -> None:
+    closed: list[str] = []
+    entered, ended = threading.Event(), threading.Event()
+
+    class Counted(Cluster):
+        def close(self) -> None:
+            closed.append("closed")
+            super().close()
+
+    kept = _KeptCluster(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bookwarden.server.page.reading.Cluster", Counted)
+        assert kept.read(lambda _: 1) == 1
+        assert closed == []
+        kept.close()
+        assert closed == ["closed"]
+        other = _KeptCluster(settings)
+
+        def slow(_: Cluster) -> None:
+            entered.set()
+            ended.wait(60)
+
+        reading = threading.Thread(target=other.read, args=(slow,))
+        reading.start()
+        assert entered.wait(60)
+        other.close()
+        ended.set()
+        reading.join(60)
+    assert closed == ["closed", "closed"]
 
 
 def test_the_store_is_kept_open_and_a_node_of_the_outbox_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -67,19 +68,25 @@ _UNKNOWN: Final = "not known"
 
 
 class PageReader:
-    """The parts of the page, each read at most once in ten seconds, whatever the others do."""
+    """The parts of the page, each read at most once in ten seconds, whatever the others do. Close it at the end."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
         queues, store, look = _KeptCluster(settings), _KeptCluster(settings), _StoreLook()
+        self._kept = queues, store
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
         self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
+
+    def close(self) -> None:
+        """Close what was kept open from one reading to the next; what is being read now is closed when it ends."""
+        for each in self._kept:
+            each.close()
 
     def read(self) -> Overview:
         """Return all parts as they are known."""
@@ -105,19 +112,37 @@ class _KeptCluster:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open: Cluster | None = None
+        self._closed = False
+        self._lock = threading.Lock()
 
     def read(self, look: Callable[[Cluster], ValueT]) -> ValueT:
-        cluster = self._open or Cluster(self._settings)
-        # Until it has answered.
-        self._open = None
+        # It is nobody's until it has answered.
+        cluster = self._take() or Cluster(self._settings)
         try:
             found = look(cluster)
         except BaseException:
-            with suppress(BookwardenError):
-                cluster.close()
+            _close(cluster)
             raise
-        self._open = cluster
+        with self._lock:
+            self._open = cluster
+        if self._closed:
+            self.close()
         return found
+
+    def close(self) -> None:
+        self._closed = True
+        _close(self._take())
+
+    def _take(self) -> Cluster | None:
+        with self._lock:
+            cluster, self._open = self._open, None
+        return cluster
+
+
+def _close(cluster: Cluster | None) -> None:
+    if cluster is not None:
+        with suppress(BookwardenError):
+            cluster.close()
 
 
 def _queues(cluster: Cluster) -> Queues:
