@@ -160,10 +160,6 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
         "d:1": BookieUse("d:1", 2, round(0.4 * larger / 3), 0, 0, 0, error="it is not registered"),
     }
     assert bookies[BOOKIE].unexplained_bytes is None
-    by_bookie = account.measure("bookie", 10)
-    assert [use.name for use in by_bookie.uses] == ["t", "u", "(none)"]
-    asked = bookies[BOOKIE]._replace(is_read_only=False, report=BookieReport("", error=OFF))
-    assert {one.name: one for one in by_bookie.bookies} == {**bookies, BOOKIE: asked}
     assert bookies[BOOKIE].error
     summary = read_summary(Folder(str(tmp_path / "disk")))
     assert summary is not None
@@ -171,6 +167,13 @@ def test_ledgers_are_added_up_by_whose_they_are_and_by_bookie(
     assert (summary.measured_ms, summary.growth) == (found.measured_ms, found.growth)
     assert [use.name for use in summary.topics[:2]] == [ORDERS, "u/gone/persistent/deleted"]
     assert [(day.tenant, day.disk_bytes) for day in summary.days] == [("", SIZE), ("", found.total.disk_bytes)]
+    by_bookie = account.measure("bookie", 10)
+    assert [use.name for use in by_bookie.uses] == ["t", "u", "(none)"]
+    asked = bookies[BOOKIE]._replace(is_read_only=False, report=BookieReport("", error=OFF))
+    assert {one.name: one for one in by_bookie.bookies} == {**bookies, BOOKIE: asked}
+    summary = read_summary(Folder(str(tmp_path / "disk")))
+    assert summary is not None
+    assert summary.bookies == by_bookie.bookies
 
     topics = account.measure("topic", 2, Wanted(tenant="t"))
     assert [use.name for use in topics.uses] == [ORDERS, "t/other/persistent/x-partition-0"]
