@@ -169,8 +169,8 @@ class Ground:
         reader.close()
         return found
 
-    def sweep_the_rest(self, topic: str, but: set[int]) -> None:
-        """Sweep the ledgers of a topic that no node and no record has: each must be marked, but for some."""
+    def require_marks(self, topic: str, but: set[int]) -> None:
+        """Require a mark of each ledger of a topic that no node and no record has, but for some."""
         name, store = managed_ledger_of(topic), self.opened.store
         eventually(lambda: nodes_in_outbox(store) == 0, 30)
         path = managed_ledger_path(name)
@@ -182,7 +182,7 @@ class Ground:
         used |= {one for found in self.operations.records.read().generations for one in found.ledger_ids}
         rest = ledgers_of(self.marks.swept, name).keys() - used
         assert rest >= but
-        self.marks.sweep_all(rest - but)
+        received(self.marks.connection, self.marks.site, rest - but)
 
     def state(self, topic: str) -> tuple[int, dict[str, int]]:
         """Return the number of schema versions, and the backlogs of the subscriptions."""
@@ -287,7 +287,7 @@ def test_a_topic_that_is_deleted_while_a_broker_loads_it_comes_back_with_its_sub
 
     eventually(is_deleted_within_its_load, 300, 0)
     # Those that were made to move subscriptions are left to the scan.
-    ground.sweep_the_rest(topic, moved)
+    ground.require_marks(topic, moved)
     assert ground.delivered(topic, "full") == []
     assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
     assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]

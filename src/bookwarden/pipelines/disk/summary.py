@@ -91,7 +91,7 @@ def read_summary(folder: Folder) -> DiskSummary | None:
 
 
 def _named(record: Any, values: Sequence[object]) -> dict[str, object]:
-    """Give the values of a named tuple, as they are in JSON, the names of its fields."""
+    """Return the values of a named tuple, as they are in JSON, by the names of its fields."""
     return dict(zip(record._fields, values, strict=True))
 
 
