@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 #: diskUsageThreshold by default: above it a bookie takes no more, and compacts nothing.
 FULL: Final = 0.95
+#: diskUsageWarnThreshold by default: above it a bookie does no major compaction.
+NEARLY_FULL: Final = 0.9
 
 
 class RegisteredBookie(NamedTuple):

@@ -89,8 +89,12 @@ class BookieUse(NamedTuple):
     @property
     def compaction_problem(self) -> str:
         """Why it does not compact; "" where it does, or may."""
-        used = None if not self.total or self.free is None else 1 - self.free / self.total
-        return compaction_problem(self.report, used)
+        return compaction_problem(self.report, self.used_share)
+
+    @property
+    def used_share(self) -> float | None:
+        """The used part of its disks, from 0 to 1; None where it did not tell."""
+        return None if not self.total or self.free is None else 1 - self.free / self.total
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def lose_topic(site: MarkingSite, asked: argparse.Namespace, say: Callable[[str]
         for number, fault in enumerate((unloaded, terminated, deleted, unsubscribed)):
             with site.without_deletion_topic():
                 # What was confirmed and not swept would go with the topic. Whenever the topic of a bucket is loaded the
-                # sweep doubts that nothing has it in memory, and its delay begins anew.
+                # sweep doubts that nothing has it in memory, and its delay begins again.
                 eventually(site.is_swept, GONE_S + 5 * site.delay_s, 1)
                 site.sweep.stop()
                 fault()

@@ -8,12 +8,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from bookwarden.findings import size_text
+from bookwarden.ledgers.bookie_report import NEARLY_FULL
 from bookwarden.ledgers.disk_growth import Forecast
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.names import TopicName
 from bookwarden.orphans.report.charts import BarChart, Figure, Tile, TrendChart, shortened, stacked_bar, treemap, trend
 from bookwarden.pipelines.disk.summary import DiskSummary
-from bookwarden.server.page.problems import FULL, age_text, used_share
+from bookwarden.server.page.problems import age_text
 from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render
 from bookwarden.server.page.values import Overview
 
@@ -116,8 +117,8 @@ def render_disk(shown: Overview, place: DiskPlace) -> str:
         rows_left_out=max(0, len(uses) - _ROWS) + left_out,
         of="topic" if place.namespace else "namespace" if place.tenant else "tenant",
         bookies=[_bookie(one) for one in summary.bookies] if summary else [],
-        full=f"{100 * FULL:.0f} %",
-        full_x=100 * FULL,
+        full=f"{100 * NEARLY_FULL:.0f} %",
+        full_x=100 * NEARLY_FULL,
         growth=_growth(summary) if summary else None,
     )
 
@@ -317,14 +318,14 @@ def _bookie(one: BookieUse) -> BookieRow:
         Figure(css, size, size_text(size), f"{one.name}, {name}: {size_text(size)}")
         for (name, css), size in zip(_BOOKIE_PARTS, sizes, strict=True)
     ]
-    share = used_share(one)
+    share = one.used_share
     whole = one.total or sum(sizes)
     return BookieRow(
         one.name,
         stacked_bar(figures, whole),
         "?" if share is None else f"{100 * share:.0f} %",
         "" if one.total is None else size_text(one.total),
-        share is not None and share >= FULL,
+        share is not None and share >= NEARLY_FULL,
         one.error,
     )
 

@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from bookwarden.findings import size_text
+from bookwarden.ledgers.bookie_report import NEARLY_FULL
 from bookwarden.ledgers.disk_use import BookieUse
 from bookwarden.orphans.report.charts import BarChart, Figure, stacked_bar, standing_bars
-from bookwarden.server.page.problems import FULL, age_text, problems_of, used_share
+from bookwarden.server.page.problems import age_text, problems_of
 from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render, state_text
 from bookwarden.server.page.values import CauseCount, HourCount, Overview, Reading
 
@@ -200,14 +201,14 @@ def _cards(shown: Overview) -> list[Card]:
                 f"{_fullest(summary.bookies)}measured {age_text(shown.now_ms - summary.measured_ms)} ago",
                 "disk#what-is-counted",
                 "/page/disk.json",
-                any((used_share(one) or 0) >= FULL for one in summary.bookies),
+                any((one.used_share or 0) >= NEARLY_FULL for one in summary.bookies),
             )
         )
     return cards
 
 
 def _fullest(bookies: Sequence[BookieUse]) -> str:
-    shares = [share for one in bookies if (share := used_share(one)) is not None]
+    shares = [share for one in bookies if (share := one.used_share) is not None]
     return f"fullest bookie {100 * max(shares):.0f} %; " if shares else ""
 
 

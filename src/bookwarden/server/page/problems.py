@@ -8,11 +8,9 @@ from datetime import date, datetime, timezone
 from typing import Any, Final
 
 from bookwarden.findings import size_text
-from bookwarden.ledgers.disk_use import BookieUse
+from bookwarden.ledgers.bookie_report import FULL, NEARLY_FULL
 from bookwarden.server.page.values import Overview, Reading
 
-#: BookKeeper's diskUsageWarnThreshold, as released: above it a bookie does no major compaction.
-FULL: Final = 0.9
 _FORECAST_DAYS: Final = 14
 #: Marks and outbox are emptied within seconds; the alarms of docs/metrics.md are the same.
 _OVERDUE_MS: Final = 1_200_000
@@ -149,10 +147,10 @@ def _of_disk(shown: Overview) -> Iterator[Problem]:
     if found is None or found.summary is None:
         return
     for bookie in found.summary.bookies:
-        share = used_share(bookie)
-        if share is not None and share >= FULL:
+        share = bookie.used_share
+        if share is not None and share >= NEARLY_FULL:
             text = f"{bookie.name} is {100 * share:.0f} % full: above 90 % it does no major compaction"
-            yield Problem(text, "bookwarden disk --by bookie", "disk#by-bookie", share >= 0.95)
+            yield Problem(text, "bookwarden disk --by bookie", "disk#by-bookie", share >= FULL)
         elif bookie.error:
             yield Problem(
                 f"{bookie.name} does not tell of its disks: {bookie.error}",
@@ -169,13 +167,6 @@ def _of_disk(shown: Overview) -> Iterator[Problem]:
         if left <= _FORECAST_DAYS:
             text = f"The disks of all bookies are full on {forecast.full} if they fill as they did"
             yield Problem(text, "bookwarden disk", "disk#growth-and-when-the-disks-are-full", serious=True)
-
-
-def used_share(bookie: BookieUse) -> float | None:
-    """Return the used part of a bookie's disks, from 0 to 1; None where it did not tell."""
-    if not bookie.total or bookie.free is None:
-        return None
-    return 1 - bookie.free / bookie.total
 
 
 def age_text(milliseconds: float) -> str:
