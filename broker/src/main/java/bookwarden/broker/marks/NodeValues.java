@@ -15,13 +15,15 @@ import java.util.stream.LongStream;
 import org.apache.bookkeeper.mledger.impl.MetaStoreImpl;
 
 /**
- * Reads which ledgers the value of a node names. The broker's own parser takes off the compression; its answer is of
- * another class in 4.0 (protobuf) than in 4.2 (LightProto), but both write the same bytes, which are read here. Field
- * numbers: MLDataFormats.proto of Pulsar 4.0.8.
+ * Reads which ledgers the value of a node names. Where it is compressed, the broker's own parser takes that off; its
+ * answer is of another class in 4.0 (protobuf) than in 4.2 (LightProto), but both write the same bytes, which are read
+ * here. Field numbers: MLDataFormats.proto of Pulsar 4.0.8; the magic number: MetaStoreImpl.
  */
 final class NodeValues {
     private static final String SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE";
     private static final String DELAYED_BUCKET = "#pulsar.internal.delayed.bucket_";
+    /** Begins a compressed value; no message of protobuf begins with it, since its wire type is 7. */
+    private static final int COMPRESSED = 0x4778;
     private final MetaStoreImpl parser = new MetaStoreImpl(null, null);
     private final Method parseManagedLedger;
     private final Method parseCursor;
@@ -82,6 +84,9 @@ final class NodeValues {
     }
 
     private byte[] plain(Method parse, byte[] value) throws ReflectiveOperationException {
+        if (value.length < Short.BYTES || ByteBuffer.wrap(value).getShort() != COMPRESSED) {
+            return value;
+        }
         try {
             Object info = parse.invoke(parser, (Object) value);
             return (byte[]) info.getClass().getMethod("toByteArray").invoke(info);
