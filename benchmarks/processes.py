@@ -108,6 +108,11 @@ class ScanProcess(DriverProcess):
         found: dict[str, Any] = self.ask(f"scan {snapshot}")
         return found
 
+    def disk(self, snapshot: str) -> dict[str, Any]:
+        """Add up the disk use of a snapshot; return ``seconds`` and ``ledgers``."""
+        found: dict[str, Any] = self.ask(f"disk {snapshot}")
+        return found
+
 
 def told_stages(stages: dict[str, float]) -> str:
     """Say how long the longest stages of a scan took."""

@@ -1,5 +1,7 @@
 """The orphan scan of a ZooKeeper snapshot: ledgers a second from opening the file to the plan, and of listing alone.
 
+The account of disk use of the same snapshot is measured in turn with it: its peer is the scan.
+
 The snapshot is of our own making: ledgers in the bytes that brokers and bookies write, the managed ledgers that name
 most of them, each with a cursor. There is no peer; the aim is 100,000 ledgers a second. Spark is warm: a scan of the
 same snapshot comes first, as the peers of other benchmarks run before they are measured.
@@ -24,7 +26,7 @@ import yaml
 from benchmarks.options import Options
 from benchmarks.population import managed_ledger_of, metadata_of
 from benchmarks.processes import MAPPED, Usage, measured, scan_process, told_stages
-from benchmarks.results import Result, publish, say
+from benchmarks.results import Result, compared, publish, say
 from benchmarks.zookeeper_files import node, write_snapshot
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.bookkeeper.listing import LedgerListing, ListingPiece
@@ -58,6 +60,13 @@ class _Read(NamedTuple):
     memory_bytes: int
 
 
+class _Work(NamedTuple):
+    """Of each round the ledgers a second, and what it took of the machine."""
+
+    speeds: list[float]
+    usages: list[Usage]
+
+
 def run(options: Options) -> None:
     """Run the benchmark."""
     count, rounds = options.scaled(options.count or COUNT), options.rounds or 3
@@ -67,7 +76,7 @@ def run(options: Options) -> None:
         say(f"writing a snapshot of {count:,} ledgers and {topics:,} topics")
         size = write_snapshot(file, _nodes(count, topics), last_zxid=_ZXID, digest_zxid=_ZXID)
         say(f"{size / _MIB:,.0f} MiB; its ledgers are read by {os.cpu_count()} processes")
-        scans, usages = _whole_scans(file, Path(folder), count, rounds)
+        scans, disks = _whole_scans(file, Path(folder), count, rounds)
         speeds, opened, references, reads = [], [], [], []
         for number in range(1, rounds + 1):
             # A folder of its own, so that each round checks the file anew.
@@ -82,13 +91,21 @@ def run(options: Options) -> None:
                 f"{references[-1]:,.0f} topics/s by one process"
             )
     kinds = {"driver": "< 2,048", "JVM": "< 2,048", "workers": "< 2,048", MAPPED: ""}
-    largest = {kind: max(usage.memory.get(kind, 0) for usage in usages) / _MIB for kind in kinds}
+    largest, of_disk = (
+        {kind: max(usage.memory.get(kind, 0) for usage in work.usages) / _MIB for kind in kinds}
+        for work in (scans, disks)
+    )
     publish(
         f"The orphan scan of a snapshot of {count:,} ledgers",
         [
             Result(
-                *("scan-snapshot", "ledgers/s", statistics.median(scans), None, count, ">= 100,000"),
-                f"{len(scans)} rounds, {min(scans):,.0f} to {max(scans):,.0f}; warm",
+                *("scan-snapshot", "ledgers/s", statistics.median(scans.speeds), None, count, ">= 100,000"),
+                f"{rounds} rounds, {min(scans.speeds):,.0f} to {max(scans.speeds):,.0f}; warm",
+            ),
+            compared("disk of a snapshot; the scan", "ledgers/s", disks.speeds, scans.speeds, count, ">= 0.83 of it"),
+            *(
+                Result(f"its memory, {kind}; the scan's", "MiB", of_disk[kind], largest[kind], count, "<= 1 of it")
+                for kind in kinds
             ),
             *(
                 Result(
@@ -116,28 +133,34 @@ def run(options: Options) -> None:
     )
 
 
-def _whole_scans(file: Path, folder: Path, count: int, rounds: int) -> tuple[list[float], list[Usage]]:
-    """Scan with Spark; return the ledgers a second of each round, and what it took."""
+def _whole_scans(file: Path, folder: Path, count: int, rounds: int) -> tuple[_Work, _Work]:
+    """Scan with Spark, and add up the disk use; return what each round of either took."""
     settings_file = folder / "bookwarden.yaml"
     settings = {
         "metadata_store": {"urls": ["zk:127.0.0.1:1"]},
         "orphans": {"folder": str(folder / "orphans")},
+        "disk": {"folder": str(folder / "disk")},
         "spark": {"master": "local[2]"},
     }
     settings_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    speeds: list[float] = []
-    usages: list[Usage] = []
+    scans, disks = _Work([], []), _Work([], [])
     with sigterm_unwinds(), temporary_files_in(folder / "tmp"), scan_process(settings_file) as process:
         for number in range(rounds + 1):
-            with measured(process.pid, usages):
+            # A folder of its own for each, so that it checks the file anew.
+            with measured(process.pid, scans.usages):
                 found = process.scan(f"zk-snapshot:{file}?work={folder}/scan-{number}")
             if found["ledgers"] != count or found["orphans"] != count // _ORPHANS_AMONG:
                 raise RuntimeError(f"the scan found {found['ledgers']} ledgers and {found['orphans']} orphans")
+            with measured(process.pid, disks.usages):
+                added_up = process.disk(f"zk-snapshot:{file}?work={folder}/disk-{number}")
+            if added_up["ledgers"] != count:
+                raise RuntimeError(f"{added_up['ledgers']} ledgers were added up")
+            scans.speeds.append(count / found["seconds"])
+            disks.speeds.append(count / added_up["seconds"])
             name = f"round {number} of {rounds}" if number else "warming up"
-            say(f"{name}: whole scan {count / found['seconds']:,.0f} ledgers/s; {told_stages(found['stages'])}")
-            if number:
-                speeds.append(count / found["seconds"])
-    return speeds, usages[1:]
+            say(f"{name}: whole scan {scans.speeds[-1]:,.0f} ledgers/s; {told_stages(found['stages'])}")
+            say(f"{name}: disk use {disks.speeds[-1]:,.0f} ledgers/s")
+    return _Work(scans.speeds[1:], scans.usages[1:]), _Work(disks.speeds[1:], disks.usages[1:])
 
 
 def _nodes(count: int, topics: int) -> Iterator[bytes]:

@@ -48,6 +48,8 @@ from servers.waiting import eventually
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 HALF = 30
+#: Moments of a load, in seconds: it takes some 20 ms from the open managed ledger to the end.
+WITHIN_A_LOAD = tuple(number / 500 for number in range(50))
 
 
 class First(Record):  # type: ignore[misc]  # pulsar.schema has no types
@@ -130,6 +132,11 @@ class Ground:
         eventually(lambda: persisted(self.opened, topic, "half")[0] > (0, 0), 30)
         # Of each third, 0 is at the mark.
         eventually(lambda: persisted(self.opened, topic, "holes")[1] == 2 * HALF // 3 - 1, 30)
+
+    def load(self, topic: str) -> None:
+        """Have the broker load a topic, unless it is deleted before."""
+        with suppress(BookwardenError):
+            Topics(self.admin).internal_stats(topic)
 
     def consume(self, topic: str, subscription: str, count: int, keep: Callable[[int], bool] = lambda _: False) -> None:
         consumer = self.client.subscribe(
@@ -260,19 +267,13 @@ def test_a_topic_that_is_deleted_while_a_broker_loads_it_comes_back_with_its_sub
     topic = ground.marks.topic("loaded")
     ground.fill(topic)
     before = ground.state(topic)
-
-    def load() -> None:
-        with suppress(BookwardenError):
-            Topics(ground.admin).internal_stats(topic)
-
-    # The load takes some 20 ms from the open managed ledger to the end.
     moved: set[int] = set()
-    pauses = itertools.cycle(number / 500 for number in range(50))
+    pauses = itertools.cycle(WITHIN_A_LOAD)
 
     def is_deleted_within_its_load() -> bool:
         Topics(ground.admin).unload(topic)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(load)
+            pool.submit(ground.load, topic)
             threading.Event().wait(next(pauses))
             # While it changes its state brokers refuse it.
             eventually(lambda: tried(lambda: delete(ground.opened, topic)), 30)
@@ -292,6 +293,51 @@ def test_a_topic_that_is_deleted_while_a_broker_loads_it_comes_back_with_its_sub
     assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
     assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
     assert ground.delivered(topic, "idle") == list(range(2 * HALF))
+
+
+def test_subscriptions_are_where_they_were_although_the_broker_was_killed_when_its_delete_had_moved_them(
+    cluster: DevCluster, ground: Ground
+) -> None:
+    topic, store = ground.marks.topic("killed"), ground.opened.store
+    path = managed_ledger_path(managed_ledger_of(topic))
+    ground.fill(topic)
+    before = ground.state(topic)
+    pauses = itertools.cycle(WITHIN_A_LOAD)
+
+    def nodes() -> dict[str, int]:
+        read = [(cursor, store.get(f"{path}/{cursor}")) for cursor in ("full", "half", "holes", "idle")]
+        return {cursor: node.version for cursor, node in read if node is not None}
+
+    def is_killed_between() -> bool:
+        Topics(ground.admin).unload(topic)
+        closed = nodes()
+
+        def moved() -> set[str]:
+            return {cursor for cursor, version in nodes().items() if version != closed[cursor]}
+
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(ground.load, topic)
+            threading.Event().wait(next(pauses))
+            deleting = pool.submit(tried, lambda: delete(ground.opened, topic))
+            while not deleting.done() and not moved():
+                pass
+            if not deleting.done():
+                cluster.broker.kill()
+            is_killed = not deleting.result()
+        left = moved()
+        if not cluster.broker.is_running():
+            cluster.broker.start()
+        eventually(lambda: store.get(path) is None or tried(lambda: delete(ground.opened, topic)), 60)
+        eventually(lambda: nodes_in_outbox(store) == 0, 60)
+        result = ground.operations.restore.run(ground.generation(topic), RestoreRequest())
+        assert result.plan is not None
+        assert (result.plan.lost, result.problems, result.left) == ((), (), ())
+        assert ground.state(topic) == before
+        return is_killed and left != set()
+
+    eventually(is_killed_between, 400, 0)
+    assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))
+    assert ground.delivered(topic, "holes") == [number for number in range(2 * HALF) if number % 3 != 0]
 
 
 def test_a_deleted_topic_comes_back_under_one_that_was_made_anew(ground: Ground) -> None:

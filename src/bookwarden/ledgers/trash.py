@@ -19,6 +19,7 @@ from bookwarden.ledgers.kinds import (
     ManagedLedgerHolder,
     SchemaHolder,
 )
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.pending_deletion import PendingDeletion, mark_of_holder
 
 
@@ -37,8 +38,7 @@ class FormerNode:
 class ClearedCursor(NamedTuple):
     """A cursor that its delete moved to the end of the topic, as it was before."""
 
-    ledger_id: int  #: Of its mark-delete position.
-    entry_id: int
+    position: Position  #: Its mark-delete position.
     node: bytes | None  #: The value of its node that was replaced within the delete; None: none was.
 
 
@@ -115,9 +115,26 @@ class TrashRecord:
     entries: tuple[bytes, ...] = ()  #: `LedgerInfo` of each of ``data`` that was taken out of the list; else none.
     node: FormerNode | None = None  #: The deleted node, or the schema's that is going to be.
     partitioned: bytes | None = None  #: Of a deleted partition: the node of its partitioned topic.
-    cleared: ClearedCursor | None = None  #: Of a deleted cursor; None: its delete did not move it.
+    #: Of a cursor that a delete of its topic is about to move: where it is. ``node`` is as it is, and not deleted.
+    position: Position | None = None
+    #: Of a deleted cursor; None: its delete did not move it. Not stored: `trash.generations` finds it.
+    cleared: ClearedCursor | None = None
     #: Added later to the topic's node; None before the sweep has looked for them.
     policies: FormerPolicies | None = field(default=None, compare=False)
+
+    @property
+    def drop(self) -> tuple[str, str, str, int, int, bool, bool]:
+        """What the parts of one drop have in common, and its copies; in the order of names and times."""
+        return (
+            self.managed_ledger,
+            self.cursor or "",
+            self.schema_id or "",
+            self.time_ms,
+            self.created_ms,
+            # A list that was shortened in the same millisecond is another drop, as is a cursor that was moved.
+            bool(self.entries),
+            self.position is not None,
+        )
 
     @property
     def deletes_topic(self) -> bool:
@@ -159,8 +176,8 @@ def joined(records: Iterable[TrashRecord]) -> tuple[list[TrashRecord], list[Tras
     broken: list[TrashRecord] = []
     looked_for_last = sorted(records, key=lambda record: record.policies is None)
     # Of equal keys a dict keeps the first.
-    once = sorted(dict.fromkeys(looked_for_last), key=_order)
-    for _, group in groupby(once, key=_order):
+    once = sorted(dict.fromkeys(looked_for_last), key=_drop)
+    for _, group in groupby(once, key=_drop):
         of_drop = list(group)
         nodes = {record.node.part: record.node for record in of_drop if record.node is not None}
         if not nodes:
@@ -172,16 +189,8 @@ def joined(records: Iterable[TrashRecord]) -> tuple[list[TrashRecord], list[Tras
     return whole, broken
 
 
-def _order(record: TrashRecord) -> tuple[object, ...]:
-    return (
-        record.managed_ledger,
-        record.cursor or "",
-        record.schema_id or "",
-        record.time_ms,
-        record.created_ms,
-        # A list that was shortened in the same millisecond is another drop.
-        bool(record.entries),
-    )
+def _drop(record: TrashRecord) -> tuple[object, ...]:
+    return record.drop
 
 
 def _joined(of_drop: list[TrashRecord], parts: list[FormerNode]) -> TrashRecord:
@@ -195,7 +204,7 @@ def _joined(of_drop: list[TrashRecord], parts: list[FormerNode]) -> TrashRecord:
         compacted=_united(record.compacted for record in of_drop),
         schemas=_united(record.schemas for record in of_drop),
         partitioned=next((record.partitioned for record in of_drop if record.partitioned is not None), None),
-        cleared=next((record.cleared for record in of_drop if record.cleared is not None), None),
+        position=next((record.position for record in of_drop if record.position is not None), None),
         policies=next((record.policies for record in of_drop if record.policies is not None), None),
     )
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from bookwarden.errors import FormatError
 from bookwarden.ledgers.names import TopicName, decode_local_name
-from bookwarden.ledgers.trash import Generation, TrashRecord, joined
+from bookwarden.ledgers.trash import ClearedCursor, Generation, TrashRecord, joined
 
 #: A broker that deletes a topic deletes its cursors before it, one after the other, with shorter pauses than this.
 PAUSE_MS: Final = 60_000
+#: From when a delete moved a cursor to when its node is deleted: by another broker, where that one was killed.
+REPEATED_MS: Final = 600_000
 #: Each subscription that acknowledges in transactions has a log, a managed ledger with its topic's name and its own.
 _LOG: Final = "__transaction_pending_ack"
 #: Of the generation of records that no topic's life is known for.
@@ -102,10 +104,12 @@ def generations(found: Iterable[FoundRecord], live: Mapping[str, int]) -> list[T
                 into[life].append(record)
     stored: dict[tuple[object, ...], list[FoundRecord]] = defaultdict(list)
     for one in everything:
-        stored[_drop(one.record)].append(one)
+        stored[one.record.drop].append(one)
     return [
         _generation(life, of_life[life], damaged[life], stored)
         for life in sorted({*of_life, *damaged}, key=lambda life: (life.managed_ledger, -life.created_ms))
+        # Nothing is dropped by a delete that came no further.
+        if any(record.position is None for record in (*of_life[life], *damaged[life]))
     ]
 
 
@@ -210,14 +214,6 @@ def _base(managed_ledger: str) -> str:
         return managed_ledger
 
 
-def _drop(record: TrashRecord) -> tuple[object, ...]:
-    """Return what the parts of one drop have in common, and its copies."""
-    return (
-        *(record.managed_ledger, record.cursor, record.schema_id),
-        *(record.time_ms, record.created_ms, bool(record.entries)),
-    )
-
-
 def _generation(
     life: Generation,
     records: Sequence[TrashRecord],
@@ -225,10 +221,10 @@ def _generation(
     stored: Mapping[tuple[object, ...], list[FoundRecord]],
 ) -> TrashedGeneration:
     topic = max((record for record in records if record.deletes_topic), key=_time, default=None)
-    cursors = sorted((record for record in records if record.cursor is not None), key=_time, reverse=True)
+    cursors = sorted(_cursors(records), key=_time, reverse=True)
     schemas = [record for record in records if record.schema_id is not None and record.node is not None]
     together = _deleted_with(topic, cursors)
-    drops = dict.fromkeys(_drop(record) for record in (*records, *broken))
+    drops = dict.fromkeys(record.drop for record in (*records, *broken))
     return TrashedGeneration(
         life,
         found=tuple(one for drop in drops for one in stored[drop]),
@@ -239,6 +235,27 @@ def _generation(
         schema=max(schemas, key=_time, default=None),
         broken=tuple(broken),
     )
+
+
+def _cursors(records: Sequence[TrashRecord]) -> Iterator[TrashRecord]:
+    """Yield the deleted cursors; with where they were, those that a delete of their topic moved before."""
+    moved = sorted((record for record in records if record.position is not None), key=_time)
+    for record in records:
+        if record.cursor is None or record.position is not None:
+            continue
+        # A delete that is repeated finds it at the end.
+        before = next((one for one in moved if _moves(one, record)), None)
+        if before is None or before.position is None or before.node is None or record.node is None:
+            yield record
+        else:
+            replaced = None if before.node.value == record.node.value else before.node.value
+            yield replace(record, cleared=ClearedCursor(before.position, replaced))
+
+
+def _moves(moved: TrashRecord, deleted: TrashRecord) -> bool:
+    is_same = (moved.cursor, moved.created_ms) == (deleted.cursor, deleted.created_ms)
+    # The clocks of brokers differ.
+    return is_same and -PAUSE_MS <= deleted.time_ms - moved.time_ms <= REPEATED_MS
 
 
 def _deleted_with(topic: TrashRecord | None, cursors: Sequence[TrashRecord]) -> int:

@@ -144,7 +144,7 @@ def former_position(trashed: TrashedGeneration, record: TrashRecord, newest: Seq
     """Return which of a moved cursor's last entries, the newest first, has its position before; None: none of them."""
     positions = [decode_position_info(entry).mark_delete for entry in newest]
     if record.cleared is not None:
-        reached = Position(record.cleared.ledger_id, record.cleared.entry_id)
+        reached = record.cleared.position
         return next((entry for entry, found in zip(newest, positions, strict=True) if found <= reached), None)
     # One that is not at the end was not moved: the topic was not loaded. The last ledger may be empty.
     if not positions or positions[0].ledger_id not in sorted(former_entries(trashed))[-2:]:
@@ -422,13 +422,14 @@ class _Planning:
             value = without_buckets(value, buckets)
             why = f"its delayed messages' index in {len(buckets)} ledgers is gone: the broker makes it again"
             self._lost.append(NotRestored(name, why))
-        if info.cursors_ledger_id not in gone:
-            if info.cursors_ledger_id is None or not is_moved(self._trashed, cursor, record):
-                return value
-            return self._moved_back(value, name, record)
-        why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
         cleared = record.cleared
-        position = info.mark_delete if cleared is None else Position(cleared.ledger_id, cleared.entry_id)
+        if info.cursors_ledger_id not in gone:
+            # One without a ledger has its position, which is that of the end where a broker has closed the topic since.
+            is_end = cleared is not None and info.mark_delete is not None and info.mark_delete > cleared.position
+            moved = is_end if info.cursors_ledger_id is None else is_moved(self._trashed, cursor, record)
+            return self._moved_back(value, name, record) if moved else value
+        why = f"ledger {info.cursors_ledger_id}, which has its position, is gone"
+        position = info.mark_delete if cleared is None else cleared.position
         if position is None:
             self._lost.append(NotRestored(name, why))
             return None
@@ -443,10 +444,10 @@ class _Planning:
         if cleared is None:
             return at_position(value, entry)
         if cleared.node is not None:
-            # Its ledger was replaced, and the broker forgot what was in it: the topic was loaded after a crash.
+            # Its ledger was replaced, and the broker forgot what was in it, as where it was killed within the delete.
             why = "what it had acknowledged out of order is not known since the delete: it is given that again"
             self._lost.append(NotRestored(name, why))
-        return at_position(value, entry or position_entry(Position(cleared.ledger_id, cleared.entry_id)))
+        return at_position(value, entry or position_entry(cleared.position))
 
     def _is_gone(self, ledger_id: int) -> bool:
         reading = self._now.ledgers[ledger_id]

@@ -14,8 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.trash import (
-    ClearedCursor,
     FormerNode,
     FormerPolicies,
     KeepRule,
@@ -214,15 +214,9 @@ def _record(drop: Mapping[str, Any]) -> TrashRecord:
         entries=tuple(b64decode(entry, validate=True) for entry in drop.get("entries", ())),
         node=None if node is None else _node(node),
         partitioned=None if "partitioned" not in drop else b64decode(drop["partitioned"], validate=True),
-        cleared=None if "cleared" not in drop else _cleared(drop["cleared"]),
+        position=None if "position" not in drop else Position(*map(int, drop["position"])),
         policies=None if "policies" not in drop else _policies(drop["policies"]),
     )
-
-
-def _cleared(fields: Mapping[str, Any]) -> ClearedCursor:
-    ledger_id, entry_id = fields["position"]
-    node = fields.get("node")
-    return ClearedCursor(int(ledger_id), int(entry_id), None if node is None else b64decode(node, validate=True))
 
 
 def _roles(fields: Mapping[str, Any]) -> Roles:
@@ -298,10 +292,8 @@ def _drop(record: TrashRecord) -> dict[str, Any]:
             fields["schema"] = {"id": record.schema_id, **former}
     if record.partitioned is not None:
         fields["partitioned"] = b64encode(record.partitioned).decode()
-    if record.cleared is not None:
-        fields["cleared"] = {"position": [record.cleared.ledger_id, record.cleared.entry_id]}
-        if record.cleared.node is not None:
-            fields["cleared"]["node"] = b64encode(record.cleared.node).decode()
+    if record.position is not None:
+        fields["position"] = list(record.position)
     if record.policies is not None:
         fields["policies"] = _policies_fields(record.policies)
     return fields

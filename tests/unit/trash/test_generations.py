@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
-from bookwarden.ledgers.trash import FormerNode, FormerPolicies, Generation, TrashRecord
+from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.trash import ClearedCursor, FormerNode, FormerPolicies, Generation, TrashRecord
 from bookwarden.trash.generations import (
     PAUSE_MS,
+    REPEATED_MS,
     UNKNOWN_LIFE,
     FoundRecord,
     TrashedGeneration,
@@ -72,6 +74,22 @@ def test_a_schema_is_of_the_first_end_after_it_and_of_each_partition() -> None:
     for one in found(*ends, *again, first, second):
         assert one.schema == (first if one.generation.created_ms == 10 else second)
     assert found(first)[0].generation == Generation(TOPIC, UNKNOWN_LIFE)
+
+
+def test_where_a_cursor_was_is_known_of_the_delete_after_it_alone() -> None:
+    end = 10 * REPEATED_MS
+    moved = [replace(cursor("s", 10, end - ago), position=Position(5, ago)) for ago in (REPEATED_MS + 1, 90_000, 9)]
+    others = replace(cursor("s", 11, end - 90_001), position=Position(4, 0)), replace(moved[1], cursor="other")
+    gone = cursor("s", 10, end)
+    replaced = replace(gone, node=node(10, value=b"y"))
+    for deleted, before in ((gone, None), (replaced, b"x")):
+        (one,) = found(*moved, *others, deleted, topic(9, end + 1))
+        # The delete was repeated, which found it at the end.
+        assert one.cursors == {"s": replace(deleted, cleared=ClearedCursor(Position(5, 90_000), before))}
+        assert (one.removed, len(one.found)) == ({}, 7)
+    assert found(*moved, live={TOPIC: 9}) == []
+    (one,) = found(*moved[:1], gone, live={TOPIC: 9})
+    assert one.removed == {"s": gone}
 
 
 def test_a_subscription_that_was_removed_before_is_none_that_went_with_the_topic() -> None:

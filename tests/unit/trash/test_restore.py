@@ -11,6 +11,7 @@ import pytest
 from bookwarden.clusters.pulsar.metadata.topic_policies import FOR_ALL, OWN
 from bookwarden.errors import NotFoundError, RefusedError
 from bookwarden.leases import LeaseTimes
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.metadata import DeleteResult
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.offloaded_copies import CopyIndex, PresentCopy
@@ -244,7 +245,7 @@ def test_a_subscription_that_its_delete_cleared_goes_on_where_it_was(
     world.entries.by_ledger[40] = position_entry(entries[0], *ranges)
     world.entries.before[40] = [position_entry(one, *ranges) for one in entries[1:]]
     world.topic(LIST, {"s": cursor(40, (5, 0))})
-    world.delete(cleared={"s": ClearedCursor(*expected, node)})
+    world.delete(cleared={"s": ClearedCursor(Position(*expected), node)})
     result = world.restore().run(world.trashed(), RestoreRequest())
     assert result.plan is not None
     assert (result.plan.lost, result.problems) == ((), ())
@@ -296,14 +297,27 @@ def test_the_trash_keeps_what_the_deletion_topic_does_not_take() -> None:
     assert (world.topic_of_marks.marked, world.records.read().generations) == ([6], ())
 
 
+def test_a_subscription_that_was_moved_and_closed_before_its_delete_was_repeated_goes_on_where_it_was() -> None:
+    world = World()
+    world.ledger(5, 6)
+    world.ledger(7, last=None)
+    # The broker that moved it was killed, and the one that came after it loaded and closed the topic.
+    world.topic(LIST, {"s": cursor(-1, (7, 3))})
+    world.delete(cleared={"s": ClearedCursor(Position(5, 4), cursor(39, (5, 0)))})
+    plan = world.restore().plan(world.trashed(), RestoreRequest())
+    assert {one.cursor: one.position for one in plan.cursors} == {"s": (5, 4)}
+    assert "out of order" in {lost.what: lost.why for lost in plan.lost}["subscription 's'"]
+
+
 def test_what_is_not_known_of_a_subscription_that_its_delete_cleared_is_named() -> None:
     world = World()
     world.ledger(5, 6, 40)
     world.ledger(7, last=None)
     world.entries.by_ledger[40], world.entries.before[40] = position_entry((7, 3)), [position_entry((5, 4))]
     # After a crash of the broker its position is in a ledger, which the one that is made to move it replaces.
+    was = Position(5, 4)
     world.topic(LIST, {"s": cursor(40, (5, 0)), "gone": cursor(41, (5, 0))})
-    world.delete(cleared={"s": ClearedCursor(5, 4, cursor(39, (5, 0))), "gone": ClearedCursor(5, 4, None)})
+    world.delete(cleared={"s": ClearedCursor(was, cursor(39, (5, 0))), "gone": ClearedCursor(was, None)})
     plan = world.restore().plan(world.trashed(), RestoreRequest())
     assert {one.cursor: one.position for one in plan.cursors} == {"s": (5, 4), "gone": (5, 4)}
     named = {lost.what: lost.why for lost in plan.lost}

@@ -327,13 +327,21 @@ class World:
     ) -> None:
         """Delete the topic as a broker does, which keeps it in the trash; the sweep's driver has seen its policies.
 
-        ``cleared`` has where cursors were before.
+        ``cleared`` has where cursors were before it moved them, and their nodes where it replaced these.
         """
         for name in self.store.children_of(NODE):
-            self.keep(replace(self.remove(f"{NODE}/{name}", name), cleared=cleared.get(name)))
+            if name in cleared:
+                self.keep(self.moved(name, cleared[name]))
+            self.keep(self.remove(f"{NODE}/{name}", name))
         if self.store.get(SCHEMA) is not None:
             self.keep(self.remove(SCHEMA, schema="t/n/a"))
         self.keep(replace(self.remove(NODE), policies=policies))
+
+    def moved(self, name: str, was: ClearedCursor) -> TrashRecord:
+        node = self.get(f"{NODE}/{name}")
+        former = FormerNode(was.node or node.value, node.version, node.created_ms, node.modified_ms)
+        now_ms = int(self._clock() * 1000)
+        return TrashRecord(TOPIC, now_ms, node.created_ms, name, node=former, position=was.position)
 
     def remove(self, path: str, cursor: str | None = None, schema: str | None = None) -> TrashRecord:
         node = self.get(path)

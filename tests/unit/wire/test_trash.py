@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookwarden.errors import FormatError
+from bookwarden.ledgers.managed_ledger import Position
 from bookwarden.ledgers.trash import (
-    ClearedCursor,
     FormerNode,
     Generation,
     KeepRule,
@@ -44,11 +44,8 @@ NODE = (
     '"schemas":[50],"schema":{"id":"x/y/t","value":"AA==","version":0,"created":1600000000002,'
     '"modified":1600000000002}},'
     '{"managedLedger":"x/y/persistent/t","cursor":"b","time":1700000000004,"created":1600000000000,'
-    '"cursors":[10],"node":{"value":"AQ==","version":4,"created":1600000000000,"modified":1600000000000},'
-    '"cleared":{"position":[5,-1],"node":"Ag=="}},'
-    '{"managedLedger":"x/y/persistent/t","cursor":"c","time":1700000000005,"created":1600000000000,'
     '"node":{"value":"AQ==","version":4,"created":1600000000000,"modified":1600000000000},'
-    '"cleared":{"position":[7,3]}}],"drivers":[]}'
+    '"position":[5,-1]}],"drivers":[]}'
 )
 TOPIC = "x/y/persistent/t"
 RECORDS = [
@@ -69,14 +66,8 @@ RECORDS = [
     ),
     TrashRecord(
         *(TOPIC, 1700000000004, 1600000000000, "b"),
-        cursors=(10,),
         node=FormerNode(b"\1", 4, 1600000000000, 1600000000000),
-        cleared=ClearedCursor(5, -1, b"\2"),
-    ),
-    TrashRecord(
-        *(TOPIC, 1700000000005, 1600000000000, "c"),
-        node=FormerNode(b"\1", 4, 1600000000000, 1600000000000),
-        cleared=ClearedCursor(7, 3, None),
+        position=Position(5, -1),
     ),
 ]
 #: The first half of a topic's node.
@@ -117,7 +108,6 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
         ("buckets:x/y/persistent/t/a%2Fb", 31, 1700000000001),
         ("compacted:x/y/persistent/t", 40, 1700000000002),
         ("schema:x/y/t", 50, 1700000000003),
-        ("x/y/persistent/t/b", 10, 1700000000004),
     ]
     compaction = TrashRecord(TOPIC, 5, 1, "__compaction", cursors=(9,), buckets=(30,))
     assert [str(mark.holder()) for mark in compaction.marks("")] == [
@@ -128,7 +118,7 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
 
 
 def test_a_generation_ends_with_its_topics_node() -> None:
-    assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False] * 6 + [True]
+    assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False] * 5 + [True]
     generation = Generation(TOPIC, 1600000000000)
     assert [record.generation for record in RECORDS] == [generation, None, generation, None, None, None]
     part = '"node":{"value":"AAE=","version":7,"created":1600000000000,"modified":1650000000000,"part":[1,2]}'

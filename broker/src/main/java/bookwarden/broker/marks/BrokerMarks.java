@@ -7,6 +7,8 @@ import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
@@ -111,18 +113,26 @@ final class BrokerMarks {
         return marking.proxy();
     }
 
-    /** Learn that the broker is about to delete an open managed ledger, which clears its cursors first. */
-    void deletes(ManagedLedger ledger) {
+    /**
+     * Have the trash keep where the cursors of an open managed ledger are that is about to be deleted, which moves them
+     * to its end first. The answer never fails.
+     */
+    CompletableFuture<Void> deletes(ManagedLedger ledger) {
         MarkingStore now = marking;
         if (now == null) {
-            return;
+            return CompletableFuture.completedFuture(null);
         }
+        List<CompletableFuture<?>> kept = new ArrayList<>();
         try {
-            ledger.getCursors().forEach(each -> now.clears(NodePath.of(ledger.getName(), each.getName()),
-                    each.getMarkDeletedPosition().getLedgerId(), each.getMarkDeletedPosition().getEntryId()));
+            ledger.getCursors().forEach(each -> kept.add(now.keepPosition(NodePath.of(ledger.getName(), each.getName()),
+                    each.getMarkDeletedPosition().getLedgerId(), each.getMarkDeletedPosition().getEntryId())));
         } catch (Throwable e) {
-            LOG.error("the subscriptions of {} may come back from the trash at its end", ledger.getName(), e);
+            kept.add(CompletableFuture.failedFuture(e));
         }
+        return CompletableFuture.allOf(kept.toArray(CompletableFuture<?>[]::new)).exceptionally(error -> {
+            LOG.error("the subscriptions of {} may come back from the trash at its end", ledger.getName(), error);
+            return null;
+        });
     }
 
     /** Return whether the broker deletes by itself what a node drops, as it does with all in mode mark. */

@@ -1,5 +1,6 @@
 package bookwarden.broker.marks;
 
+import java.util.List;
 import java.util.Map;
 import org.apache.pulsar.metadata.api.GetResult;
 
@@ -8,15 +9,15 @@ import org.apache.pulsar.metadata.api.GetResult;
  *
  * @param created when the node that named the ledgers was made, in milliseconds since the epoch
  * @param entries by id: the entry of a ledger in the list that it leaves; none where the node itself is deleted
- * @param node the node that is deleted, or the schema's; null: none is
+ * @param node the node that is deleted or moved, or the schema's; null: none is
  * @param schema the id of the schema whose node that is; null: it is a topic's or a cursor's
  * @param field of a ledger that is none of the kinds that are marked here; null: there is none
  * @param ledger the id of this ledger
  * @param partitioned the value of the node of the partitioned topic whose partition is deleted; null: it is none
- * @param cleared where the deleted cursor was before its delete moved it; null: it did not
+ * @param position ledger and entry of the cursor that a delete of its topic is about to move; null: its node is deleted
  */
 record Former(long created, Map<Long, byte[]> entries, Node node, String schema, String field, long ledger,
-              byte[] partitioned, ClearedCursors.Cleared cleared) {
+              byte[] partitioned, List<Long> position) {
 
     /**
      * A node as it was.
@@ -40,9 +41,9 @@ record Former(long created, Map<Long, byte[]> entries, Node node, String schema,
         return new Former(node.created, Map.of(), node, null, null, 0, null, null);
     }
 
-    /** Of a cursor that is deleted, and was cleared before, or not. */
-    static Former ofCursor(Node node, ClearedCursors.Cleared cleared) {
-        return new Former(node.created, Map.of(), node, null, null, 0, null, cleared);
+    /** Of a cursor that is about to be moved from there. */
+    static Former ofMoved(Node node, long ledger, long entry) {
+        return new Former(node.created, Map.of(), node, null, null, 0, null, List.of(ledger, entry));
     }
 
     /** Of a partition that is deleted, whose partitioned topic has a node of this value. */

@@ -2,7 +2,7 @@ package bookwarden.broker.marks;
 
 import io.opentelemetry.api.OpenTelemetry;
 import java.util.concurrent.CompletableFuture;
-import java.util.function.Consumer;
+import java.util.function.Function;
 import org.apache.bookkeeper.mledger.AsyncCallbacks.DeleteLedgerCallback;
 import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.ManagedLedgerConfig;
@@ -14,18 +14,19 @@ import org.apache.bookkeeper.stats.StatsLogger;
 import org.apache.pulsar.metadata.api.extended.MetadataStoreExtended;
 
 /**
- * The broker's managed ledgers. Brokers ask it to delete those of topics that are not loaded; where one is open all the
- * same, as within a load, its cursors are learnt before the delete clears them.
+ * The broker's managed ledgers. Brokers ask it to delete those of topics that are not loaded. Where one is open all the
+ * same, as within a load, it truncates itself first: it clears the backlog of each cursor, which moves them to its end.
+ * Where they are is kept before that.
  */
 final class MarkingManagedLedgerFactory extends ManagedLedgerFactoryImpl {
-    private final Consumer<ManagedLedger> deletes;
+    private final Function<ManagedLedger, CompletableFuture<Void>> deletes;
 
     /**
-     * @param deletes learns which open managed ledger is about to be deleted; it does not throw
+     * @param deletes learns which open managed ledger is about to be deleted, which waits for its answer; it never fails
      */
     MarkingManagedLedgerFactory(MetadataStoreExtended store, BookkeeperFactoryForCustomEnsemblePlacementPolicy bookkeeper,
                                 ManagedLedgerFactoryConfig config, StatsLogger stats, OpenTelemetry telemetry,
-                                Consumer<ManagedLedger> deletes) throws Exception {
+                                Function<ManagedLedger, CompletableFuture<Void>> deletes) throws Exception {
         super(store, bookkeeper, config, stats, telemetry);
         this.deletes = deletes;
     }
@@ -42,8 +43,7 @@ final class MarkingManagedLedgerFactory extends ManagedLedgerFactoryImpl {
             if (error != null) {
                 callback.deleteLedgerFailed(ManagedLedgerException.getManagedLedgerException(error), context);
             } else {
-                deletes.accept(ledger);
-                super.asyncDelete(name, config, callback, context);
+                deletes.apply(ledger).thenRun(() -> super.asyncDelete(name, config, callback, context));
             }
         });
     }

@@ -69,7 +69,6 @@ final class MarkingStore implements InvocationHandler {
     private final RemovedLedgers removed = new RemovedLedgers(FRESH.toNanos(), System::nanoTime);
     /** Which node named a ledger when it was read or written last; of a topic that is written its last ledger alone. */
     private final Cache<Long, NodePath> owners = Caffeine.newBuilder().maximumSize(MOST_OWNERS).build();
-    private final ClearedCursors cleared = new ClearedCursors();
     /** By path: completed when the newest write of it has left for the store. */
     private final Map<String, CompletableFuture<Void>> leaving = new ConcurrentHashMap<>();
 
@@ -105,13 +104,6 @@ final class MarkingStore implements InvocationHandler {
     /** Learn that the broker has removed a ledger: it needs no mark where its node goes next. */
     void removed(long ledger) {
         removed.add(ledger);
-    }
-
-    /** Learn where a cursor is whose managed ledger the broker is about to delete while it is open. */
-    void clears(NodePath cursor, long ledger, long entry) {
-        if (cursor != null && trash.keepsDeleted(cursor)) {
-            cleared.clears(cursor, ledger, entry);
-        }
     }
 
     /** Return the node that named a ledger when it was read or written last; null if that is not known. */
@@ -184,8 +176,22 @@ final class MarkingStore implements InvocationHandler {
                 : keep(topic, Former.ofCompacted(found.get().getStat().getCreationTimestamp(), ledger)));
     }
 
-    private CompletableFuture<State> keep(NodePath topic, Former former) {
-        return outbox.add(new Drop(topic, System.currentTimeMillis(), NamedLedgers.NONE, former))
+    /**
+     * Have the trash keep where a cursor is, and its node, before a delete of its topic moves it. Nothing in its node or
+     * ledger tells it from one that consumed all afterwards, and what it had acknowledged out of order is dropped before
+     * its new ledger has an entry.
+     */
+    CompletableFuture<State> keepPosition(NodePath cursor, long ledger, long entry) {
+        if (cursor == null || !trash.keepsDeleted(cursor)) {
+            return CompletableFuture.completedFuture(State.NOTHING);
+        }
+        return read(cursor.path()).thenCompose(found -> found.isEmpty()
+                ? CompletableFuture.completedFuture(State.NOTHING)
+                : keep(cursor, Former.ofMoved(Former.Node.of(found.get()), ledger, entry)));
+    }
+
+    private CompletableFuture<State> keep(NodePath node, Former former) {
+        return outbox.add(new Drop(node, System.currentTimeMillis(), NamedLedgers.NONE, former))
                 .thenApply(durable -> durable ? State.RECORD : State.NOTHING);
     }
 
@@ -324,7 +330,6 @@ final class MarkingStore implements InvocationHandler {
 
     private CompletableFuture<long[]> mark(NodePath node, Known before, Known next) {
         try {
-            cleared.replaces(node, before.value);
             NamedLedgers named = next.ledgers(values, node);
             NamedLedgers dropped = before.ledgers(values, node).without(named);
             if (dropped.data().length == 0 || !trash.keepsTrimmed(node)) {
@@ -440,8 +445,6 @@ final class MarkingStore implements InvocationHandler {
                 (x, error) -> {
                     if (error != null) {
                         dropped.forEach(held::release);
-                    } else {
-                        cleared.gone(node);
                     }
                     // What is created next begins with the first version again.
                     known.invalidate(path);
@@ -488,7 +491,7 @@ final class MarkingStore implements InvocationHandler {
     private CompletableFuture<Former> former(NodePath node, GetResult found) {
         Former.Node own = Former.Node.of(found);
         if (node.cursor() != null) {
-            return CompletableFuture.completedFuture(Former.ofCursor(own, cleared.of(node)));
+            return CompletableFuture.completedFuture(Former.ofNode(own));
         }
         String partitioned = node.partitionedTopic();
         if (partitioned == null) {

@@ -112,20 +112,18 @@ final class OutboxFormat {
             for (int part = 1; part <= parts; part++) {
                 String text = Base64.getEncoder().encodeToString(Arrays.copyOfRange(value, (part - 1) * PART_BYTES,
                         Math.min(value.length, part * PART_BYTES)));
-                // With the first part are the partitioned topic's node, and the one that a cursor had before its delete.
-                String cleared = part > 1 || former.cleared() == null || former.cleared().node() == null ? ""
-                        : Base64.getEncoder().encodeToString(former.cleared().node());
+                // With the first part is the partitioned topic's node.
                 String partitioned = part > 1 || former.partitioned() == null ? ""
                         : Base64.getEncoder().encodeToString(former.partitioned());
                 // One part in each node of the outbox: a drop has one former value.
-                page = part > 1 ? page.fresh(nodes) : page.with(limit, text.length() + partitioned.length()
-                        + cleared.length() + NODE_CHARACTERS + 2 * name, nodes);
+                page = part > 1 ? page.fresh(nodes) : page.with(limit,
+                        text.length() + partitioned.length() + NODE_CHARACTERS + 2 * name, nodes);
                 page.node(drop, index, text, part, parts);
                 if (!partitioned.isEmpty()) {
                     page.partitioned(partitioned);
                 }
-                if (part == 1 && former.cleared() != null) {
-                    page.cleared(former.cleared(), cleared);
+                if (former.position() != null) {
+                    page.position(former.position());
                 }
             }
         }
@@ -268,14 +266,10 @@ final class OutboxFormat {
             characters += value.length() + 20;
         }
 
-        /** Add where a cursor was to its node, which was added last. */
-        private void cleared(ClearedCursors.Cleared was, String node) {
-            ObjectNode added = drop.putObject("cleared");
-            added.putArray("position").add(was.ledger()).add(was.entry());
-            if (!node.isEmpty()) {
-                added.put("node", node);
-            }
-            characters += node.length() + 2 * ID_CHARACTERS + 40;
+        /** Add where a cursor is to its node, which was added last. */
+        private void position(List<Long> of) {
+            drop.putArray("position").add(of.get(0)).add(of.get(1));
+            characters += 2 * ID_CHARACTERS + 20;
         }
 
         private void copy(Drop of, int index, NamedLedgers.Copy copy) throws JsonProcessingException {

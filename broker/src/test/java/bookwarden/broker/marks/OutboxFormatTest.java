@@ -141,12 +141,9 @@ class OutboxFormatTest {
                 kept(2, null, none, Former.ofCompacted(MADE, 40)),
                 kept(3, null, none, Former.ofSchema("x/y/t",
                         new Former.Node(new byte[] {0}, 0, MADE + 2, MADE + 2), 50)),
-                kept(4, "b", NamedLedgers.ofCursor(10, new long[] {}), Former.ofCursor(new Former.Node(new byte[] {1}, 4,
-                        MADE, MADE), new ClearedCursors.Cleared(5, -1, new byte[] {2}))),
-                kept(5, "c", none, Former.ofCursor(new Former.Node(new byte[] {1}, 4, MADE, MADE),
-                        new ClearedCursors.Cleared(7, 3, null))));
+                kept(4, "b", none, Former.ofMoved(new Former.Node(new byte[] {1}, 4, MADE, MADE), 5, -1)));
         List<OutboxFormat.Encoded> nodes = OutboxFormat.encode(drops, LIMIT);
-        assertEquals(List.of(List.of(1), List.of(0, 2, 3, 4, 5, 6)),
+        assertEquals(List.of(List.of(1), List.of(0, 2, 3, 4, 5)),
                 nodes.stream().map(OutboxFormat.Encoded::drops).toList());
         String text = new String(nodes.get(1).value(), UTF_8);
         assertEquals("{\"format\":2,\"drops\":["
@@ -161,14 +158,9 @@ class OutboxFormatTest {
                 + "\"schemas\":[50],\"schema\":{\"id\":\"x/y/t\",\"value\":\"AA==\",\"version\":0,"
                 + "\"created\":1600000000002,\"modified\":1600000000002}},"
                 + "{\"managedLedger\":\"x/y/persistent/t\",\"cursor\":\"b\",\"time\":1700000000004,"
-                + "\"created\":1600000000000,\"cursors\":[10],\"node\":{\"value\":\"AQ==\",\"version\":4,"
-                + "\"created\":1600000000000,\"modified\":1600000000000},"
-                + "\"cleared\":{\"position\":[5,-1],\"node\":\"Ag==\"}},"
-                + "{\"managedLedger\":\"x/y/persistent/t\",\"cursor\":\"c\",\"time\":1700000000005,"
                 + "\"created\":1600000000000,\"node\":{\"value\":\"AQ==\",\"version\":4,"
-                + "\"created\":1600000000000,\"modified\":1600000000000},"
-                + "\"cleared\":{\"position\":[7,3]}}],\"drivers\":[]}", text);
-        assertEquals(6, OutboxFormat.kept(nodes.get(1).value()).size());
+                + "\"created\":1600000000000,\"modified\":1600000000000},\"position\":[5,-1]}],\"drivers\":[]}", text);
+        assertEquals(5, OutboxFormat.kept(nodes.get(1).value()).size());
         assertNull(OutboxFormat.kept(nodes.get(0).value()));
         assertThrows(IOException.class, () -> OutboxFormat.decode(nodes.get(1).value()));
         assertThrows(IOException.class, () -> OutboxFormat.kept("{\"format\":2,\"drops\":[{}]}".getBytes(UTF_8)));

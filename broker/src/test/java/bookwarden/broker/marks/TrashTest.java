@@ -99,44 +99,28 @@ class TrashTest {
 
     /** A delete of a topic whose managed ledger is open without it moves cursors to the end, in ledgers made for that. */
     @Test
-    void aCursorThatItsDeleteClearsIsKeptWithWhereItWas() throws Exception {
-        NodePath subscription = NodePath.of(CURSOR);
-        put(CURSOR, cursor(-1, 30), -1);
-        put(TOPIC + "/open", cursor(8), -1);
-        put(TOPIC + "/other", cursor(9), -1);
-        marks.clears(subscription, 5, 2);
-        marks.clears(NodePath.of(TOPIC + "/open"), 6, 3);
-        put(CURSOR, cursor(7, 30), 0);
-        // The same delete once more, after an error.
-        marks.clears(subscription, 9, 99);
-        put(CURSOR, cursor(8, 30), 1);
-        watched.instead = call -> call.startsWith("delete") ? CompletableFuture.failedFuture(
-                new MetadataStoreException("no")) : null;
-        assertThrows(ExecutionException.class, () -> get(store.delete(CURSOR, Optional.empty())));
-        watched.instead = call -> null;
-        for (String name : List.of("sub", "open", "other")) {
-            get(store.delete(TOPIC + "/" + name, Optional.empty()));
-        }
-        put(CURSOR, cursor(-1), -1);
+    void whereACursorIsIsKeptWithItsNodeBeforeADeleteMovesIt() throws Exception {
+        put(CURSOR, cursor(7, 30), -1);
+        get(marks.keepPosition(NodePath.of(CURSOR), 5, -1));
+        get(marks.keepPosition(NodePath.of(TOPIC + "/none"), 5, 2));
+        JsonNode before = kept().get(0);
+        assertEquals("[5,-1]", before.get("position").toString());
+        assertArrayEquals(cursor(7, 30), before.get("node").get("value").binaryValue());
+        assertFalse(before.has("cursors"));
+        assertEquals(State.NOTHING, held.state(7));
         get(store.delete(CURSOR, Optional.empty()));
-        List<JsonNode> cleared = kept().stream().map(each -> each.path("cleared")).toList();
-        for (JsonNode each : cleared.subList(0, 2)) {
-            assertEquals("[5,2]", each.get("position").toString());
-            assertArrayEquals(cursor(-1, 30), each.get("node").binaryValue());
-        }
-        assertEquals("{\"position\":[6,3]}", cleared.get(2).toString());
-        assertTrue(cleared.get(3).isMissingNode() && cleared.get(4).isMissingNode());
-        assertEquals(5, cleared.size());
+        assertFalse(kept().get(1).has("position"));
+        assertEquals("[7]", kept().get(1).get("cursors").toString());
+        assertEquals(2, kept().size());
     }
 
     @Test
-    void whereACursorWasIsNotRememberedWithoutALease() throws Exception {
-        now = 3000;
-        marks.clears(NodePath.of(CURSOR), 5, 2);
-        now = 1000;
+    void whereACursorIsIsNotKeptWithoutALease() throws Exception {
         put(CURSOR, cursor(7), -1);
-        get(store.delete(CURSOR, Optional.empty()));
-        assertFalse(kept().get(0).has("cleared"));
+        now = 3000;
+        get(marks.keepPosition(NodePath.of(CURSOR), 5, 2));
+        now = 1000;
+        assertEquals(List.of(), kept());
     }
 
     @Test
