@@ -27,7 +27,7 @@ from bookwarden.ledgers.kinds import Holder, ManagedLedgerHolder, SchemaHolder
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.pending_deletion import mark_of_holder
-from bookwarden.metastore.interface import MetadataStore
+from bookwarden.metastore.interface import MetadataStore, Versioned
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.trash.plan import RestoreRequest
@@ -304,36 +304,38 @@ def test_subscriptions_are_where_they_were_although_the_broker_was_killed_when_i
     before = ground.state(topic)
     pauses = itertools.cycle(WITHIN_A_LOAD)
 
-    def nodes() -> dict[str, int]:
+    def cursors() -> dict[str, Versioned]:
         read = [(cursor, store.get(f"{path}/{cursor}")) for cursor in ("full", "half", "holes", "idle")]
-        return {cursor: node.version for cursor, node in read if node is not None}
+        return {cursor: node for cursor, node in read if node is not None}
 
     def is_killed_between() -> bool:
         Topics(ground.admin).unload(topic)
-        closed = nodes()
+        closed = cursors()
 
-        def moved() -> set[str]:
-            return {cursor for cursor, version in nodes().items() if version != closed[cursor]}
+        def are_moving() -> bool:
+            return any(node.version != closed[cursor].version for cursor, node in cursors().items())
 
         with ThreadPoolExecutor(2) as pool:
             pool.submit(ground.load, topic)
             threading.Event().wait(next(pauses))
             deleting = pool.submit(tried, lambda: delete(ground.opened, topic))
-            while not deleting.done() and not moved():
+            while not deleting.done() and not are_moving():
                 pass
             if not deleting.done():
                 cluster.broker.kill()
-            is_killed = not deleting.result()
-        left = moved()
+            deleting.result()
+        left = cursors()
         if not cluster.broker.is_running():
             cluster.broker.start()
         eventually(lambda: store.get(path) is None or tried(lambda: delete(ground.opened, topic)), 60)
         eventually(lambda: nodes_in_outbox(store) == 0, 60)
-        result = ground.operations.restore.run(ground.generation(topic), RestoreRequest())
+        trashed = ground.generation(topic)
+        moved = {cursor for cursor, record in trashed.cursors.items() if record.cleared and record.cleared.node}
+        result = ground.operations.restore.run(trashed, RestoreRequest())
         assert result.plan is not None
         assert (result.plan.lost, result.problems, result.left) == ((), (), ())
         assert ground.state(topic) == before
-        return is_killed and left != set()
+        return any(left[cursor].version != closed[cursor].version for cursor in moved & left.keys())
 
     eventually(is_killed_between, 400, 0)
     assert ground.delivered(topic, "half") == list(range(HALF, 2 * HALF))

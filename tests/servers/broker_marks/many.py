@@ -78,6 +78,8 @@ def compare(
         for again in range(_UNLOADS):
             if again:
                 step(f"{topics:,} topics loaded", _Player.load, parts)
+            for player in players.values():
+                player.wait_until_forwarded()
             step(f"{topics:,} topics unloaded", _Player.unload, [(bundle,) for bundle in _bundles()])
         step(f"{topics:,} topics deleted", _Player.delete, parts)
         for name, player in players.items():
@@ -140,7 +142,7 @@ class _Player:
             eventually(lambda: not any(store.children_of(parent) for parent in parents), _PATIENCE_S, 0.5)
 
     def wait_until_forwarded(self) -> None:
-        """Wait until the outbox is empty, since its marks would slow the next broker."""
+        """Wait until the outbox is empty, since what is left of its marks would slow the next broker, or step."""
         with closing(open_store(self.cluster.store_url)) as store:
             eventually(lambda: nodes_in_outbox(store) == 0, _PATIENCE_S, 0.5)
 
