@@ -21,8 +21,8 @@ from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundE
 from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
-from bookwarden.orphans.report import render_page
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_marking, require_spark, require_stores
+from bookwarden.server.page.scan import render_page
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.scan import OrphanApply
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from bookwarden.findings import size_text
 from bookwarden.ledgers.bookie_report import NEARLY_FULL
 from bookwarden.ledgers.disk_use import BookieUse
-from bookwarden.orphans.report.charts import BarChart, Figure, stacked_bar, standing_bars
+from bookwarden.server.page.charts import BarChart, Figure, stacked_bar, standing_bars
 from bookwarden.server.page.problems import age_text, problems_of
 from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render, state_text
 from bookwarden.server.page.values import CauseCount, HourCount, Overview, Reading

@@ -1,4 +1,4 @@
-"""The report's page: the texts and charts of a summary, which page.html.j2 lays out."""
+"""The report's page: the texts and charts of a summary, which scan.html.j2 lays out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from bookwarden.findings import size_text
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.orphans.classes import LedgerClass
-from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
 from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, ClassCount, GrowthPoint, Summary
+from bookwarden.server.page.charts import Figure, line, lying_bars, standing_bars
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -87,11 +87,11 @@ def _template() -> Template:
     # Its extra is not in every environment, and others than this page do without.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("bookwarden.orphans.report", ".")
+    loader = PackageLoader("bookwarden.server.page", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("page.html.j2")
+    return environment.get_template("scan.html.j2")
 
 
 def _headline(summary: Summary) -> str:

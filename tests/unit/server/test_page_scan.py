@@ -11,9 +11,6 @@ import pytest
 from bookwarden.findings import size_text
 from bookwarden.ledgers.references import Doubt
 from bookwarden.orphans.classes import Cause, LedgerClass
-from bookwarden.orphans.report import render_page
-from bookwarden.orphans.report.charts import Figure, line, lying_bars, standing_bars
-from bookwarden.orphans.report.page import _growth
 from bookwarden.orphans.summary import (
     Cell,
     ForeignOwner,
@@ -24,6 +21,8 @@ from bookwarden.orphans.summary import (
     Summary,
     summarize,
 )
+from bookwarden.server.page.charts import Figure, line, lying_bars, standing_bars
+from bookwarden.server.page.scan import _growth, render_page
 
 NOW = 1_795_000_000_000
 GIB = 2**30

@@ -1,4 +1,4 @@
-"""The geometry of the report's charts: figures in, positions in a drawing out. The template draws them."""
+"""The geometry of the charts: figures in, positions in a drawing out. The template draws them."""
 
 from __future__ import annotations
 
