@@ -26,7 +26,15 @@ from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
-from bookwarden.server.page.reading import PageReader, _KeptCluster, _OutcomeTables, read_alarms, read_disk, read_scans
+from bookwarden.server.page.reading import (
+    PageReader,
+    _KeptCluster,
+    _OutcomeTables,
+    read_alarms,
+    read_disk,
+    read_report,
+    read_scans,
+)
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
@@ -274,9 +282,14 @@ def test_the_newest_plans_are_read_and_a_damaged_one_is_named(settings: Settings
     assert (found.causes, found.inside_lists) == ((CauseCount("trimmed, never deleted", 2, 20),), 3)
     (damaged,) = found.damaged
     assert "plans/p5: " in damaged
+    assert [one.plan for one in found.reports] == list(found.plans)
+    assert read_report(settings, "p6") == found.reports[0]
     assert found.unfinished == ("s-p7",)
     (Path(plans.folder.location) / "p6/summary.json").unlink()
-    assert "plan p6 has no summary.json" in read_scans(settings).damaged[0]
+    found = read_scans(settings)
+    assert "plan p6 has no summary.json" in found.damaged[0]
+    assert [one.plan.plan_id for one in found.reports] == ["p4", "p3", "p2"]
+    assert (found.plans[0].plan_id, found.causes, found.inside_lists) == ("p6", (), 0)
 
 
 def test_a_folder_without_an_account_is_no_error(settings: Settings) -> None:

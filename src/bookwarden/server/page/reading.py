@@ -27,6 +27,7 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.received import REASON
 from bookwarden.metastore.lock import holder_of
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.plan import PlanManifest
 from bookwarden.pipelines.columns.tables import rows_in
 from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
@@ -48,10 +49,12 @@ from bookwarden.server.page.values import (
     Plan,
     Queues,
     ReasonCount,
+    ScanReport,
     Scans,
     StoreState,
 )
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import guard_limits_of
 
 ValueT = TypeVar("ValueT")
 #: Of the outcome tables.
@@ -291,34 +294,39 @@ def _outcomes(tally: _Tally, since_ms: int) -> tuple[OutcomeCount, ...]:
 
 def read_scans(settings: Settings) -> Scans:
     """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read."""
-    plans = plans_of(settings)
-    found, damaged, planned = list[Plan](), list[str](), set[str]()
-    causes, inside, doubts, newest = tuple[CauseCount, ...](), 0, 0, True
-    ids = plans.plan_ids()
-    for plan_id in reversed(ids[-_PLANS:]):
+    plans, limits = plans_of(settings), guard_limits_of(settings.orphans)
+    found, reports, damaged, planned = list[Plan](), list[ScanReport](), list[str](), set[str]()
+    for plan_id in reversed(plans.plan_ids()[-_PLANS:]):
         try:
             manifest = plans.manifest(plan_id)
             planned.add(manifest.scan_id)
-            found.append(_plan(plans, plan_id))
-            if newest:
-                newest = False
-                summary = plans.summary(manifest)
-                causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
-                inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
+            found.append(_plan(plans, manifest))
+            reports.append(ScanReport(found[-1], manifest, plans.summary(manifest), limits))
         except (FormatError, NotFoundError) as error:
             damaged.append(f"{plans.folder.location}/{plan_id}: {error}")
+    causes, inside, doubts = tuple[CauseCount, ...](), 0, 0
+    if reports and reports[0].plan is found[0]:
+        summary = reports[0].summary
+        causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
+        inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
     # Of older ones than the plans that were looked at nothing is said.
     oldest = min(planned, default="")
     unfinished = tuple(one for one in scan_ids(settings) if one not in planned and one >= oldest)
-    return Scans(tuple(found), causes, inside, doubts, tuple(damaged), unfinished)
+    return Scans(tuple(found), causes, inside, doubts, tuple(damaged), unfinished, tuple(reports))
 
 
-def _plan(plans: PlanFiles, plan_id: str) -> Plan:
+def read_report(settings: Settings, plan_id: str) -> ScanReport:
+    """Read a plan; NotFoundError where there is none, FormatError where it is damaged."""
+    plans = plans_of(settings)
     manifest = plans.manifest(plan_id)
+    return ScanReport(_plan(plans, manifest), manifest, plans.summary(manifest), guard_limits_of(settings.orphans))
+
+
+def _plan(plans: PlanFiles, manifest: PlanManifest) -> Plan:
     progress, counts = plans.progress(manifest), manifest.counts
     is_applied = counts.candidates == 0 or (progress.updated_ms > 0 and not progress.failed)
     return Plan(
-        plan_id,
+        manifest.plan_id,
         manifest.created_ms,
         counts.ledgers,
         counts.candidates,
