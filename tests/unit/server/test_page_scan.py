@@ -192,6 +192,7 @@ def test_text_of_the_cluster_is_never_markup() -> None:
 def test_nothing_on_the_page_comes_from_elsewhere() -> None:
     text = written(summary_of(orphans("t/n", 1, 1)))
     assert not re.search(r"(?i)https?://|src=|@import|url\(", text)
+    assert "default-src 'none'" in text
     assert "script" not in {tag for tag, _ in Page(text).tags}
     links = [attributes["href"] for _, attributes in Page(text).tags if "href" in attributes]
     assert links == ["data:,", "#main"]

@@ -28,6 +28,7 @@ from bookwarden.ledgers.received import REASON
 from bookwarden.metastore.lock import holder_of
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.plan import PlanManifest
+from bookwarden.orphans.summary import Summary
 from bookwarden.pipelines.columns.tables import rows_in
 from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
@@ -82,7 +83,7 @@ class PageReader:
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
-        self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
+        self._scans = CachedReading("scans", partial(read_scans, settings, {}), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
 
@@ -292,8 +293,11 @@ def _outcomes(tally: _Tally, since_ms: int) -> tuple[OutcomeCount, ...]:
     return tuple(OutcomeCount(*one) for one in counts.most_common())
 
 
-def read_scans(settings: Settings) -> Scans:
-    """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read."""
+def read_scans(settings: Settings, known: dict[object, Summary]) -> Scans:
+    """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read.
+
+    ``known`` keeps their summaries, which never change and may be large, from one reading to the next.
+    """
     plans, limits = plans_of(settings), guard_limits_of(settings.orphans)
     found, reports, damaged, planned = list[Plan](), list[ScanReport](), list[str](), set[str]()
     for plan_id in reversed(plans.plan_ids()[-_PLANS:]):
@@ -301,9 +305,12 @@ def read_scans(settings: Settings) -> Scans:
             manifest = plans.manifest(plan_id)
             planned.add(manifest.scan_id)
             found.append(_plan(plans, manifest))
-            reports.append(ScanReport(found[-1], manifest, plans.summary(manifest), limits))
+            summary = known.get(manifest.files) or plans.summary(manifest)
+            reports.append(ScanReport(found[-1], manifest, summary, limits))
         except (FormatError, NotFoundError) as error:
             damaged.append(f"{plans.folder.location}/{plan_id}: {error}")
+    known.clear()
+    known.update((one.manifest.files, one.summary) for one in reports)
     causes, inside, doubts = tuple[CauseCount, ...](), 0, 0
     if reports and reports[0].plan is found[0]:
         summary = reports[0].summary
