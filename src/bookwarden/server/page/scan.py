@@ -127,7 +127,7 @@ def _values(report: ScanReport, now_ms: int, source: str) -> dict[str, Any]:
         "emptied": Listing(
             "",
             "",
-            (("exists, and would have no ledger left", False), ("orphans", True)),
+            (("would have no ledger left", False), ("orphans", True)),
             [(f"{one.scope} {one.name}", f"{one.candidates:,}") for one in manifest.emptied],
         ),
         "bars": [
@@ -236,7 +236,7 @@ def _listings(summary: Summary) -> Iterator[Listing]:
     yield Listing(
         "All ledgers",
         "",
-        (("class", False), ("what it means", False), ledgers, size),
+        (("class", False), ledgers, size, ("what it means", False)),
         [_class_row(summary, one) for one in LedgerClass],
     )
     if summary.objects:
@@ -283,7 +283,7 @@ def _places(ledgers: Iterable[MissingLedger]) -> list[tuple[str, ...]]:
 def _class_row(summary: Summary, one: LedgerClass) -> tuple[str, ...]:
     ledgers, size = summary.total(one)
     name = f"⚠ {one.value}" if one in _LOST and ledgers else one.value
-    return name, _MEANING[one], f"{ledgers:,}", "" if one is LedgerClass.MISSING else size_text(size)
+    return name, f"{ledgers:,}", "" if one is LedgerClass.MISSING else size_text(size), _MEANING[one]
 
 
 def _orphans(counts: Iterable[ClassCount]) -> list[ClassCount]:
