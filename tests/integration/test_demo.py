@@ -106,7 +106,9 @@ def test_the_page_of_a_demo_shows_its_cluster_until_ctrl_c(temporary: Path) -> N
         ) as process,
         urllib3.PoolManager(retries=False, timeout=30.0) as http,
     ):
-        (address,) = eventually(lambda: re.findall(r"its page until the end: (\S+)", log.read_text("utf-8")), 240)
+        (address,) = eventually(
+            lambda: re.findall(r"the web page of this cluster, until the demo ends: (\S+)", log.read_text("utf-8")), 240
+        )
 
         def shows_all() -> bool:
             parts = json.loads(http.request("GET", f"{address}page/overview.json").data)

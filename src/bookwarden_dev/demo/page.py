@@ -35,7 +35,7 @@ def served_page(settings: Settings, say: Callable[[str], None]) -> Iterator[None
     # Of this process alone: whatever ends the demo ends it too.
     thread = Thread(target=server.run, args=([listening],), name="page", daemon=True)
     thread.start()
-    say(f"its page until the end: http://{LOOPBACK}:{port}/")
+    say(f"the web page of this cluster, until the demo ends: http://{LOOPBACK}:{port}/")
     try:
         yield
     finally:

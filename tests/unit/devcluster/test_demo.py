@@ -23,7 +23,7 @@ from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_led
 from bookwarden_dev.demo.fates import Fate, Finale, LedgerRow, Records, endings
 from bookwarden_dev.demo.page import served_page
 
-PAGE = r"its page until the end: (http://127\.0\.0\.1:\d+/)"
+PAGE = r"the web page of this cluster, until the demo ends: (http://127\.0\.0\.1:\d+/)"
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)
 OFFLOADED = replace(LEDGER, in_bucket=True)
