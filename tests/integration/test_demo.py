@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from bookwarden.exit_codes import INTERRUPTED
 from servers.class_archives import QUICK_BOOKWARDEN
@@ -87,3 +89,36 @@ def test_an_interrupted_demo_leaves_nothing_running(temporary: Path) -> None:
         assert any("moto.server" in command for command in processes_naming(str(temporary)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == INTERRUPTED, log.read_text(encoding="utf-8")[-3000:]
+
+
+@pytest.mark.timeout(600)
+def test_the_page_of_a_demo_shows_its_cluster_until_ctrl_c(temporary: Path) -> None:
+    log = temporary / "demo.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            # As from a terminal: a shell that runs the tests in its background has SIGINT ignored.
+            ["env", "--default-signal=INT", *COMMAND, "demo"],
+            env=environment(temporary),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as process,
+        urllib3.PoolManager(retries=False, timeout=30.0) as http,
+    ):
+        (address,) = eventually(
+            lambda: re.findall(r"the web page of this cluster, until the demo ends: (\S+)", log.read_text("utf-8")), 240
+        )
+
+        def shows_all() -> bool:
+            parts = json.loads(http.request("GET", f"{address}page/overview.json").data)
+            return all(parts[name]["read_ms"] and not parts[name]["error"] for name in ("queues", "store", "activity"))
+
+        # The topics of deletion are made by the story.
+        eventually(shows_all, 120)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == INTERRUPTED, log.read_text(encoding="utf-8")[-3000:]
+        with pytest.raises(urllib3.exceptions.HTTPError):
+            http.request("GET", address)
+    said = log.read_text(encoding="utf-8")
+    assert "Traceback" not in said

@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
+from bookwarden.clusters.pulsar.metadata.managed_ledgers import ManagedLedgers
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
+from bookwarden.clusters.pulsar.rest.topic_positions import topic_path
 from bookwarden.config import Settings, load_settings
 from bookwarden.deletion.journal.entries import JournalEntry
 from bookwarden.deletion.journal.writing import FileJournal
@@ -25,8 +27,9 @@ from bookwarden.ledgers.bookie_report import BookieReport
 from bookwarden.ledgers.disk_growth import DayUse, Growth
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.kinds import CursorHolder, ManagedLedgerHolder, SchemaHolder
-from bookwarden.ledgers.managed_ledger import signed_halves
-from bookwarden.ledgers.metadata import DeleteResult, LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.managed_ledger import LedgerInfo, signed_halves
+from bookwarden.ledgers.metadata import AbsentLedger, DeleteResult, LedgerMetadata, LedgerState, Segment
+from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.trash import TrashRecord
 from bookwarden.metastore.urls import open_store
 from bookwarden.pipelines.disk.history import DiskHistory
@@ -37,10 +40,12 @@ from bookwarden.pipelines.folders import Folder
 from bookwarden.wire.ledger_metadata import encode_ledger_metadata
 from bookwarden.wire.pb import managed_ledger_pb2
 from bookwarden.wire.trash import encode_records
+from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.lone_zookeeper import LoneZooKeeper
+from servers.object_store import ObjectStore
 from servers.population import OLD_MS, ROOT, tags_of
-from servers.pulsar_topics import unload
+from servers.pulsar_topics import offload, unload
 from servers.scanned_site import ScannedSite, broker_telling_the_time
 from servers.three_bookies import NAMED, ThreeBookies
 from servers.waiting import eventually
@@ -224,35 +229,92 @@ def namespace_on_three(cluster: DevCluster) -> str:
     return namespace
 
 
+class ColdTopic:
+    """A topic that is offloaded into a bucket, by the policy of its namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str, object_store: ObjectStore, bucket: str) -> None:
+        self.name = f"persistent://{namespace}/cold"
+        self._cluster, self._namespace, self._objects, self._bucket = cluster, namespace, object_store, bucket
+        cluster.admin.post(f"/namespaces/{namespace}/offloadPolicies", object_store.broker_settings(bucket))
+
+    def ledgers(self) -> tuple[LedgerInfo, ...]:
+        found = ManagedLedgers(self._cluster.store).read(TopicName.parse(self.name).managed_ledger)
+        assert found is not None
+        return found.info.ledgers
+
+    def offload(self) -> int:
+        """Offload all but the last ledger; return the bytes of their entries."""
+        offload(self._cluster.admin, self.name, self.ledgers()[-1].ledger_id)
+        copied = [one for one in self.ledgers() if one.offload is not None and one.offload.complete]
+        assert len(copied) == len(self.ledgers()) - 1
+        return sum(one.size for one in copied)
+
+    def leave_bookkeeper(self) -> None:
+        """Have the broker delete the ledgers that are offloaded."""
+        admin, catalog = self._cluster.admin, self._cluster.bookkeeper.catalog
+        ids = [one.ledger_id for one in self.ledgers()[:-1]]
+
+        def only_copies() -> bool:
+            admin.post(f"{topic_path(self.name)}/trim")
+            return all(isinstance(found, AbsentLedger) for found in catalog.read_many(ids))
+
+        admin.put(f"/namespaces/{self._namespace}/offloadDeletionLagMs", 0)
+        eventually(only_copies, 60, 0.5)
+
+    def stored_bytes(self) -> int:
+        """Return the bytes of the bucket's objects with entries."""
+        found = self._objects.client.list_objects_v2(Bucket=self._bucket)["Contents"]
+        return sum(one["Size"] for one in found if not one["Key"].endswith("-index"))
+
+
+@pytest.fixture
+def opened(three_bookies: ThreeBookies, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(load_settings(overrides=overrides_of(three_bookies, tmp_path))) as cluster:
+        yield cluster
+
+
 def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
-    spark: SparkSession, three_bookies: ThreeBookies, tmp_path: Path
+    spark: SparkSession,
+    three_bookies: ThreeBookies,
+    opened: Cluster,
+    object_store: ObjectStore,
+    bucket: str,
+    tmp_path: Path,
 ) -> None:
     cluster = three_bookies.cluster
-    homes = homes_of(three_bookies).values()
+    homes = homes_of(three_bookies)
     overrides = overrides_of(three_bookies, tmp_path)
     namespace = namespace_on_three(cluster)
-    before = sum(map(entry_log_bytes, homes))
+    cold = ColdTopic(opened, namespace, object_store, bucket)
+    before = sum(map(entry_log_bytes, homes.values()))
     with closing(pulsar.Client(cluster.service_url)) as client:
-        for topic, count in (("large", 3_000), ("small", 500)):
+        # What is to be deleted comes first: a bookie compacts no log that it still writes to.
+        for topic, count in (("cold", 305), ("large", 3_000), ("small", 500)):
             client.subscribe(f"{namespace}/{topic}", "keeps")
             producer = client.create_producer(f"{namespace}/{topic}", batching_enabled=False, block_if_queue_full=True)
             for _ in range(count):
                 producer.send_async(b"x" * 2_000, lambda *_: None)
             producer.flush()
+    offloaded = cold.offload()
+    assert offloaded == pytest.approx(300 * 2_000, rel=0.05)
+    assert offloaded == pytest.approx(cold.stored_bytes(), rel=0.05)
     account = DiskAccount(spark, load_settings(overrides=overrides))
-    found = account.measure("topic", 10, Wanted(namespace=namespace))
-    assert [name for use in found.uses if not (name := use.name.rpartition("/")[2]).startswith("__")] == [
-        "large",
-        "small",
-    ]
-    assert found.total.unasked == 0
-    assert found.total.open_ledgers > 0
-    assert found.total.logical_bytes == pytest.approx(3_500 * 2_000, rel=0.05)
-    eventually(lambda: sum(map(entry_log_bytes, homes)) - before > 0.95 * found.total.disk_bytes, 60, 0.2)
-    assert sum(map(entry_log_bytes, homes)) - before == pytest.approx(found.total.disk_bytes, rel=0.05)
-    shares = [one.named_bytes for one in found.bookies]
-    assert len(shares) == 3
-    assert sum(shares) == pytest.approx(found.total.disk_bytes, abs=10)
+
+    def uses() -> tuple[Use, dict[str, Use]]:
+        found = account.measure("topic", 10, Wanted(namespace=namespace))
+        names = {use.name.rpartition("/")[2]: use for use in found.uses}
+        assert sum(one.named_bytes for one in found.bookies) == pytest.approx(found.total.disk_bytes, abs=10)
+        assert len(found.bookies) == 3
+        return found.total, {name: use for name, use in names.items() if not name.startswith("__")}
+
+    total, topics = uses()
+    assert list(topics) == ["large", "small", "cold"]
+    assert {name: use.offloaded_bytes for name, use in topics.items()} == {"large": 0, "small": 0, "cold": offloaded}
+    assert total.unasked == 0
+    assert total.open_ledgers > 0
+    assert total.logical_bytes == pytest.approx(3_805 * 2_000, rel=0.05)
+    eventually(lambda: sum(map(entry_log_bytes, homes.values())) - before > 0.95 * total.disk_bytes, 60, 0.2)
+    assert sum(map(entry_log_bytes, homes.values())) - before == pytest.approx(total.disk_bytes, rel=0.05)
     whole = account.measure("tenant", 10)
     assert [one.name for one in whole.bookies] == sorted(three_bookies.bookies)
     assert all(one.unexplained_bytes is not None and one.free for one in whole.bookies)
@@ -261,6 +323,22 @@ def test_the_entry_logs_of_real_bookies_are_what_the_sum_says(
         sum(one.total or 0 for one in whole.bookies),
         sum(one.free or 0 for one in whole.bookies),
     )
+
+    cold.leave_bookkeeper()
+    total_after, topics_after = uses()
+    assert topics_after["cold"].offloaded_bytes == offloaded
+    # The last ledger stays.
+    assert topics_after["cold"].disk_bytes == pytest.approx(topics["cold"].disk_bytes * 5 / 305, rel=0.05)
+    assert total.disk_bytes - total_after.disk_bytes == topics["cold"].disk_bytes - topics_after["cold"].disk_bytes
+    asked = [name for name in homes if name != NAMED]
+    eventually(lambda: not any(one["error"] for one in collect(overrides, *asked)[1].values()), 60)
+    exit_code, _ = collect(overrides, *asked, "--major", "--execute")
+    assert exit_code == 0
+    sums = {
+        one.name: one.named_bytes + one.trashed_bytes + one.unnamed_bytes + one.foreign_bytes
+        for one in account.measure("tenant", 10).bookies
+    }
+    assert [entry_log_bytes(homes[name]) for name in asked] == pytest.approx([sums[name] for name in asked], rel=0.05)
 
 
 def collect(overrides: dict[str, str], *arguments: str) -> tuple[int, dict[str, Any]]:

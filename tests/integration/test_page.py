@@ -20,11 +20,14 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from bookwarden.orphans.summary import InsideList, MissingLedger
 from bookwarden.pipelines.disk.summary import DiskSummary, write_summary
 from bookwarden.pipelines.folders import Folder
+from bookwarden.server.page.scan import render_report
+from bookwarden.server.page.values import Plan, ScanReport
 from bookwarden_dev.devcluster.ports import free_ports
 from servers.axe import axe_script, has_npm
-from servers.page_sample import disk_summary, sample_app
+from servers.page_sample import GIB, NOW_MS, disk_summary, sample_app, scan_report
 from servers.rest import serving
 from servers.waiting import eventually
 
@@ -36,7 +39,14 @@ pytestmark = [
     ),
 ]
 EVIL = "<script>alert(1)</script>"
-PATHS = ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot%2Ftelemetry", "/runbook/orphans#inside-the-list")
+PATHS = (
+    "/",
+    "/disk",
+    "/disk?tenant=iot",
+    "/disk?namespace=iot%2Ftelemetry",
+    "/scan",
+    "/runbook/orphans#inside-the-list",
+)
 
 
 class Browser:
@@ -51,6 +61,26 @@ class Browser:
         scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme_feature]})
         self.driver.get(address)
+
+    def shoot(self, file: Path, width: int) -> int:
+        """Write what is shown to a PNG, all of its length; return how wide it would have to be."""
+        size = self.driver.execute_script(
+            "return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        )
+        clip = {"x": 0, "y": 0, "width": width, "height": size[1], "scale": 1}
+        shot: Any = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
+        file.write_bytes(base64.b64decode(shot["data"]))
+        return int(size[0])
+
+    def faults(self) -> list[tuple[str, str]]:
+        """Return what axe-core takes for serious, with an example of each."""
+        # A policy as ours lets no page run this: the browser's own connection does.
+        self.driver.execute_script(axe_script())
+        found: Any = self.driver.execute_async_script(
+            "const done = arguments[arguments.length - 1]; axe.run().then(found => done(found.violations))"
+        )
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        return [(one["id"], one["nodes"][0]["html"]) for one in serious]
 
     @property
     def text(self) -> str:
@@ -200,16 +230,8 @@ def test_nothing_is_wider_than_the_window(
 ) -> None:
     for number, path in enumerate(PATHS):
         browser.open(invented + path, width, scheme)
-        size = browser.driver.execute_script(
-            "return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
-        )
-        assert size[0] <= width, path
-        clip = {"x": 0, "y": 0, "width": width, "height": size[1], "scale": 1}
-        shot: Any = browser.driver.execute_cdp_cmd(
-            "Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True}
-        )
         # To be looked at, where the test fails.
-        (tmp_path / f"{number}-{width}-{scheme}.png").write_bytes(base64.b64decode(shot["data"]))
+        assert browser.shoot(tmp_path / f"{number}-{width}-{scheme}.png", width) <= width, path
     assert browser.complaints() == []
 
 
@@ -232,10 +254,37 @@ def test_the_keyboard_reaches_all(browser: Browser, invented: str) -> None:
 def test_nothing_keeps_people_from_using_it(browser: Browser, invented: str, scheme: str) -> None:
     for path in PATHS:
         browser.open(invented + path, 1400, scheme)
-        # A policy as ours lets no page run this: the browser's own connection does.
-        browser.driver.execute_script(axe_script())
-        found: Any = browser.driver.execute_async_script(
-            "const done = arguments[arguments.length - 1]; axe.run().then(found => done(found.violations))"
-        )
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], path
+        assert browser.faults() == [], path
+
+
+def _report_of_losses() -> ScanReport:
+    """Return the report of a scan that found ledgers to be lost, with names that are markup."""
+    report = scan_report(Plan("20261128T031012-5f2c", NOW_MS, 10_204_118, 412, 190 * GIB, 1_204, 0, 0, False), NOW_MS)
+    places = tuple(f"{EVIL}/n/persistent/orders-partition-{number}" for number in range(5))
+    lost = replace(
+        report.summary,
+        missing=tuple(MissingLedger(number, places) for number in (4711, 5_120_045)),
+        missing_total=1_204,
+        outdated=(MissingLedger(815, places[:1]),),
+        outdated_total=1,
+        inside_lists=(InsideList(4713, 3 * GIB, places[0], "its topic lists older ledgers, from 12 on"),),
+        fuzzy="/var/backups/snapshot.1f00: no logs are next to it",
+    )
+    return replace(report, summary=lost)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_report_in_a_file_needs_nothing_else(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(render_report(_report_of_losses(), NOW_MS), encoding="utf-8")
+    browser.open(file.as_uri(), width, scheme)
+    assert browser.shoot(tmp_path / f"report-{width}-{scheme}.png", width) <= width
+    assert f"{EVIL}/n/persistent/orders-partition-0" in browser.text, "as text"
+    assert "1,204" in browser.text
+    color = "return getComputedStyle(document.body).backgroundColor"
+    assert browser.driver.execute_script(color) == ("rgb(247, 248, 250)" if scheme == "light" else "rgb(18, 22, 27)")
+    assert browser.complaints() == []
+    assert browser.requests() == [file.as_uri()]
+    if has_npm():
+        assert browser.faults() == []

@@ -10,6 +10,11 @@ from fastapi import FastAPI
 
 from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.references import Doubt
+from bookwarden.orphans.classes import Cause
+from bookwarden.orphans.guards import GuardLimits
+from bookwarden.orphans.plan import EmptiedScope, FileDigest, PlanCounts, PlanManifest, ScannedCluster
+from bookwarden.orphans.summary import Cell, ClassCount, ForeignOwner, GrowthPoint, ScanFindings, summarize
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.page.routes import page_router
 from bookwarden.server.page.values import (
@@ -26,6 +31,7 @@ from bookwarden.server.page.values import (
     Queues,
     Reading,
     ReasonCount,
+    ScanReport,
     Scans,
     StoreState,
 )
@@ -174,31 +180,83 @@ def _activity() -> Activity:
     )
 
 
+def scan_report(plan: Plan, begun_ms: int) -> ScanReport:
+    """Return the report of a plan in which little is wrong, and some of which is held back."""
+    day_ms = 24 * HOUR_MS
+    orphans = (
+        ("iot/raw-2023", Cause.TRIM, "<90d", 214, 121 * GIB),
+        ("billing/invoices", Cause.TOPIC_DELETED, "<30d", 133, 58 * GIB),
+        ("web/sessions", Cause.CURSOR_ROLLOVER, "<1y", 61, 9 * GIB),
+        ("search/index-updates-of-the-old-cluster-in-frankfurt", Cause.NEVER_LISTED, "older", 4, 2 * GIB),
+    )
+    cells = [
+        *(Cell("orphan", "MANAGED_LEDGER", name, cause.value, age, *counts) for name, cause, age, *counts in orphans),
+        Cell("referenced", "MANAGED_LEDGER", "iot/telemetry", "", "<30d", 10_120_433, 14 * TIB),
+        Cell("in the trash", "MANAGED_LEDGER", "web/clicks", "", "<7d", 61_204, TIB),
+        Cell("too young", "CURSOR", "web/clicks", "", "<3d", 21_904, 3 * GIB),
+        Cell("foreign", "other", "(none)", "", "<1y", 165, GIB),
+    ]
+    counts = PlanCounts(plan.ledgers, 15 * TIB, 10_122_000, plan.candidates, plan.candidate_bytes, plan.missing)
+    roots = ("zk:zk-1.example:2181,zk-2.example:2181,zk-3.example:2181",)
+    manifest = PlanManifest(
+        plan_id=plan.plan_id,
+        scan_id=f"{plan.plan_id[:12]}0000-77ab",
+        tool_version="0.1.0",
+        begun_ms=begun_ms,
+        created_ms=plan.created_ms,
+        cutoff_ms=begun_ms - 3 * day_ms,
+        cluster=ScannedCluster("5e0c7fd4-2a3b-4c55-9d0e-6b1f0a9c2e11", roots[0], "/ledgers", roots),
+        counts=counts,
+        candidates=(FileDigest("candidates-00000.parquet", "", plan.candidates),),
+        emptied=(EmptiedScope("topic", "search/index-updates/persistent/rebuild", 4),),
+    )
+    summary = summarize(
+        cells,
+        ScanFindings(
+            foreign=[ForeignOwner("custom metadata of Functions' packages", 165, GIB, tuple(range(901, 1066)))],
+            doubts=[Doubt("/managed-ledgers/iot/raw/persistent/x", "zk:zk-1.example:2181", "it is no protobuf")],
+            objects=[ClassCount("referenced", "s3://offload-eu", 41_202, 37 * TIB)],
+        ),
+        plan_id=plan.plan_id,
+        scan_id=manifest.scan_id,
+        created_ms=plan.created_ms,
+        cutoff_ms=manifest.cutoff_ms,
+        cluster=manifest.cluster.instance_id,
+        earlier=[
+            GrowthPoint(f"p{back}", plan.created_ms - back * day_ms, 10_204_118 - back * 9_000, 15 * TIB, *orphans)
+            for back, *orphans in ((9, 120, 44 * GIB), (7, 180, 71 * GIB), (4, 352, 160 * GIB), (1, 388, 171 * GIB))
+        ],
+    )
+    return ScanReport(plan, manifest, summary, GuardLimits())
+
+
 def sample(*, well: bool = False) -> Overview:
     """Return a cluster with several things to look at; ``well`` is one without."""
     at = NOW_MS - 3_000
-    scans = Scans(
-        (
-            Plan("20261128T031012-5f2c", NOW_MS - 9 * HOUR_MS, 10_204_118, 412, 190 * GIB, 0, 0, 0, well),
-            Plan(
-                "20261127T031009-a91d",
-                NOW_MS - 33 * HOUR_MS,
-                10_190_204,
-                388,
-                171 * GIB,
-                0,
-                388,
-                NOW_MS - 30 * HOUR_MS,
-                True,
-            ),
-            Plan("20261126T031011-07be", NOW_MS - 57 * HOUR_MS, 10_177_541, 0, 0, 0, 0, 0, True),
+    plans = (
+        Plan("20261128T031012-5f2c", NOW_MS - 9 * HOUR_MS, 10_204_118, 412, 190 * GIB, 0, 0, 0, well),
+        Plan(
+            "20261127T031009-a91d",
+            NOW_MS - 33 * HOUR_MS,
+            10_190_204,
+            388,
+            171 * GIB,
+            0,
+            388,
+            NOW_MS - 30 * HOUR_MS,
+            True,
         ),
+        Plan("20261126T031011-07be", NOW_MS - 57 * HOUR_MS, 10_177_541, 0, 0, 0, 0, 0, True),
+    )
+    scans = Scans(
+        plans,
         (
             CauseCount("trimmed, never deleted", 214, 121 * GIB),
             CauseCount("topic deleted", 133, 58 * GIB),
             CauseCount("cursor rollover", 61, 9 * GIB),
             CauseCount("created, never listed", 4, 2 * GIB),
         ),
+        reports=tuple(scan_report(plan, plan.created_ms - HOUR_MS // 2) for plan in plans[:2]),
     )
     jobs = (
         Job("sweep", "sweep-0.example as process 4121 since 2026-11-16T08:20:11Z"),

@@ -13,6 +13,7 @@ from bookwarden.metastore.urls import open_store
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from bookwarden_dev.devcluster.certificates import Authority
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
+from bookwarden_dev.devcluster.servers.object_store import ObjectStore
 from bookwarden_dev.devcluster.servers.specs import ServerFactory
 from servers.class_archives import quick_runtime
 from servers.pool import ENTRIES_PER_LEDGER
@@ -44,7 +45,11 @@ class ThreeBookies:
         port, of_named, *of_http = free_ports(4)
         settings = {**_tls_settings(files[0], files[1]), **_GARBAGE}
         options = ClusterOptions(
-            max_entries_per_ledger=ENTRIES_PER_LEDGER, bookie_settings={**settings, **_http_settings(of_http[0])}
+            max_entries_per_ledger=ENTRIES_PER_LEDGER,
+            # Where to, is a policy of a namespace.
+            offload=True,
+            broker_environment=ObjectStore.broker_environment,
+            bookie_settings={**settings, **_http_settings(of_http[0])},
         )
         self.cluster = DevCluster(folder / "pulsar", options)
         self.bookies = {

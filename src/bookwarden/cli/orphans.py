@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,6 @@ from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundE
 from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
-from bookwarden.orphans.report import render_page
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_marking, require_spark, require_stores
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.scan import OrphanApply
@@ -168,17 +168,21 @@ def list_plans(invocation: Invocation) -> None:
 )
 @pass_invocation
 def report(invocation: Invocation, plan_id: str | None, page: Path) -> None:
-    """Write what a scan found as one HTML page, to look at and to mail."""
-    plans = _plans(invocation.settings)
-    found = plans.manifest(plan_id or _newest(plans))
-    text = render_page(plans.summary(found))
+    """Write what a scan found as one HTML page, to look at and to mail.
+
+    It is the page that `bookwarden serve` shows at /scan, in a file that needs nothing else.
+    """
+    # Imported late, as all that needs the extra `executor`.
+    from bookwarden.server.page.reading import read_report
+    from bookwarden.server.page.scan import render_report
+
+    plan_id = plan_id or _newest(_plans(invocation.settings))
+    text = render_report(read_report(invocation.settings, plan_id), int(time.time() * 1000))
     try:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FileError(f"the report of plan {found.plan_id} cannot be written to {page}: {error.strerror}") from error
-    invocation.write(
-        Document({"plan_id": found.plan_id, "page": page}, (Note(f"plan {found.plan_id} is reported in {page}"),))
-    )
+        raise FileError(f"the report of plan {plan_id} cannot be written to {page}: {error.strerror}") from error
+    invocation.write(Document({"plan_id": plan_id, "page": page}, (Note(f"plan {plan_id} is reported in {page}"),)))
 
 
 @plan.command("list", hidden=True)

@@ -49,6 +49,7 @@ _STATUSES: Final[tuple[tuple[type[errors.BookwardenError], int], ...]] = (
 
 # These methods change nothing.
 _ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_PAGES: Final = frozenset({"/", "/disk", "/scan"})
 
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:
@@ -179,7 +180,7 @@ class _Bearer:
 
     async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
-        is_page = request.method in _ASKING and (path in ("/", "/disk") or path.startswith(("/page/", "/runbook/")))
+        is_page = request.method in _ASKING and (path in _PAGES or path.startswith(("/page/", "/runbook/")))
         if path != "/openapi.json" and not self._carries(request.headers.get("authorization", ""), is_page):
             reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
             challenge = 'Basic realm="bookwarden: the token is the password", charset="UTF-8"' if is_page else "Bearer"

@@ -243,6 +243,7 @@ def settings_of(cluster: DevCluster) -> dict[str, Any]:
             "seen_apart_hours": 0,
             "max_share": 1,
         },
+        "disk": {"folder": str(home / "disk")},
         "cluster_migration": {"journal": str(home / "cluster-migration")},
     }
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 from click.testing import CliRunner
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.output import Table
+from bookwarden.config import load_settings
 from bookwarden.errors import MissingExtraError
 from bookwarden_dev.commands.demos.deletion import describe_deletion
 from bookwarden_dev.demo import fates
 from bookwarden_dev.demo.census import CountedLedger, Whereabouts, offloaded_ledger_ids
 from bookwarden_dev.demo.fates import Fate, Finale, LedgerRow, Records, endings
+from bookwarden_dev.demo.page import served_page
 
+PAGE = r"the web page of this cluster, until the demo ends: (http://127\.0\.0\.1:\d+/)"
 UUID = "3baeab2f-44c2-4884-b018-4b0d7cf7206b"
 LEDGER = CountedLedger(7, "demo/shop/persistent/orders", "data", on_bookie=True, in_bucket=False)
 OFFLOADED = replace(LEDGER, in_bucket=True)
@@ -157,3 +164,32 @@ def test_without_moto_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(cli, ["demo"])
     assert result.exit_code == MissingExtraError.exit_code
     assert "pip install 'bookwarden[demo]'" in result.output
+
+
+def test_the_page_is_served_for_the_block_at_the_address_that_was_said(tmp_path: Path) -> None:
+    # Nothing listens there: the page says so.
+    settings = load_settings(
+        overrides={
+            "pulsar.admin_url": "http://127.0.0.1:9",
+            "metadata_store.urls": "['zk:127.0.0.1:9']",
+            **{f"{name}.outcomes": str(tmp_path / name) for name in ("sweep", "follow")},
+            **{f"{name}.folder": str(tmp_path / name) for name in ("disk", "orphans")},
+        }
+    )
+    said: list[str] = []
+    with urllib3.PoolManager(retries=False, timeout=30.0) as http:
+        with served_page(settings, said.append):
+            (address,) = re.findall(PAGE, said[0])
+            answer = http.request("GET", address)
+            assert (answer.status, b"Deletions and leaks" in answer.data) == (200, True)
+        with pytest.raises(urllib3.exceptions.HTTPError):
+            http.request("GET", address)
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn"])
+def test_without_the_extra_of_the_page_there_is_none(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr("bookwarden_dev.demo.page.find_spec", lambda name: None if name == missing else find_spec(name))
+    said: list[str] = []
+    with served_page(load_settings(overrides={}), said.append):
+        pass
+    assert said == []

@@ -21,6 +21,7 @@ from bookwarden.server.app import make_app
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import overview_json, render_overview
 from bookwarden.server.page.problems import Problem, age_text, headline, is_complete, problems_of
+from bookwarden.server.page.scan import render_scan
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
@@ -222,7 +223,7 @@ def test_nothing_was_ever_done() -> None:
 
 def test_every_text_is_escaped() -> None:
     evil = _with_texts(sample(), EVIL)
-    pages = [render_overview(evil), render_disk(evil, DiskPlace())]
+    pages = [render_overview(evil), render_disk(evil, DiskPlace()), render_scan(evil, "")]
     pages += [render_disk(evil, DiskPlace(tenant=EVIL)), render_disk(evil, DiskPlace(namespace=f"{EVIL}/{EVIL}"))]
     for page in pages:
         assert "&lt;script&gt;" in page
@@ -273,7 +274,9 @@ def test_odd_figures_are_shown() -> None:
 
 def test_numbers_link_to_sections_and_json_that_are_there() -> None:
     app = sample_app()
-    pages = [get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry")]
+    pages = [
+        get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry", "/scan")
+    ]
     pages.append(render_overview(Overview("c", NOW_MS)))
     links = {link.replace("&amp;", "&") for page in pages for link in re.findall(r'href="(/[^"]*)"', page)}
     links |= {f"/runbook/{one.runbook}" for change, *_ in BAD.values() for one in problems_of(change(WELL))}
@@ -290,6 +293,7 @@ def test_json_has_what_the_page_shows() -> None:
     found = json.loads(overview_json(shown))
     assert found["queues"]["value"]["reasons"][0] == {"reason": sample().queues.value.reasons[0].reason, "letters": 3}  # type: ignore[union-attr]
     assert found["scans"]["value"]["plans"][0]["candidates"] == 412
+    assert "reports" not in found["scans"]["value"]
     assert [Problem(**one) for one in found["problems"]] == problems_of(shown)
     assert json.loads(overview_json(shown, "alarms"))["value"]["alerts"][0]["name"] == "BookieWritable"
     assert json.loads(disk_json(shown))["summary"]["bookies"][2]["name"] == "bookie-3.example:3181"
@@ -332,7 +336,7 @@ def get(app: FastAPI, path: str, **headers: str) -> Answer:
 def test_the_page_needs_the_token(settings: Settings) -> None:
     app = make_app(settings, "geheim")
     basic = "Basic " + base64.b64encode(b"any:geheim").decode()
-    for path in ("/", "/disk", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
+    for path in ("/", "/disk", "/scan", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
         refused = get(app, path)
         assert refused.status == 401
         assert refused.headers["www-authenticate"].startswith("Basic ")
@@ -364,7 +368,7 @@ def test_without_a_token_only_this_machine_may_look(settings: Settings) -> None:
 
 def test_the_page_loads_nothing_from_elsewhere_and_sets_no_cookie() -> None:
     app = sample_app()
-    for path in ("/", "/disk", "/page/page.css", "/page/disk.json", "/runbook/rest"):
+    for path in ("/", "/disk", "/scan", "/page/page.css", "/page/disk.json", "/page/scan.json", "/runbook/rest"):
         answer = get(app, path)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -374,7 +378,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_sets_no_cookie() -> None:
         assert path.startswith("/runbook/") or not re.search(
             r"""(?:src|href|url|@import)[=(\s]+["']?(?:https?:)?//""", answer.text
         )
-    assert not re.search(r" style=| on[a-z]+=", get(app, "/").text + get(app, "/disk").text)
+    assert not re.search(r" style=| on[a-z]+=", get(app, "/").text + get(app, "/disk").text + get(app, "/scan").text)
 
 
 def test_what_is_not_there_is_said_to_be_absent(settings: Settings) -> None:
@@ -382,6 +386,8 @@ def test_what_is_not_there_is_said_to_be_absent(settings: Settings) -> None:
     for path in (
         "/page/secret.py",
         "/page/overview.json?part=x",
+        "/scan?plan=x",
+        "/page/scan.json?plan=x",
         "/runbook/nonsense",
         "/runbook/../setup",
         "/runbook/conf/bookwarden.yaml",

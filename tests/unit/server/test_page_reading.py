@@ -22,11 +22,19 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome, OutcomeRow
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.orphans.plan import PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
-from bookwarden.orphans.summary import Cell, ScanFindings, summarize
+from bookwarden.orphans.summary import Cell, ScanFindings, Summary, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
-from bookwarden.server.page.reading import PageReader, _KeptCluster, _OutcomeTables, read_alarms, read_disk, read_scans
+from bookwarden.server.page.reading import (
+    PageReader,
+    _KeptCluster,
+    _OutcomeTables,
+    read_alarms,
+    read_disk,
+    read_report,
+    read_scans,
+)
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
@@ -250,7 +258,7 @@ def plan(plan_id: str, missing: int) -> PlanManifest:
 
 
 def test_the_newest_plans_are_read_and_a_damaged_one_is_named(settings: Settings) -> None:
-    assert read_scans(settings) == Scans()
+    assert read_scans(settings, {}) == Scans()
     plans = plans_of(settings)
     for number in range(7):
         cells = [Cell("inside the list", "MANAGED_LEDGER", "t/n", "", "<3d", 3, 30)]
@@ -268,15 +276,23 @@ def test_the_newest_plans_are_read_and_a_damaged_one_is_named(settings: Settings
             plans.record(written, ApplyProgress(f"p{number}", marked=4, updated_ms=5))
     (Path(plans.folder.location) / "p5/manifest.json").write_text("{}")
     (Path(settings.orphans.folder) / "scans/s-p7").mkdir(parents=True)
-    found = read_scans(settings)
+    known: dict[object, Summary] = {}
+    found = read_scans(settings, known)
     assert [one.plan_id for one in found.plans] == ["p6", "p4", "p3", "p2"]
     assert (found.plans[0].missing, found.plans[0].marked, found.plans[0].applied_ms) == (6, 4, 5)
     assert (found.causes, found.inside_lists) == ((CauseCount("trimmed, never deleted", 2, 20),), 3)
     (damaged,) = found.damaged
     assert "plans/p5: " in damaged
+    assert [one.plan for one in found.reports] == list(found.plans)
+    assert read_report(settings, "p6") == found.reports[0]
     assert found.unfinished == ("s-p7",)
     (Path(plans.folder.location) / "p6/summary.json").unlink()
-    assert "plan p6 has no summary.json" in read_scans(settings).damaged[0]
+    again = read_scans(settings, known)
+    assert all(one.summary is two.summary for one, two in zip(again.reports, found.reports, strict=True))
+    found = read_scans(settings, {})
+    assert "plan p6 has no summary.json" in found.damaged[0]
+    assert [one.plan.plan_id for one in found.reports] == ["p4", "p3", "p2"]
+    assert (found.plans[0].plan_id, found.causes, found.inside_lists) == ("p6", (), 0)
 
 
 def test_a_folder_without_an_account_is_no_error(settings: Settings) -> None:

@@ -12,8 +12,8 @@ from bookwarden.ledgers.bookie_report import NEARLY_FULL
 from bookwarden.ledgers.disk_growth import Forecast
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.names import TopicName
-from bookwarden.orphans.report.charts import BarChart, Figure, Tile, TrendChart, shortened, stacked_bar, treemap, trend
 from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.server.page.charts import BarChart, Figure, Tile, TrendChart, shortened, stacked_bar, treemap, trend
 from bookwarden.server.page.problems import age_text
 from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render
 from bookwarden.server.page.values import Overview

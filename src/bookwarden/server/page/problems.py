@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bookwarden.findings import size_text
 from bookwarden.ledgers.bookie_report import FULL, NEARLY_FULL
-from bookwarden.server.page.values import Overview, Reading
+from bookwarden.server.page.values import Overview, Reading, Scans
 
 _FORECAST_DAYS: Final = 14
 #: Marks and outbox are emptied within seconds; the alarms of docs/metrics.md are the same.
@@ -36,7 +36,7 @@ def problems_of(shown: Overview) -> list[Problem]:
     found = [
         *_unread(shown),
         *_of_alarms(shown),
-        *_of_scans(shown),
+        *(scan_problems(shown.scans.value) if shown.scans.value else ()),
         *_of_queues(shown),
         *_of_activity(shown),
         *_of_disk(shown),
@@ -86,10 +86,8 @@ def _of_alarms(shown: Overview) -> Iterator[Problem]:
             yield Problem(text, "", "metrics#what-to-be-alarmed-by", alarm.severity == "critical")
 
 
-def _of_scans(shown: Overview) -> Iterator[Problem]:
-    scans = shown.scans.value
-    if scans is None:
-        return
+def scan_problems(scans: Scans) -> Iterator[Problem]:
+    """Yield what is not well by the newest plan, and the plans that cannot be read."""
     for text in scans.damaged:
         yield Problem(f"A plan cannot be read: {text}", "bookwarden orphans scan", "orphan-plans#files")
     if scans.inside_lists:

@@ -27,6 +27,8 @@ from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.received import REASON
 from bookwarden.metastore.lock import holder_of
 from bookwarden.orphans.classes import LedgerClass
+from bookwarden.orphans.plan import PlanManifest
+from bookwarden.orphans.summary import Summary
 from bookwarden.pipelines.columns.tables import rows_in
 from bookwarden.pipelines.disk.summary import read_summary
 from bookwarden.pipelines.folders import Folder
@@ -48,10 +50,12 @@ from bookwarden.server.page.values import (
     Plan,
     Queues,
     ReasonCount,
+    ScanReport,
     Scans,
     StoreState,
 )
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.scan import guard_limits_of
 
 ValueT = TypeVar("ValueT")
 #: Of the outcome tables.
@@ -79,7 +83,7 @@ class PageReader:
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
-        self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
+        self._scans = CachedReading("scans", partial(read_scans, settings, {}), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
 
@@ -289,36 +293,47 @@ def _outcomes(tally: _Tally, since_ms: int) -> tuple[OutcomeCount, ...]:
     return tuple(OutcomeCount(*one) for one in counts.most_common())
 
 
-def read_scans(settings: Settings) -> Scans:
-    """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read."""
-    plans = plans_of(settings)
-    found, damaged, planned = list[Plan](), list[str](), set[str]()
-    causes, inside, doubts, newest = tuple[CauseCount, ...](), 0, 0, True
-    ids = plans.plan_ids()
-    for plan_id in reversed(ids[-_PLANS:]):
+def read_scans(settings: Settings, known: dict[object, Summary]) -> Scans:
+    """Read the newest plans; one that is damaged is named. Raises FileError where the folder cannot be read.
+
+    ``known`` keeps their summaries, which never change and may be large, from one reading to the next.
+    """
+    plans, limits = plans_of(settings), guard_limits_of(settings.orphans)
+    found, reports, damaged, planned = list[Plan](), list[ScanReport](), list[str](), set[str]()
+    for plan_id in reversed(plans.plan_ids()[-_PLANS:]):
         try:
             manifest = plans.manifest(plan_id)
             planned.add(manifest.scan_id)
-            found.append(_plan(plans, plan_id))
-            if newest:
-                newest = False
-                summary = plans.summary(manifest)
-                causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
-                inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
+            found.append(_plan(plans, manifest))
+            summary = known.get(manifest.files) or plans.summary(manifest)
+            reports.append(ScanReport(found[-1], manifest, summary, limits))
         except (FormatError, NotFoundError) as error:
             damaged.append(f"{plans.folder.location}/{plan_id}: {error}")
+    known.clear()
+    known.update((one.manifest.files, one.summary) for one in reports)
+    causes, inside, doubts = tuple[CauseCount, ...](), 0, 0
+    if reports and reports[0].plan is found[0]:
+        summary = reports[0].summary
+        causes = tuple(CauseCount(one.key, one.ledgers, one.logical_bytes) for one in summary.by_cause)
+        inside, doubts = summary.total(LedgerClass.INSIDE_LIST)[0], summary.doubts_total
     # Of older ones than the plans that were looked at nothing is said.
     oldest = min(planned, default="")
     unfinished = tuple(one for one in scan_ids(settings) if one not in planned and one >= oldest)
-    return Scans(tuple(found), causes, inside, doubts, tuple(damaged), unfinished)
+    return Scans(tuple(found), causes, inside, doubts, tuple(damaged), unfinished, tuple(reports))
 
 
-def _plan(plans: PlanFiles, plan_id: str) -> Plan:
+def read_report(settings: Settings, plan_id: str) -> ScanReport:
+    """Read a plan; NotFoundError where there is none, FormatError where it is damaged."""
+    plans = plans_of(settings)
     manifest = plans.manifest(plan_id)
+    return ScanReport(_plan(plans, manifest), manifest, plans.summary(manifest), guard_limits_of(settings.orphans))
+
+
+def _plan(plans: PlanFiles, manifest: PlanManifest) -> Plan:
     progress, counts = plans.progress(manifest), manifest.counts
     is_applied = counts.candidates == 0 or (progress.updated_ms > 0 and not progress.failed)
     return Plan(
-        plan_id,
+        manifest.plan_id,
         manifest.created_ms,
         counts.ledgers,
         counts.candidates,

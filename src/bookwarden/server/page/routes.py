@@ -6,8 +6,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib import resources
 from typing import Final
 
 from fastapi import APIRouter, Response
@@ -16,7 +14,8 @@ from bookwarden.errors import NotFoundError
 from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import PARTS, overview_json, render_overview
-from bookwarden.server.page.templates import render_runbook
+from bookwarden.server.page.scan import render_scan, scan_json
+from bookwarden.server.page.templates import page_file, render_runbook
 from bookwarden.server.page.values import Overview
 
 _HEADERS: Final = {
@@ -82,6 +81,11 @@ def page_router(read: Callable[[], Overview]) -> APIRouter:
         shown, place = read(), DiskPlace("" if namespace else tenant, namespace)
         return answer(rendered.get(place, shown, lambda: render_disk(shown, place).encode()))
 
+    @router.get("/scan")
+    def scan(plan: str = "") -> Response:
+        shown = read()
+        return answer(rendered.get(f"scan {plan}", shown, lambda: render_scan(shown, plan).encode()))
+
     @router.get("/page/overview.json")
     def overview_data(part: str = "") -> Response:
         if part and part not in PARTS:
@@ -94,24 +98,24 @@ def page_router(read: Callable[[], Overview]) -> APIRouter:
         shown = read()
         return answer(rendered.get("disk.json", shown, lambda: disk_json(shown)), _JSON)
 
+    @router.get("/page/scan.json")
+    def scan_data(plan: str = "") -> Response:
+        shown = read()
+        return answer(rendered.get(f"scan.json {plan}", shown, lambda: scan_json(shown, plan)), _JSON)
+
     @router.get("/page/page.css")
     def style() -> Response:
-        return answer(_file("page.css"), "text/css; charset=utf-8")
+        return answer(page_file("page.css"), "text/css; charset=utf-8")
 
     @router.get("/page/page.js")
     def script() -> Response:
-        return answer(_file("page.js"), "text/javascript; charset=utf-8")
+        return answer(page_file("page.js"), "text/javascript; charset=utf-8")
 
     @router.get("/runbook/{name:path}")
     def runbook(name: str) -> Response:
         return answer(_runbook(name))
 
     return router
-
-
-@cache
-def _file(name: str) -> bytes:
-    return resources.files("bookwarden.server.page").joinpath(name).read_bytes()
 
 
 def _runbook(name: str) -> bytes:

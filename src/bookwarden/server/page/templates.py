@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bookwarden.server.page.problems import headline, is_complete, problems_of, time_text
@@ -28,7 +30,7 @@ class Card(NamedTuple):
 
 @cache
 def template(name: str) -> Template:
-    # Late, as in the report: its extra is not in every environment.
+    # Late: its extra is not in every environment, and most commands do without.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -43,13 +45,15 @@ def template(name: str) -> Template:
 
 def render(name: str, shown: Overview, **values: Any) -> str:
     """Render the page of this name; its template gets these values, and what every page shows."""
-    problems = problems_of(shown)
+    problems, complete = problems_of(shown), is_complete(shown)
     return template(f"{name}.html.j2").render(
         page=name,
         shown=shown,
-        at=time_text(shown.now_ms),
+        cluster=shown.cluster,
+        at=f"{time_text(shown.now_ms)} UTC",
         problems=problems,
-        headline=headline(problems, complete=is_complete(shown)),
+        headline=headline(problems, complete=complete),
+        well=complete and not problems,
         state=state_text,
         **values,
     )
@@ -69,6 +73,22 @@ def state_text(reading: Reading[Any]) -> str:
 
 def reading_fields(reading: Reading[Any]) -> dict[str, Any]:
     return {"read_ms": reading.read_ms, "error": reading.error, "silent_since_ms": reading.silent_since_ms}
+
+
+def plain(value: Any, left_out: str = "") -> Any:
+    """Return a value whose records are objects with names, to be encoded as JSON, without its field ``left_out``."""
+    if hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items()}
+    if dataclasses.is_dataclass(value):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: plain(getattr(value, name)) for name in names if name != left_out}
+    return [plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+@cache
+def page_file(name: str) -> bytes:
+    """Return a file of this package that pages load."""
+    return resources.files("bookwarden.server.page").joinpath(name).read_bytes()
 
 
 def encode_json(value: Any) -> bytes:

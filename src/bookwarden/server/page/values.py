@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from bookwarden.orphans.guards import GuardLimits
+from bookwarden.orphans.plan import PlanManifest
+from bookwarden.orphans.summary import Summary
 from bookwarden.pipelines.disk.summary import DiskSummary
 
 ValueT = TypeVar("ValueT")
@@ -97,6 +100,16 @@ class Plan(NamedTuple):
     is_applied: bool  #: Whether each candidate was come to.
 
 
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """The findings of a scan, its plan, and the limits under which that can be applied."""
+
+    plan: Plan
+    manifest: PlanManifest
+    summary: Summary
+    limits: GuardLimits
+
+
 class CauseCount(NamedTuple):
     """Orphans of one probable cause."""
 
@@ -115,6 +128,7 @@ class Scans:
     doubts: int = 0  #: Places that the newest scan could not read.
     damaged: tuple[str, ...] = ()  #: What is wrong with a plan that cannot be read.
     unfinished: tuple[str, ...] = ()  #: Scans without a plan.
+    reports: tuple[ScanReport, ...] = ()  #: Of `plans`, but for those whose summary cannot be read.
 
 
 class Alarm(NamedTuple):

@@ -12,6 +12,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, table_of
 from bookwarden.config import load_settings
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.demo.blue_green_story import MoveFinale, MoveStory
+from bookwarden_dev.demo.page import served_page
 from bookwarden_dev.devcluster.blue_green import BlueAndGreen
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
@@ -28,7 +29,9 @@ def play_move(home: Path, say: Callable[[str], None]) -> MoveFinale:
         sides["journal"] = str(home / "cluster-migration")
         file = home / "bookwarden.yaml"
         file.write_text(yaml.safe_dump({**settings_of(clusters.blue), "cluster_migration": sides}), encoding="utf-8")
-        finale = MoveStory(clusters, load_settings(file), say).play()
+        settings = load_settings(file)
+        with served_page(settings, say):
+            finale = MoveStory(clusters, settings, say).play()
         say("stopping everything")
     return finale
 

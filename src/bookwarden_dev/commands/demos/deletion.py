@@ -11,6 +11,7 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Table
 from bookwarden.config import load_settings
 from bookwarden_dev.commands.dev import settings_of
 from bookwarden_dev.demo.fates import Finale, LedgerRow
+from bookwarden_dev.demo.page import served_page
 from bookwarden_dev.demo.stage import Stage, running_stage
 from bookwarden_dev.demo.story import Story
 
@@ -28,7 +29,9 @@ def play_deletion(home: Path, say: Callable[[str], None], metadata: str) -> Fina
     """Run the servers in a home, with the metadata in this kind of store, and play the story."""
     with running_stage(home, say, metadata) as stage:
         file = _write_settings(stage)
-        finale = Story(stage, load_settings(file), file, say).play()
+        settings = load_settings(file)
+        with served_page(settings, say):
+            finale = Story(stage, settings, file, say).play()
         say("stopping everything")
     return finale
 

@@ -10,6 +10,7 @@ import yaml
 
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, table_of
 from bookwarden.config import load_settings
+from bookwarden_dev.demo.page import served_page
 from bookwarden_dev.demo.stage import packaged_jar
 from bookwarden_dev.demo.switch_story import SwitchFinale, SwitchStory
 from bookwarden_dev.devcluster.bookie_clusters import SwitchablePulsar
@@ -32,11 +33,15 @@ def play_switch(home: Path, say: Callable[[str], None]) -> SwitchFinale:
             "pulsar": addresses,
             "metadata_store": {"urls": [pulsar.store_url]},
             "sweep": {name: str(home / name) for name in ("checkpoint", "outcomes", "journal")},
+            "follow": {"outcomes": str(home / "follow-outcomes")},
+            **{name: {"folder": str(home / name)} for name in ("orphans", "disk")},
             # For people who watch.
             "deletion": {"unlisted_grace_seconds": 1.0, "two_phase_deletion_reconsume_later_in_seconds": 3.0},
         }
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        finale = SwitchStory(pulsar, load_settings(file), file, say).play()
+        loaded = load_settings(file)
+        with served_page(loaded, say):
+            finale = SwitchStory(pulsar, loaded, file, say).play()
         say("stopping everything")
     return finale
 

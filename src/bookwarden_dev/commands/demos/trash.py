@@ -11,6 +11,7 @@ import yaml
 from bookwarden.cli.shell.output import Column, Document, Facts, Note, table_of
 from bookwarden.config import load_settings
 from bookwarden_dev.commands.dev import settings_of
+from bookwarden_dev.demo.page import served_page
 from bookwarden_dev.demo.stage import MARKING_STORAGE, packaged_jar
 from bookwarden_dev.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden_dev.demo.trash_story import BROKER_SETTINGS, TRASH_SETTINGS, TrashFinale, TrashStory
@@ -35,7 +36,9 @@ def play_trash(home: Path, say: Callable[[str], None]) -> TrashFinale:
         deletion = {"unlisted_grace_seconds": 1.0, "two_phase_deletion_reconsume_later_in_seconds": 3.0}
         settings = {**settings_of(cluster), "deletion": deletion, "trash": TRASH_SETTINGS}
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-        finale = TrashStory(cluster, load_settings(file), file, say).play()
+        loaded = load_settings(file)
+        with served_page(loaded, say):
+            finale = TrashStory(cluster, loaded, file, say).play()
         say("stopping everything")
     return finale
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import urllib3
 
@@ -26,6 +27,10 @@ class ObjectStore:
 
     Raises MissingExtraError where moto is not installed. The server ends with this process, however it ends.
     """
+
+    #: The credentials, in the variables that a broker's driver S3 reads; aws-s3 takes AWS_ACCESS_KEY_ID and
+    #: AWS_SECRET_ACCESS_KEY.
+    broker_environment: ClassVar[Mapping[str, str]] = {"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY}
 
     def __init__(self, home: Path, port: int | None = None) -> None:
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -81,12 +86,6 @@ class ObjectStore:
             "managedLedgerOffloadRegion": REGION,
             "managedLedgerOffloadServiceEndpoint": self.endpoint,
         }
-
-    @property
-    def broker_environment(self) -> dict[str, str]:
-        """The credentials, in the variables that a broker's driver S3 reads."""
-        # aws-s3 takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
-        return {"ACCESS_KEY_ID": ACCESS_KEY, "ACCESS_KEY_SECRET": SECRET_KEY}
 
     def sweep_settings(self, bucket: str) -> dict[str, Any]:
         """Return the entry of `offload.stores` with which copies in a bucket are swept."""

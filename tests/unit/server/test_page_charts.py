@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookwarden.orphans.report.charts import Figure, shortened, stacked_bar, treemap, trend
+from bookwarden.server.page.charts import Figure, shortened, stacked_bar, treemap, trend
 
 SIZES = st.lists(st.integers(0, 2**60), max_size=60).map(lambda sizes: sorted(sizes, reverse=True))
 

@@ -1,4 +1,4 @@
-"""The geometry of the report's charts: figures in, positions in a drawing out. The template draws them."""
+"""The geometry of the charts: figures in, positions in a drawing out. The template draws them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bookwarden.findings import size_text
+
 _WIDTH: Final = 640
-_ROW: Final = 26
-_LABEL: Final = 250
-_VALUE: Final = 96
 _COLUMNS_HEIGHT: Final = 180
-_LINE_WIDTH: Final = 1240
-_LINE_HEIGHT: Final = 210
-_LINE_LEFT: Final = 84
-_LINE_SIDE: Final = 24
 _LEAST: Final = 1.5
 _MARGIN: Final = 28
-_LONGEST_LABEL: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +29,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars in a drawing of this width and height; ``label_x`` is where the labels of horizontal bars end."""
+    """Bars in a drawing of this width and height."""
 
     width: int
     height: int
     bars: tuple[Bar, ...]
-    label_x: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of a line, with the texts of its time and value."""
-
-    x: float
-    y: float
-    label: str
-    value: str
-    tip: str
-
-
-@dataclass(frozen=True, slots=True)
-class LineChart:
-    """A line through points."""
-
-    width: int  #: Of the drawing.
-    height: int  #: Of the drawing.
-    points: tuple[Point, ...]  #: By growing time.
-    ticks: tuple[tuple[float, str], ...]  #: At the left, as (y, text).
-    left: float  #: Where the plot begins.
-    base: float  #: The y of size 0.
-
-    @property
-    def line(self) -> str:
-        """The points of the line, as in the attribute of an SVG polyline."""
-        return " ".join(f"{point.x:.1f},{point.y:.1f}" for point in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +44,6 @@ class Figure:
     size: float
     value: str
     tip: str
-
-
-def lying_bars(figures: Sequence[Figure]) -> BarChart:
-    """Draw horizontal bars, with the label before each and the value after it; the longest fills the width."""
-    room = _WIDTH - _LABEL - _VALUE
-    largest = max((figure.size for figure in figures), default=0)
-    bars = tuple(
-        Bar(
-            x=_LABEL,
-            y=number * _ROW + 4,
-            width=_length(figure.size, largest, room),
-            height=_ROW - 8,
-            label=shortened(figure.label, _LONGEST_LABEL),
-            value=figure.value,
-            tip=figure.tip,
-        )
-        for number, figure in enumerate(figures)
-    )
-    return BarChart(_WIDTH, max(1, len(figures)) * _ROW + 2, bars, _LABEL - 10)
 
 
 def standing_bars(figures: Sequence[Figure]) -> BarChart:
@@ -111,34 +57,6 @@ def standing_bars(figures: Sequence[Figure]) -> BarChart:
         x, y = number * step + step * 0.12, _COLUMNS_HEIGHT - _MARGIN - height
         bars.append(Bar(x, y, step * 0.76, height, figure.label, figure.value, figure.tip))
     return BarChart(_WIDTH, _COLUMNS_HEIGHT, tuple(bars))
-
-
-def line(figures: Sequence[tuple[float, Figure]], ticks: Sequence[tuple[float, str]]) -> LineChart:
-    """Draw figures over time, each with its time in any unit; ``ticks`` are the sizes to mark, ascending.
-
-    The scale begins at 0, so that a small change looks small.
-    """
-    largest = max([figure.size for _, figure in figures] + [size for size, _ in ticks] + [1.0])
-    times = [time for time, _ in figures]
-    begin, span = min(times, default=0.0), (max(times, default=0.0) - min(times, default=0.0)) or 1.0
-    base, room = _LINE_HEIGHT - _MARGIN, _LINE_HEIGHT - 2 * _MARGIN
-    across = _LINE_WIDTH - _LINE_LEFT - 2 * _LINE_SIDE
-
-    def height(size: float) -> float:
-        return base - room * size / largest
-
-    points = tuple(
-        Point(
-            _LINE_LEFT + _LINE_SIDE + across * (time - begin) / span,
-            height(figure.size),
-            figure.label,
-            figure.value,
-            figure.tip,
-        )
-        for time, figure in figures
-    )
-    marks = tuple((height(size), text) for size, text in ticks)
-    return LineChart(_LINE_WIDTH, _LINE_HEIGHT, points, marks, _LINE_LEFT, base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +114,15 @@ def stacked_bar(figures: Sequence[Figure], whole: float) -> BarChart:
         bars.append(Bar(x, 0.0, width, 10.0, figure.label, figure.value, figure.tip))
         x += width
     return BarChart(100, 10, tuple(bars))
+
+
+def strips(counts: Sequence[tuple[str, int, int]]) -> list[Bar]:
+    """Draw a bar of its own for each name with its ledgers and their bytes; the longest has a width of 100."""
+    most = max((size for _, _, size in counts), default=0)
+    return [
+        Bar(0.0, 0.0, _length(size, most, 100), 10.0, name, f"{size_text(size)} in {ledgers:,}", "")
+        for name, ledgers, size in counts
+    ]
 
 
 @dataclass(frozen=True, slots=True)
