@@ -36,7 +36,14 @@ pytestmark = [
     ),
 ]
 EVIL = "<script>alert(1)</script>"
-PATHS = ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot%2Ftelemetry", "/runbook/orphans#inside-the-list")
+PATHS = (
+    "/",
+    "/disk",
+    "/disk?tenant=iot",
+    "/disk?namespace=iot%2Ftelemetry",
+    "/trash",
+    "/runbook/orphans#inside-the-list",
+)
 
 
 class Browser:

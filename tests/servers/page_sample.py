@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from datetime import date, timedelta
+from typing import Any
 
 from fastapi import FastAPI
 
 from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.trash import KeepRule, TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.page.routes import page_router
 from bookwarden.server.page.values import (
@@ -18,6 +21,7 @@ from bookwarden.server.page.values import (
     Alarms,
     CauseCount,
     DiskFolder,
+    GoneNamespace,
     HourCount,
     Job,
     OutcomeCount,
@@ -28,7 +32,10 @@ from bookwarden.server.page.values import (
     ReasonCount,
     Scans,
     StoreState,
+    Trash,
+    Wanted,
 )
+from bookwarden.trash.summary import Summary
 
 #: 2026-11-28 12:04:31 UTC.
 NOW_MS = 1_795_867_471_000
@@ -174,6 +181,61 @@ def _activity() -> Activity:
     )
 
 
+def _dropped(
+    topic: str, hours: float, what: str = "topic", ledgers: int = 4, gib: float = 1.0, **fields: Any
+) -> Summary:
+    """Return a life of a topic that ended, or lost something, some hours ago; the trash keeps it for a week."""
+    at_ms = NOW_MS - int(hours * HOUR_MS)
+    usual = Summary(
+        topic=f"persistent://{topic}",
+        generation=at_ms - 90 * 24 * HOUR_MS,
+        what=what,
+        dropped_ms=at_ms,
+        brokers=("broker-2.example:8080",),
+        ledgers=ledgers,
+        bytes=int(gib * GIB),
+        subscriptions=("billing", "warehouse"),
+        schema=what == "topic",
+        expires_ms=at_ms + 7 * 24 * HOUR_MS,
+        missing=(),
+        restore="",
+    )
+    return replace(usual, **fields)
+
+
+def trash_sample() -> Trash:
+    """Return a trash with all that waits there."""
+    generations = (
+        *(
+            _dropped(f"web/clicks/sessions-2025-partition-{number}", 1.7, ledgers=212 + number, gib=31.5 - number)
+            for number in range(4)
+        ),
+        _dropped("billing/invoices/drafts", 5.2, "ledgers", 38, 12.4, subscriptions=()),
+        _dropped(
+            "search/queries/suggest",
+            29.0,
+            ledgers=17,
+            gib=2.2,
+            subscriptions=("index",),
+            missing=("2 ledgers that BookKeeper has no more: 482113, 482990",),
+        ),
+        _dropped("iot/telemetry/backfill", 41.0, ledgers=96, gib=44.0, restore="writing nodes, by anna@ops-1.example"),
+        _dropped("iot/alarms/pager", 66.0, "subscriptions", 2, 0.0, subscriptions=("night-shift",)),
+        _dropped("iot/alarms/drill__transaction_pending_ack", 120.5, ledgers=1, gib=0.01, subscriptions=("drill",)),
+        _dropped("mail/outbox/bounced", 161.5, ledgers=6, gib=0.4, subscriptions=tuple(f"relay-{n}" for n in range(9))),
+        _dropped("mail/outbox/bounced", 167.2, ledgers=3, gib=0.1, brokers=("broker-1.example:8080",)),
+    )
+    ledgers = sum(one.ledgers for one in generations)
+    return Trash(generations, 0, ledgers, (GoneNamespace("lab/trial", NOW_MS - 50 * HOUR_MS),))
+
+
+def _lease(*, ended: bool) -> TrashLease:
+    day = 24 * 3_600
+    rules = (KeepRule("lab/scratch-*", 0, 0), KeepRule("*/*", 7 * day, day))
+    until_ms = NOW_MS - 420_000 if ended else NOW_MS + 870_000
+    return TrashLease(until_ms, "bookwarden@sweep-0.example", 2 * TIB, rules)
+
+
 def sample(*, well: bool = False) -> Overview:
     """Return a cluster with several things to look at; ``well`` is one without."""
     at = NOW_MS - 3_000
@@ -230,7 +292,7 @@ def sample(*, well: bool = False) -> Overview:
             ),
             at,
         ),
-        Reading(StoreState(212, NOW_MS - 4_000, jobs), at),
+        Reading(StoreState(212, NOW_MS - 4_000, jobs, True, _lease(ended=not well)), at),
         Reading(_activity(), at),
         Reading(scans, at),
         Reading(DiskFolder("/var/lib/bookwarden/disk", summary), at),
@@ -238,11 +300,23 @@ def sample(*, well: bool = False) -> Overview:
     )
 
 
+def shown_with(shown: Overview, wanted: Wanted) -> Overview:
+    """Return it with invented readings of what a page wants besides."""
+    at = NOW_MS - 3_000
+    return replace(shown, trash=Reading(trash_sample(), at) if wanted.trash else None)
+
+
 def sample_app(shown: Overview | None = None) -> FastAPI:
     """Make an application that shows invented readings."""
     app = FastAPI(docs_url=None, redoc_url=None)
     found = sample() if shown is None else shown
-    app.include_router(page_router(lambda: found))
+    # As of a reading: what is rendered is kept while it is the same.
+    parts: dict[Wanted, Overview] = {}
+
+    def read(wanted: Wanted) -> Overview:
+        return parts.setdefault(wanted, shown_with(found, wanted))
+
+    app.include_router(page_router(read))
     return app
 
 

@@ -16,15 +16,19 @@ from fastapi import FastAPI
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.disk_growth import Forecast
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.trash import KeepRule, TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.app import make_app
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import overview_json, render_overview
 from bookwarden.server.page.problems import Problem, age_text, headline, is_complete, problems_of
+from bookwarden.server.page.routes import PAGES
+from bookwarden.server.page.trash import render_trash, trash_json
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
     Alarms,
+    DamagedNode,
     DiskFolder,
     Job,
     OutcomeCount,
@@ -35,13 +39,17 @@ from bookwarden.server.page.values import (
     ReasonCount,
     Scans,
     StoreState,
+    Trash,
+    Wanted,
 )
+from bookwarden.trash.summary import Summary
 from servers.asgi import Answer, request
-from servers.page_sample import NOW_MS, disk_summary, sample, sample_app
+from servers.page_sample import NOW_MS, disk_summary, sample, sample_app, shown_with, trash_sample
 
 DOCS = Path(__file__).parents[3] / "docs"
 EVIL = "<script>alert(1)</script>\"'&"
 WELL = sample(well=True)
+IN_TRASH = Wanted(trash=True)
 
 
 def said(shown: Overview) -> str:
@@ -72,6 +80,15 @@ def silent(part: str) -> Callable[[Overview], Overview]:
     return lambda shown: replace(shown, **{part: Reading(None, 0, "it is away", NOW_MS)})
 
 
+def trash(**fields: Any) -> Callable[[Overview], Overview]:
+    return lambda shown: replace(shown, trash=Reading(replace(Trash(), **fields), NOW_MS))
+
+
+def lease(until_ms: int | None, *, has_trash: bool = True) -> Callable[[Overview], Overview]:
+    held = None if until_ms is None else TrashLease(until_ms, "sweep", 1, (KeepRule("*/*", 3_600, 0),))
+    return lambda shown: replace(shown, store=Reading(StoreState(has_trash=has_trash, lease=held), NOW_MS))
+
+
 BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
     **{
         part: (silent(part), f"{name}: no answer since 12:04:31 UTC: it is away", command)
@@ -82,6 +99,7 @@ BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
             ("scans", "The folder of scans", "bookwarden orphans list"),
             ("disk", "The account of disk use", "bookwarden disk"),
             ("alarms", "Prometheus", ""),
+            ("trash", "The trash", "bookwarden trash list"),
         )
     },
     "dead letters": (
@@ -152,6 +170,21 @@ BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
         "The disks of all bookies are full on 2026-12-05 if they fill as they did",
         "bookwarden disk",
     ),
+    "lease": (
+        lease(NOW_MS - 420_000),
+        "Brokers keep nothing more of what they drop: the lease of the trash ended 7 min ago",
+        "bookwarden inflight",
+    ),
+    "no lease": (
+        lease(None),
+        "Brokers keep nothing of what they drop: no sweep has given the trash a lease",
+        "bookwarden inflight",
+    ),
+    "damaged node of the trash": (
+        trash(unreadable=(DamagedNode("/t/1", "it is no JSON"), DamagedNode("/t/2", "nor this"))),
+        "A node of the trash cannot be read: /t/1: it is no JSON, and 1 more",
+        "bookwarden trash list",
+    ),
     "alarm": (
         lambda shown: replace(
             shown, alarms=Reading(Alarms("http://p", (Alarm("Away", "firing", "", "", "it is"),)), NOW_MS)
@@ -192,6 +225,14 @@ def test_what_is_pending_or_far_away_is_no_problem() -> None:
     assert said(replace(far, alarms=Reading(pending, NOW_MS))) == "All is well"
 
 
+def test_a_trash_that_is_not_set_up_is_no_problem() -> None:
+    for until_ms in (None, NOW_MS - 1):
+        assert said(lease(until_ms, has_trash=False)(WELL)) == "All is well"
+    # The lease was read a while ago: whether it holds now is not known.
+    old = lease(NOW_MS + 5)(WELL)
+    assert said(replace(old, now_ms=NOW_MS + 10_000)) == "All is well"
+
+
 def test_the_serious_comes_first() -> None:
     shown = newest(candidates=2, missing=1, is_applied=False)(WELL)
     assert [one.serious for one in problems_of(shown)] == [True, False]
@@ -221,8 +262,9 @@ def test_nothing_was_ever_done() -> None:
 
 
 def test_every_text_is_escaped() -> None:
-    evil = _with_texts(sample(), EVIL)
+    evil = _with_texts(shown_with(sample(), IN_TRASH), EVIL)
     pages = [render_overview(evil), render_disk(evil, DiskPlace())]
+    pages.append(render_trash(evil))
     pages += [render_disk(evil, DiskPlace(tenant=EVIL)), render_disk(evil, DiskPlace(namespace=f"{EVIL}/{EVIL}"))]
     for page in pages:
         assert "&lt;script&gt;" in page
@@ -241,6 +283,64 @@ def _with_texts(value: Any, text: str) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return replace(value, **{name: _with_texts(getattr(value, name), text) for name in value.__dataclass_fields__})
     return value
+
+
+def commands_of(*generations: Summary) -> list[str]:
+    shown = replace(WELL, trash=Reading(Trash(generations), NOW_MS))
+    return [one["command"] for one in json.loads(trash_json(shown))["value"]["generations"]]
+
+
+def dropped(topic: str, what: str = "topic", generation: int = 7, subscriptions: tuple[str, ...] = ()) -> Summary:
+    return Summary(f"persistent://{topic}", generation, what, 5, ("b:1",), 1, 2, subscriptions, False, None, (), "")
+
+
+def test_what_waits_has_the_command_that_restores_it() -> None:
+    assert commands_of(
+        dropped("t/n/a"),
+        dropped("t/n/a", generation=3),
+        dropped("t/n/p-partition-0"),
+        dropped("t/n/p-partition-0", generation=3),
+        dropped("t/n/trimmed", "ledgers"),
+        dropped("t/n/one", "subscriptions", subscriptions=("it's",)),
+        dropped("t/n/two", "subscriptions", subscriptions=("a", "b")),
+        dropped("t/n/a-s__transaction_pending_ack"),
+        dropped("t/n/a;reboot"),
+    ) == [
+        "bookwarden trash restore persistent://t/n/a",
+        "bookwarden trash restore persistent://t/n/a --generation 3",
+        "bookwarden trash restore persistent://t/n/p",
+        "bookwarden trash restore persistent://t/n/p-partition-0 --generation 3",
+        "bookwarden trash restore persistent://t/n/trimmed --generation 7 --under-live",
+        """bookwarden trash restore persistent://t/n/one --generation 7 --subscription 'it'"'"'s'""",
+        "bookwarden trash restore persistent://t/n/two --generation 7 --subscription NAME",
+        "",
+        "bookwarden trash restore 'persistent://t/n/a;reboot'",
+    ]
+
+
+def test_partitions_that_one_command_restores_are_one_row() -> None:
+    page = render_trash(shown_with(WELL, IN_TRASH))
+    assert page.count("<b>persistent://web/clicks/sessions-2025</b>") == 1
+    assert "4 partitions" in page
+    assert "sessions-2025-partition" not in page
+    assert "854 ledgers, 120.0 GiB" in page
+    assert "expires in 6 d 22 h" in page
+    assert "relay-0, relay-1, relay-2, relay-3, relay-4 and 4 more" in page
+    assert "2 ledgers that BookKeeper has no more: 482113, 482990" in page
+    assert "A restore of it is not finished: writing nodes, by anna@ops-1.example." in page
+    assert "bookwarden trash restore --namespace lab/trial" in page
+
+
+def test_what_the_trash_shows_is_bounded_and_says_so() -> None:
+    shown = trash(generations=(dropped("t/n/a"),), left_out=1_234, ledgers=99_000)(WELL)
+    page = render_trash(shown)
+    assert "1,234 more" in page
+    assert ">1,235</div>" in page
+    assert "The trash is empty." in render_trash(trash()(WELL))
+    assert "what they drop" in render_trash(trash()(WELL))
+    assert "the lease ended 7 min ago" in render_trash(lease(NOW_MS - 420_000)(trash()(WELL)))
+    empty = replace(Overview("c", NOW_MS), trash=Reading())
+    assert "not read yet" in render_trash(empty)
 
 
 def test_one_namespace_shows_its_topics_and_what_the_others_have() -> None:
@@ -273,7 +373,9 @@ def test_odd_figures_are_shown() -> None:
 
 def test_numbers_link_to_sections_and_json_that_are_there() -> None:
     app = sample_app()
-    pages = [get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry")]
+    pages = [
+        get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry", "/trash")
+    ]
     pages.append(render_overview(Overview("c", NOW_MS)))
     links = {link.replace("&amp;", "&") for page in pages for link in re.findall(r'href="(/[^"]*)"', page)}
     links |= {f"/runbook/{one.runbook}" for change, *_ in BAD.values() for one in problems_of(change(WELL))}
@@ -292,6 +394,9 @@ def test_json_has_what_the_page_shows() -> None:
     assert found["scans"]["value"]["plans"][0]["candidates"] == 412
     assert [Problem(**one) for one in found["problems"]] == problems_of(shown)
     assert json.loads(overview_json(shown, "alarms"))["value"]["alerts"][0]["name"] == "BookieWritable"
+    in_trash = json.loads(trash_json(shown_with(shown, IN_TRASH)))
+    assert in_trash["value"]["generations"][0]["topic"] == trash_sample().generations[0].topic
+    assert in_trash["lease"]["renewed_by"] == "bookwarden@sweep-0.example"
     assert json.loads(disk_json(shown))["summary"]["bookies"][2]["name"] == "bookie-3.example:3181"
 
 
@@ -332,7 +437,7 @@ def get(app: FastAPI, path: str, **headers: str) -> Answer:
 def test_the_page_needs_the_token(settings: Settings) -> None:
     app = make_app(settings, "geheim")
     basic = "Basic " + base64.b64encode(b"any:geheim").decode()
-    for path in ("/", "/disk", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
+    for path in ("/", "/disk", "/trash", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
         refused = get(app, path)
         assert refused.status == 401
         assert refused.headers["www-authenticate"].startswith("Basic ")
@@ -364,7 +469,7 @@ def test_without_a_token_only_this_machine_may_look(settings: Settings) -> None:
 
 def test_the_page_loads_nothing_from_elsewhere_and_sets_no_cookie() -> None:
     app = sample_app()
-    for path in ("/", "/disk", "/page/page.css", "/page/disk.json", "/runbook/rest"):
+    for path in ("/", "/disk", "/trash", "/page/page.css", "/page/trash.json", "/runbook/rest"):
         answer = get(app, path)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -374,7 +479,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_sets_no_cookie() -> None:
         assert path.startswith("/runbook/") or not re.search(
             r"""(?:src|href|url|@import)[=(\s]+["']?(?:https?:)?//""", answer.text
         )
-    assert not re.search(r" style=| on[a-z]+=", get(app, "/").text + get(app, "/disk").text)
+    assert not re.search(r" style=| on[a-z]+=", "".join(get(app, path).text for path in PAGES))
 
 
 def test_what_is_not_there_is_said_to_be_absent(settings: Settings) -> None:
@@ -410,7 +515,7 @@ def test_a_page_is_rendered_once_for_a_reading(monkeypatch: pytest.MonkeyPatch) 
     from bookwarden.server.page.routes import page_router
 
     app = FastAPI()
-    app.include_router(page_router(lambda: shown[0]))
+    app.include_router(page_router(lambda _: shown[0]))
     app = app
     for _ in range(5):
         assert get(app, "/").text == "page"

@@ -19,6 +19,7 @@ from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, FormatError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome, OutcomeRow
+from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.orphans.plan import PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
@@ -26,7 +27,15 @@ from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
-from bookwarden.server.page.reading import PageReader, _KeptCluster, _OutcomeTables, read_alarms, read_disk, read_scans
+from bookwarden.server.page.reading import (
+    PageReader,
+    _KeptCluster,
+    _OutcomeTables,
+    read_alarms,
+    read_disk,
+    read_scans,
+    read_trash,
+)
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
@@ -37,8 +46,11 @@ from bookwarden.server.page.values import (
     Job,
     OutcomeCount,
     Scans,
+    Wanted,
 )
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, encode_lease, encode_records
 from bookwarden.wiring.cluster import Cluster
 from servers.waiting import eventually
 
@@ -134,6 +146,25 @@ def test_a_reading_that_hangs_keeps_nobody_and_is_the_only_one(source: Source, c
     # The answer that came at last counts as of when it was asked for; the next one is asked for at once.
     eventually(lambda: reading.get().value == 3)
     assert reading.get().silent_since_ms == 0
+
+
+def test_a_long_reading_is_followed_by_a_rest(source: Source, clock: Clock) -> None:
+    reading = CachedReading("test", source.read, wait_s=0.0, rest=9.0, clock=clock)
+    for begun_s, took_s, again_s in ((1_000.0, 0.5, 1_010.0), (2_000.0, 20.0, 2_200.0), (3_000.0, 900.0, 4_200.0)):
+        clock.now_s = begun_s
+        before = source.readings
+        source.goes_on.clear()
+        reading.begin()
+        eventually(lambda: source.running == 1)
+        clock.now_s = begun_s + took_s
+        source.goes_on.set()
+        eventually(lambda before=before: reading._last.value == before + 1)
+        clock.now_s = again_s - 0.1
+        reading.begin()
+        assert source.readings == before + 1
+        clock.now_s = again_s
+        reading.begin()
+        eventually(lambda before=before: reading._last.value == before + 2)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("it is away"), OSError("it is away")])
@@ -415,3 +446,39 @@ def test_the_store_is_kept_open_and_a_node_of_the_outbox_is_read_once(monkeypatc
         assert shown.store.value.jobs == (Job("sweep", ""), Job("follow", ""))
         clock.now_s += 10.0
     assert len(read) == 3
+
+
+def record(name: str, time_ms: int, ledger_id: int) -> TrashRecord:
+    list_of_one = pb.ManagedLedgerInfo(ledgerInfo=[pb.ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, size=5)])
+    node = FormerNode(list_of_one.SerializeToString(), 0, 1, 2)
+    return TrashRecord(f"t/n/persistent/{name}", time_ms, 1, data=(ledger_id,), node=node)
+
+
+def test_the_trash_is_read_only_where_it_is_shown_and_the_newest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookwarden.server.page.reading._GENERATIONS", 3)
+    name = uuid4().hex
+    store = shared_memory_store(name)
+    store.create("/ledgers", b"")
+    folder = f"{TRASH_RECORDS}/b1:8080-00000001/0"
+    records = [record(f"x{number}", 100 + number, number) for number in range(5)]
+    store.create(f"{folder}/0", encode_records(records), make_parents=True)
+    store.create(f"{folder}/1", b"<script>")
+    held = TrashLease(NOW_MS, "sweep", 9, (KeepRule("*/*", 3_600, 0),))
+    store.create(TRASH_LEASE, encode_lease(held), make_parents=True)
+    settings = load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"})
+    reader = PageReader(settings, Clock())
+    shown = reader.read()
+    assert shown.trash is None
+    assert shown.store.value is not None
+    assert (shown.store.value.lease, shown.store.value.has_trash) == (held, False)
+    read = reader.read(Wanted(trash=True)).trash
+    assert read is not None
+    found = read.value
+    assert found is not None
+    assert [one.topic for one in found.generations] == [f"persistent://t/n/x{number}" for number in (4, 3, 2)]
+    assert [one.expires_ms for one in found.generations] == [3_600_100 + number for number in (4, 3, 2)]
+    assert (found.left_out, found.ledgers) == (2, 5)
+    assert "1 ledgers that BookKeeper has no more: 4" in found.generations[0].missing
+    assert [one.path for one in found.unreadable] == [f"{folder}/1"]
+    monkeypatch.setattr("bookwarden.server.page.reading._TRASHED_LEDGERS", 0)
+    assert len(read_trash(Cluster(settings)).generations) == 1, "the largest is shown alone"

@@ -18,12 +18,14 @@ EVERY_S: Final = 10.0
 _WAIT_S: Final = 1.0
 #: One that takes longer counts as no answer.
 _SILENT_S: Final = 5.0
+_LONGEST_REST_S: Final = 300.0
 
 
 class CachedReading(Generic[ValueT]):
     """Reads when it is asked for and the last reading is old; one thread at a time, also while that hangs.
 
-    Errors of ours and of the file system become part of the result. ``clock`` gives seconds since the epoch.
+    Errors of ours and of the file system become part of the result. ``clock`` gives seconds since the epoch. After a
+    reading that took long there is none for ``rest`` times as long, five minutes at most.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class CachedReading(Generic[ValueT]):
         every_s: float = EVERY_S,
         wait_s: float = _WAIT_S,
         silent_s: float = _SILENT_S,
+        rest: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name = name
         self._read = read
-        self._every_s, self._wait_s, self._silent_s = every_s, wait_s, silent_s
+        self._every_s, self._wait_s, self._silent_s, self._rest = every_s, wait_s, silent_s, rest
+        self._pause_s = every_s
         self._clock = clock
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -51,7 +55,7 @@ class CachedReading(Generic[ValueT]):
         with self._lock:
             now = self._clock()
             # A clock that was set back must not stop it.
-            if not self._under_way and not 0 <= now - self._begun_s < self._every_s:
+            if not self._under_way and not 0 <= now - self._begun_s < self._pause_s:
                 self._under_way, self._begun_s = True, now
                 self._ended.clear()
                 run_unawaited(self._run, f"page: {self._name}")
@@ -85,5 +89,8 @@ class CachedReading(Generic[ValueT]):
                 else:
                     last = self._last
                     self._last = Reading(value, last.read_ms, error, last.silent_since_ms or begun_ms)
+                took_s = max(0.0, self._clock() - self._begun_s)
+                rest_s = min(self._rest * took_s, _LONGEST_REST_S)
+                self._pause_s = max(self._every_s, took_s + rest_s if rest_s else 0.0)
                 self._under_way = False
                 self._ended.set()

@@ -13,7 +13,7 @@ from bookwarden.ledgers.bookie_report import NEARLY_FULL
 from bookwarden.ledgers.disk_use import BookieUse
 from bookwarden.orphans.report.charts import BarChart, Figure, stacked_bar, standing_bars
 from bookwarden.server.page.problems import age_text, problems_of
-from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render, state_text
+from bookwarden.server.page.templates import Card, encode_json, moment, plain, reading_fields, render, state_text
 from bookwarden.server.page.values import CauseCount, HourCount, Overview, Reading
 
 _HOUR_MS: Final = 3_600_000
@@ -97,17 +97,8 @@ def overview_json(shown: Overview, part: str = "") -> bytes:
 
 
 def _part(reading: Reading[Any]) -> dict[str, Any]:
-    value = None if reading.value is None else _plain(reading.value)
+    value = None if reading.value is None else plain(reading.value)
     return {**reading_fields(reading), "value": value}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value whose records are objects with names."""
-    if hasattr(value, "_asdict"):
-        return {name: _plain(one) for name, one in value._asdict().items()}
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _cards(shown: Overview) -> list[Card]:

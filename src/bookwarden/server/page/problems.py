@@ -40,6 +40,7 @@ def problems_of(shown: Overview) -> list[Problem]:
         *_of_queues(shown),
         *_of_activity(shown),
         *_of_disk(shown),
+        *_of_trash(shown),
     ]
     return sorted(found, key=lambda one: not one.serious)
 
@@ -69,6 +70,7 @@ def _parts(shown: Overview) -> list[tuple[str, Reading[Any], str, str]]:
         ("The folder of scans", shown.scans, "bookwarden orphans list", "orphans#files-of-a-scan"),
         ("The account of disk use", shown.disk, "bookwarden disk", "disk#by-bookie"),
         ("Prometheus", shown.alarms, "", "page#alarms"),
+        *([("The trash", shown.trash, "bookwarden trash list", "trash#while-it-runs")] if shown.trash else []),
     ]
 
 
@@ -167,6 +169,24 @@ def _of_disk(shown: Overview) -> Iterator[Problem]:
         if left <= _FORECAST_DAYS:
             text = f"The disks of all bookies are full on {forecast.full} if they fill as they did"
             yield Problem(text, "bookwarden disk", "disk#growth-and-when-the-disks-are-full", serious=True)
+
+
+def _of_trash(shown: Overview) -> Iterator[Problem]:
+    store = shown.store.value
+    # What was read a while ago says nothing of now.
+    if store is not None and store.has_trash and (store.lease is None or not store.lease.is_valid(shown.store.read_ms)):
+        if store.lease is None:
+            text = "Brokers keep nothing of what they drop: no sweep has given the trash a lease"
+        else:
+            age = age_text(shown.now_ms - store.lease.defer_until_ms)
+            text = f"Brokers keep nothing more of what they drop: the lease of the trash ended {age} ago"
+        yield Problem(text, "bookwarden inflight", "trash#when-nothing-more-is-kept")
+    trash = shown.trash.value if shown.trash is not None else None
+    if trash is not None and trash.unreadable:
+        first = trash.unreadable[0]
+        more = f", and {len(trash.unreadable) - 1:,} more" if len(trash.unreadable) > 1 else ""
+        text = f"A node of the trash cannot be read: {first.path}: {first.error}{more}"
+        yield Problem(text, "bookwarden trash list", "trash#formats")
 
 
 def age_text(milliseconds: float) -> str:

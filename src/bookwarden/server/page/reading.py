@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import urllib3
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox
+from bookwarden.clusters.pulsar.trash import TrashLeaseNode
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import reason_group
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError
@@ -36,11 +37,14 @@ from bookwarden.pipelines.streams.outcome_table import whole_files
 from bookwarden.preflight import require_topics
 from bookwarden.server.page.cached import CachedReading
 from bookwarden.server.page.values import (
+    OVERVIEW,
     Activity,
     Alarm,
     Alarms,
     CauseCount,
+    DamagedNode,
     DiskFolder,
+    GoneNamespace,
     HourCount,
     Job,
     OutcomeCount,
@@ -50,8 +54,12 @@ from bookwarden.server.page.values import (
     ReasonCount,
     Scans,
     StoreState,
+    Trash,
+    Wanted,
 )
+from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.trash import TrashOperations
 
 ValueT = TypeVar("ValueT")
 #: Of the outcome tables.
@@ -61,6 +69,11 @@ _PLANS: Final = 5
 _LETTERS: Final = 500
 _ALERTS: Final = 100
 _PROMETHEUS_S: Final = 4.0
+# What is in the trash may be large: its records are read whole, and of each ledger its metadata.
+_GENERATIONS: Final = 500
+_TRASHED_LEDGERS: Final = 50_000
+_LARGE_S: Final = 60.0
+_REST: Final = 9.0
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 # As `follow` writes the reason of a mark.
 _DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
@@ -74,25 +87,27 @@ class PageReader:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
-        queues, store, look = _KeptCluster(settings), _KeptCluster(settings), _StoreLook()
-        self._kept = queues, store
+        queues, store, trash = _KeptCluster(settings), _KeptCluster(settings), _KeptCluster(settings)
+        look = _StoreLook()
+        self._kept = queues, store, trash
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
         self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
+        self._trash = CachedReading("trash", lambda: trash.read(read_trash), silent_s=_LARGE_S, rest=_REST, clock=clock)
 
     def close(self) -> None:
         """Close what was kept open from one reading to the next; what is being read now is closed when it ends."""
         for each in self._kept:
             each.close()
 
-    def read(self) -> Overview:
-        """Return all parts as they are known."""
+    def read(self, wanted: Wanted = OVERVIEW) -> Overview:
+        """Return all parts of the overview, and others that are wanted, as they are known."""
         # All begin before the first is waited for.
         parts = (self._queues, self._store, self._activity, self._scans, self._disk, self._alarms)
-        for part in parts:
+        for part in (*parts, *((self._trash,) if wanted.trash else ())):
             part.begin()
         return Overview(
             self._cluster,
@@ -103,6 +118,7 @@ class PageReader:
             self._scans.get(),
             self._disk.get(),
             self._alarms.get(),
+            self._trash.get() if wanted.trash else None,
         )
 
 
@@ -176,7 +192,33 @@ class _StoreLook:
         size = self._outbox.size()
         locks = (("sweep", settings.sweep.lock), ("follow", settings.follow.lock))
         jobs = tuple(Job(name, holder_of(store, path.rstrip("/"))) for name, path in locks if path)
-        return StoreState(size.nodes, size.oldest_ms, jobs)
+        return StoreState(size.nodes, size.oldest_ms, jobs, bool(settings.trash.rules), TrashLeaseNode(store).read())
+
+
+def read_trash(cluster: Cluster) -> Trash:
+    """Read the trash, and what BookKeeper still has of what was dropped last."""
+    operations = TrashOperations(cluster)
+    content = operations.records.read()
+    newest_first = sorted(content.generations, key=lambda one: (-one.dropped_ms, one.generation))
+    shown = list(_first_of(newest_first))
+    summaries = operations.records.summarize(shown, cluster.bookkeeper.catalog, operations.restore.under_way())
+    return Trash(
+        tuple(summaries),
+        len(newest_first) - len(shown),
+        sum(len(one.ledger_ids) for one in newest_first),
+        tuple(GoneNamespace(copy.namespace, copy.gone_ms) for copy in operations.namespaces.absent()),
+        tuple(DamagedNode(path, why) for path, why in content.unreadable.items()),
+    )
+
+
+def _first_of(generations: Iterable[TrashedGeneration]) -> Iterator[TrashedGeneration]:
+    """Yield the first ones: the largest is looked at alone."""
+    ledgers = 0
+    for number, one in enumerate(generations):
+        ledgers += len(one.ledger_ids)
+        if number and (number >= _GENERATIONS or ledgers > _TRASHED_LEDGERS):
+            return
+        yield one
 
 
 class _OutcomeTables:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
@@ -17,8 +17,11 @@ from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import PARTS, overview_json, render_overview
 from bookwarden.server.page.templates import render_runbook
-from bookwarden.server.page.values import Overview
+from bookwarden.server.page.trash import render_trash, trash_json
+from bookwarden.server.page.values import OVERVIEW, Overview, Reading, Wanted
 
+#: The paths of HTML, besides those below /page and /runbook.
+PAGES: Final = frozenset({"/", "/disk", "/trash"})
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
@@ -46,9 +49,8 @@ class _Rendered:
 
     def get(self, key: object, shown: Overview, render: Callable[[], bytes]) -> bytes:
         parts = (shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms)
-        # A part is an object of its own for each reading; and a part that hangs has no other text from one second to
-        # the next.
-        of = tuple((id(part.value), part.read_ms, part.error, part.silent_since_ms) for part in parts)
+        of = tuple(_state(part) for part in parts)
+        key = key, _state(shown.trash)
         with self._lock:
             if of != self._of:
                 self._of = of
@@ -64,7 +66,13 @@ class _Rendered:
         return found
 
 
-def page_router(read: Callable[[], Overview]) -> APIRouter:
+def _state(part: Reading[Any] | None) -> object:
+    # A part is an object of its own for each reading; and a part that hangs has no other text from one second to the
+    # next.
+    return None if part is None else (id(part.value), part.read_ms, part.error, part.silent_since_ms)
+
+
+def page_router(read: Callable[[Wanted], Overview]) -> APIRouter:
     """Make the routes of the page, which show what ``read`` returns; they change nothing."""
     router = APIRouter(include_in_schema=False)
     rendered = _Rendered()
@@ -74,25 +82,35 @@ def page_router(read: Callable[[], Overview]) -> APIRouter:
 
     @router.get("/")
     def overview() -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get("/", shown, lambda: render_overview(shown).encode()))
 
     @router.get("/disk")
     def disk(tenant: str = "", namespace: str = "") -> Response:
-        shown, place = read(), DiskPlace("" if namespace else tenant, namespace)
+        shown, place = read(OVERVIEW), DiskPlace("" if namespace else tenant, namespace)
         return answer(rendered.get(place, shown, lambda: render_disk(shown, place).encode()))
 
     @router.get("/page/overview.json")
     def overview_data(part: str = "") -> Response:
         if part and part not in PARTS:
             raise NotFoundError(f"the overview has no part {part!r}: it has {', '.join(PARTS)}")
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get(f"overview.json {part}", shown, lambda: overview_json(shown, part)), _JSON)
 
     @router.get("/page/disk.json")
     def disk_data() -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get("disk.json", shown, lambda: disk_json(shown)), _JSON)
+
+    @router.get("/trash")
+    def trash() -> Response:
+        shown = read(Wanted(trash=True))
+        return answer(rendered.get("/trash", shown, lambda: render_trash(shown).encode()))
+
+    @router.get("/page/trash.json")
+    def trash_data() -> Response:
+        shown = read(Wanted(trash=True))
+        return answer(rendered.get("trash.json", shown, lambda: trash_json(shown)), _JSON)
 
     @router.get("/page/page.css")
     def style() -> Response:

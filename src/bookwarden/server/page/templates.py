@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
@@ -69,6 +70,15 @@ def state_text(reading: Reading[Any]) -> str:
 
 def reading_fields(reading: Reading[Any]) -> dict[str, Any]:
     return {"read_ms": reading.read_ms, "error": reading.error, "silent_since_ms": reading.silent_since_ms}
+
+
+def plain(value: Any) -> Any:
+    """Return a value whose records are objects with names."""
+    if hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items()}
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def encode_json(value: Any) -> bytes:

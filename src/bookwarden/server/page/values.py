@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from bookwarden.ledgers.trash import TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.trash.summary import Summary
 
 ValueT = TypeVar("ValueT")
 
@@ -48,11 +50,13 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """The state in the metadata store: the outbox of brokers that mark, and which jobs run."""
+    """The state in the metadata store: the outbox of brokers that mark, which jobs run, and the lease of the trash."""
 
     outbox_nodes: int = 0
     outbox_oldest_ms: int | None = None  #: When the oldest node was made; None without one.
     jobs: tuple[Job, ...] = ()
+    has_trash: bool = False  #: Whether the settings have rules for the trash.
+    lease: TrashLease | None = None  #: By which brokers keep what they drop; None where no sweep has given any.
 
 
 class HourCount(NamedTuple):
@@ -143,6 +147,41 @@ class DiskFolder:
     summary: DiskSummary | None = None
 
 
+class GoneNamespace(NamedTuple):
+    """A deleted namespace whose policies the trash has."""
+
+    namespace: str
+    gone_ms: int  #: When it was seen to be gone.
+
+
+class DamagedNode(NamedTuple):
+    """A node that cannot be read."""
+
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trash:
+    """The content of the trash, as `trash list` describes it."""
+
+    generations: tuple[Summary, ...] = ()  #: What was dropped last comes first.
+    left_out: int = 0  #: Further ones, which were dropped before.
+    ledgers: int = 0  #: Of all, those too.
+    namespaces: tuple[GoneNamespace, ...] = ()
+    unreadable: tuple[DamagedNode, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """The parts that a page shows besides those of the overview."""
+
+    trash: bool = False
+
+
+#: No other part.
+OVERVIEW: Final = Wanted()
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """All parts, as they were last read."""
@@ -155,3 +194,4 @@ class Overview:
     scans: Reading[Scans] = Reading()  #: From the folder of scans.
     disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
     alarms: Reading[Alarms] = Reading()  #: From Prometheus.
+    trash: Reading[Trash] | None = None  #: From the metadata stores; None where the page does not show it.
