@@ -41,6 +41,8 @@ PATHS = (
     "/disk",
     "/disk?tenant=iot",
     "/disk?namespace=iot%2Ftelemetry",
+    "/topic",
+    "/topic?name=billing%2Finvoices%2Forders",
     "/trash",
     "/runbook/orphans#inside-the-list",
 )

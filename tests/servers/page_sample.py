@@ -12,6 +12,8 @@ from fastapi import FastAPI
 
 from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, Position
+from bookwarden.ledgers.pins import CursorState, Retention, TopicState, find_pins
 from bookwarden.ledgers.trash import KeepRule, TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.page.routes import page_router
@@ -24,6 +26,7 @@ from bookwarden.server.page.values import (
     GoneNamespace,
     HourCount,
     Job,
+    LedgerPlace,
     OutcomeCount,
     Overview,
     Plan,
@@ -32,6 +35,9 @@ from bookwarden.server.page.values import (
     ReasonCount,
     Scans,
     StoreState,
+    Topic,
+    TopicLedger,
+    TopicPart,
     Trash,
     Wanted,
 )
@@ -300,10 +306,70 @@ def sample(*, well: bool = False) -> Overview:
     )
 
 
+_ORDERS = "persistent://billing/invoices/orders"
+
+
+def _offload(*, deleted: bool) -> OffloadInfo:
+    return OffloadInfo(1, 2, True, deleted, NOW_MS, "aws-s3")
+
+
+def topic_sample() -> Topic:
+    """Return a topic whose oldest ledger a subscription holds, with ledgers in all places."""
+    begun_ms, step_ms, lately_ms = NOW_MS - 24 * 24 * HOUR_MS, 11 * HOUR_MS, NOW_MS - 40_000
+    listed, ledgers = [], []
+    for number in range(52):
+        ledger_id = 48_100 + 37 * number
+        at_ms = begun_ms + number * step_ms + (number % 5) * HOUR_MS // 2
+        ends_ms = begun_ms + (number + 1) * step_ms + ((number + 1) % 5) * HOUR_MS // 2
+        entries, size = 50_000 + 700 * (number % 7), int((1.6 + 0.2 * (number % 4)) * GIB)
+        place, offload, clusters = LedgerPlace.BOOKIES, None, ("fast",)
+        if number < 3:
+            place, clusters = LedgerPlace.ORPHAN, ("old",)
+        elif number < 14:
+            place, offload, clusters = LedgerPlace.OFFLOADED, _offload(deleted=True), ()
+        elif number < 18:
+            place, offload, clusters = LedgerPlace.BOTH, _offload(deleted=False), ("old", "fast")
+        elif number in (29, 30):
+            place, clusters = LedgerPlace.GAP, ("old",)
+        elif number == 35:
+            place, clusters = LedgerPlace.MISSING, ()
+        elif number < 38:
+            place, clusters = LedgerPlace.FORMER, ("old",)
+        is_last = number == 51
+        begins_ms = at_ms if clusters else 0
+        ledgers.append(TopicLedger(ledger_id, entries, size, begins_ms, 0 if is_last else ends_ms, place, clusters))
+        if place not in (LedgerPlace.ORPHAN, LedgerPlace.GAP):
+            listed.append(LedgerInfo(ledger_id, entries, size, 0 if is_last else ends_ms, offload))
+    cursors = (
+        CursorState("audit-2024", Position(48_100 + 37 * 13, 4_121), advanced_ms=0, behind=1_902_417, consumers=0),
+        CursorState("billing", Position(48_100 + 37 * 51, 31_007), advanced_ms=lately_ms, behind=212, consumers=4),
+        CursorState("warehouse", Position(48_100 + 37 * 44, 12), advanced_ms=lately_ms, behind=390_551, consumers=2),
+        CursorState(
+            "pulsar.repl.eu-west", Position(48_100 + 37 * 47, 9_000), advanced_ms=NOW_MS - HOUR_MS, behind=201_330
+        ),
+        CursorState("dashboard-reader", Position(48_100 + 37 * 50, 5), durable=False, behind=9),
+    )
+    state = TopicState(
+        _ORDERS,
+        ManagedLedgerInfo(tuple(listed)),
+        cursors,
+        True,
+        Retention(7 * 24 * 60, -1, "the namespace's policy"),
+        clusters=("eu-west", "us-east"),
+        check_s=120,
+    )
+    part = TopicPart(find_pins(state, NOW_MS), tuple(ledgers), cursors)
+    return Topic(_ORDERS, (part,), plan="20261128T031012-5f2c", plan_ms=NOW_MS - 9 * HOUR_MS)
+
+
 def shown_with(shown: Overview, wanted: Wanted) -> Overview:
     """Return it with invented readings of what a page wants besides."""
     at = NOW_MS - 3_000
-    return replace(shown, trash=Reading(trash_sample(), at) if wanted.trash else None)
+    return replace(
+        shown,
+        trash=Reading(trash_sample(), at) if wanted.trash else None,
+        topic=Reading(topic_sample(), at) if wanted.topic else None,
+    )
 
 
 def sample_app(shown: Overview | None = None) -> FastAPI:

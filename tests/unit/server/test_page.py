@@ -16,6 +16,8 @@ from fastapi import FastAPI
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.disk_growth import Forecast
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.pins import CursorState, TopicPins
 from bookwarden.ledgers.trash import KeepRule, TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.app import make_app
@@ -23,6 +25,7 @@ from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import overview_json, render_overview
 from bookwarden.server.page.problems import Problem, age_text, headline, is_complete, problems_of
 from bookwarden.server.page.routes import PAGES
+from bookwarden.server.page.topic import render_topic, topic_json
 from bookwarden.server.page.trash import render_trash, trash_json
 from bookwarden.server.page.values import (
     Activity,
@@ -31,6 +34,7 @@ from bookwarden.server.page.values import (
     DamagedNode,
     DiskFolder,
     Job,
+    LedgerPlace,
     OutcomeCount,
     Overview,
     Plan,
@@ -39,6 +43,9 @@ from bookwarden.server.page.values import (
     ReasonCount,
     Scans,
     StoreState,
+    Topic,
+    TopicLedger,
+    TopicPart,
     Trash,
     Wanted,
 )
@@ -50,6 +57,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 EVIL = "<script>alert(1)</script>\"'&"
 WELL = sample(well=True)
 IN_TRASH = Wanted(trash=True)
+ALL = Wanted(trash=True, topic="orders")
 
 
 def said(shown: Overview) -> str:
@@ -100,6 +108,7 @@ BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
             ("disk", "The account of disk use", "bookwarden disk"),
             ("alarms", "Prometheus", ""),
             ("trash", "The trash", "bookwarden trash list"),
+            ("topic", "The topic", "bookwarden disk why TOPIC"),
         )
     },
     "dead letters": (
@@ -262,9 +271,9 @@ def test_nothing_was_ever_done() -> None:
 
 
 def test_every_text_is_escaped() -> None:
-    evil = _with_texts(shown_with(sample(), IN_TRASH), EVIL)
+    evil = _with_texts(shown_with(sample(), ALL), EVIL)
     pages = [render_overview(evil), render_disk(evil, DiskPlace())]
-    pages.append(render_trash(evil))
+    pages += [render_trash(evil), render_topic(evil, EVIL), render_topic(replace(evil, topic=None), EVIL)]
     pages += [render_disk(evil, DiskPlace(tenant=EVIL)), render_disk(evil, DiskPlace(namespace=f"{EVIL}/{EVIL}"))]
     for page in pages:
         assert "&lt;script&gt;" in page
@@ -292,6 +301,101 @@ def commands_of(*generations: Summary) -> list[str]:
 
 def dropped(topic: str, what: str = "topic", generation: int = 7, subscriptions: tuple[str, ...] = ()) -> Summary:
     return Summary(f"persistent://{topic}", generation, what, 5, ("b:1",), 1, 2, subscriptions, False, None, (), "")
+
+
+def ledger(ledger_id: int, place: LedgerPlace, begun_ms: int, closed_ms: int = 0) -> TopicLedger:
+    return TopicLedger(ledger_id, 10, 1_024, begun_ms, closed_ms, place)
+
+
+def topic_of(*ledgers: TopicLedger, cursors: tuple[CursorState, ...] = ()) -> Topic:
+    found = TopicPins("persistent://t/n/a", True, (), 0, 0, (), "", ())
+    return Topic(found.topic, (TopicPart(found, ledgers, cursors),))
+
+
+def page_of(topic: Topic) -> str:
+    return render_topic(replace(WELL, topic=Reading(topic, NOW_MS)), topic.name)
+
+
+def drawn(page: str, css: str) -> list[tuple[float, float]]:
+    """Return where the rectangles of a class are, and how wide."""
+    found = re.findall(rf'<rect class="{css}" x="([\d.]+)" width="([\d.]+)"', page)
+    return [(float(x), float(width)) for x, width in found]
+
+
+def test_a_ledger_is_drawn_along_time_and_a_cursor_where_it_stands() -> None:
+    hour = 3_600_000
+    ledgers = (
+        ledger(5, LedgerPlace.OFFLOADED, NOW_MS - 10 * hour, NOW_MS - 5 * hour),
+        ledger(6, LedgerPlace.BOOKIES, NOW_MS - 5 * hour),
+    )
+    cursors = (
+        CursorState("half", Position(5, 4), behind=7, consumers=0),
+        CursorState("before", Position(3, 9)),
+        CursorState("behind", Position(9, 9)),
+        CursorState("reader", Position(5, 1), durable=False),
+        CursorState("lost", None),
+    )
+    page = page_of(topic_of(*ledgers, cursors=cursors))
+    assert drawn(page, "offloaded part") == [(0.0, 500.0)]
+    assert drawn(page, "named part") == [(500.0, 500.0)]
+    assert drawn(page, "unread") == [(0.0, 1000.0), (0.0, 1000.0), (250.0, 750.0), (1000.0, 0.0)]
+    assert "7 behind it, no consumer" in page
+    assert "reader stands at" not in page
+    assert "ledger 5: offloaded, 10 entries, 1.0 KiB, closed 2026-11-28 07:04 UTC" in page
+
+
+def test_many_ledgers_are_few_rectangles_and_a_lost_one_is_seen() -> None:
+    many = [ledger(at, LedgerPlace.BOOKIES, NOW_MS - (9_000 - at) * 1_000) for at in range(9_000)]
+    many[4_000] = many[4_000]._replace(place=LedgerPlace.GAP)
+    page = page_of(topic_of(*many))
+    assert len(drawn(page, "named part")) < 300
+    ((x, width),) = drawn(page, "gap part")
+    assert abs(x - 444) < 5
+    assert width >= 4
+    assert "bookwarden ledger explain 4000" in page
+
+
+def test_times_that_are_not_known_are_those_of_the_neighbours() -> None:
+    hour = 3_600_000
+    page = page_of(
+        topic_of(
+            ledger(1, LedgerPlace.ORPHAN, NOW_MS - 10 * hour),
+            ledger(2, LedgerPlace.MISSING, 0, NOW_MS - 4 * hour),
+            ledger(3, LedgerPlace.BOOKIES, NOW_MS - 2 * hour),
+        )
+    )
+    assert drawn(page, "unnamed part") == [(0.0, 800.0)]
+    assert drawn(page, "lost part") == [(600.0, 4.17)]
+    assert drawn(page, "named part") == [(800.0, 200.0)]
+
+
+def test_a_topic_is_shown_with_what_holds_it() -> None:
+    page = render_topic(shown_with(sample(), ALL), "orders")
+    assert "⚠ audit-2024" in page
+    assert "⚠ warehouse" not in page
+    assert "holds the oldest ledger and 35 later ones, 68.8 GiB" in page
+    assert "<code>pulsar-admin topics stats</code>" in page
+    lost = replace(WELL, topic=Reading(topic_of(ledger(7, LedgerPlace.GAP, 5)), NOW_MS))
+    assert [(one.text, one.command, one.serious) for one in problems_of(lost)] == [
+        (
+            "persistent://t/n/a: 1 ledger missing, or lost by its list: messages are out of reach",
+            "bookwarden ledger explain 7 --everywhere",
+            True,
+        )
+    ]
+
+
+def test_a_topic_that_is_not_there_and_one_that_is_not_read_yet() -> None:
+    assert "there is no such topic" in page_of(Topic("x", absent="there is no such topic"))
+    nothing = replace(Overview("c", NOW_MS), topic=Reading())
+    assert "not read yet" in render_topic(nothing, "x")
+    assert json.loads(topic_json(nothing))["value"] is None
+    assert "no answer since 12:04:31 UTC" in render_topic(silent("topic")(WELL), "x")
+    form = render_topic(WELL, "")
+    assert 'href="/topic?name=persistent%3A%2F%2Fbilling%2Finvoices%2Finvoices-partition-0"' in form
+    assert "Name a topic" in render_topic(Overview("c", NOW_MS), "")
+    others = replace(topic_of(), others=("persistent://t/n/p-partition-8",))
+    assert 'href="/topic?name=persistent%3A%2F%2Ft%2Fn%2Fp-partition-8"' in page_of(others)
 
 
 def test_what_waits_has_the_command_that_restores_it() -> None:
@@ -348,7 +452,8 @@ def test_one_namespace_shows_its_topics_and_what_the_others_have() -> None:
     assert "persistent://iot/telemetry/telemetry-partition-0" in page
     assert "persistent://web/" not in page
     assert ">others</text>" in page
-    assert "namespace=iot%2Ftelemetry%2F" not in page, "nothing is in a topic"
+    link = "/topic?name=persistent%3A%2F%2Fiot%2Ftelemetry%2Ftelemetry-partition-0"
+    assert page.count(f'href="{link}"') == 3, "of the row, and of a tile in each drawing"
 
 
 def test_odd_figures_are_shown() -> None:
@@ -373,9 +478,8 @@ def test_odd_figures_are_shown() -> None:
 
 def test_numbers_link_to_sections_and_json_that_are_there() -> None:
     app = sample_app()
-    pages = [
-        get(app, path).text for path in ("/", "/disk", "/disk?tenant=iot", "/disk?namespace=iot/telemetry", "/trash")
-    ]
+    places = ("/topic?name=a/b/c", "/disk?tenant=iot", "/disk?namespace=iot/telemetry")
+    pages = [get(app, path).text for path in (*PAGES, *places)]
     pages.append(render_overview(Overview("c", NOW_MS)))
     links = {link.replace("&amp;", "&") for page in pages for link in re.findall(r'href="(/[^"]*)"', page)}
     links |= {f"/runbook/{one.runbook}" for change, *_ in BAD.values() for one in problems_of(change(WELL))}
@@ -394,6 +498,9 @@ def test_json_has_what_the_page_shows() -> None:
     assert found["scans"]["value"]["plans"][0]["candidates"] == 412
     assert [Problem(**one) for one in found["problems"]] == problems_of(shown)
     assert json.loads(overview_json(shown, "alarms"))["value"]["alerts"][0]["name"] == "BookieWritable"
+    found = json.loads(topic_json(shown_with(shown, ALL)))["value"]
+    assert found["parts"][0]["ledgers"][0]["place"] == "orphan: on no list"
+    assert found["parts"][0]["pins"]["pins"][0]["kind"] == "subscription"
     in_trash = json.loads(trash_json(shown_with(shown, IN_TRASH)))
     assert in_trash["value"]["generations"][0]["topic"] == trash_sample().generations[0].topic
     assert in_trash["lease"]["renewed_by"] == "bookwarden@sweep-0.example"
@@ -437,7 +544,7 @@ def get(app: FastAPI, path: str, **headers: str) -> Answer:
 def test_the_page_needs_the_token(settings: Settings) -> None:
     app = make_app(settings, "geheim")
     basic = "Basic " + base64.b64encode(b"any:geheim").decode()
-    for path in ("/", "/disk", "/trash", "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
+    for path in (*PAGES, "/page/overview.json", "/page/disk.json", "/page/page.js", "/runbook/rest"):
         refused = get(app, path)
         assert refused.status == 401
         assert refused.headers["www-authenticate"].startswith("Basic ")

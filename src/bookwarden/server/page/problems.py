@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from bookwarden.findings import size_text
 from bookwarden.ledgers.bookie_report import FULL, NEARLY_FULL
-from bookwarden.server.page.values import Overview, Reading
+from bookwarden.server.page.values import LedgerPlace, Overview, Reading
 
 _FORECAST_DAYS: Final = 14
 #: Marks and outbox are emptied within seconds; the alarms of docs/metrics.md are the same.
 _OVERDUE_MS: Final = 1_200_000
 _OUTBOX_MS: Final = 600_000
+#: Of ledgers of a topic whose messages are out of reach.
+LOST_PLACES: Final = frozenset({LedgerPlace.MISSING, LedgerPlace.GAP})
 _SERIOUS_OUTCOMES: Final = {
     "mismatch": ("{} marks of the last 24 hours may be forged", "metrics#what-to-be-alarmed-by"),
     "poisonous": ("the sweep failed at {} marks in the last 24 hours", "sweep#poisonous"),
@@ -41,6 +43,7 @@ def problems_of(shown: Overview) -> list[Problem]:
         *_of_activity(shown),
         *_of_disk(shown),
         *_of_trash(shown),
+        *_of_topic(shown),
     ]
     return sorted(found, key=lambda one: not one.serious)
 
@@ -63,15 +66,20 @@ def time_text(milliseconds: int) -> str:
 
 
 def _parts(shown: Overview) -> list[tuple[str, Reading[Any], str, str]]:
-    return [
+    found: list[tuple[str, Reading[Any], str, str]] = [
         ("The brokers", shown.queues, "bookwarden inflight", "deploy#what-must-be-reachable"),
         ("The metadata store", shown.store, "bookwarden config check", "metadata-store#consistency-of-reads"),
         ("The outcome tables", shown.activity, "", "sweep#the-outcome-table"),
         ("The folder of scans", shown.scans, "bookwarden orphans list", "orphans#files-of-a-scan"),
         ("The account of disk use", shown.disk, "bookwarden disk", "disk#by-bookie"),
         ("Prometheus", shown.alarms, "", "page#alarms"),
-        *([("The trash", shown.trash, "bookwarden trash list", "trash#while-it-runs")] if shown.trash else []),
     ]
+    if shown.topic is not None:
+        runbook = "disk#what-holds-a-topics-oldest-ledger"
+        found.append(("The topic", shown.topic, "bookwarden disk why TOPIC", runbook))
+    if shown.trash is not None:
+        found.append(("The trash", shown.trash, "bookwarden trash list", "trash#while-it-runs"))
+    return found
 
 
 def _unread(shown: Overview) -> Iterator[Problem]:
@@ -187,6 +195,16 @@ def _of_trash(shown: Overview) -> Iterator[Problem]:
         more = f", and {len(trash.unreadable) - 1:,} more" if len(trash.unreadable) > 1 else ""
         text = f"A node of the trash cannot be read: {first.path}: {first.error}{more}"
         yield Problem(text, "bookwarden trash list", "trash#formats")
+
+
+def _of_topic(shown: Overview) -> Iterator[Problem]:
+    topic = shown.topic.value if shown.topic is not None else None
+    for part in topic.parts if topic is not None else ():
+        lost = [one.ledger_id for one in part.ledgers if one.place in LOST_PLACES]
+        if lost:
+            text = f"{part.pins.topic}: {_ledgers(len(lost))} missing, or lost by its list: messages are out of reach"
+            command = f"bookwarden ledger explain {lost[0]} --everywhere"
+            yield Problem(text, command, "orphans#missing-ledgers", serious=True)
 
 
 def age_text(milliseconds: float) -> str:

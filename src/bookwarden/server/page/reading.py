@@ -35,7 +35,8 @@ from bookwarden.pipelines.plan_files import PlanFiles
 from bookwarden.pipelines.scan.folder import plans_of, scan_ids
 from bookwarden.pipelines.streams.outcome_table import whole_files
 from bookwarden.preflight import require_topics
-from bookwarden.server.page.cached import CachedReading
+from bookwarden.server.page.cached import CachedReading, CachedReadings
+from bookwarden.server.page.topic_reading import read_topic, topic_named
 from bookwarden.server.page.values import (
     OVERVIEW,
     Activity,
@@ -51,9 +52,11 @@ from bookwarden.server.page.values import (
     Overview,
     Plan,
     Queues,
+    Reading,
     ReasonCount,
     Scans,
     StoreState,
+    Topic,
     Trash,
     Wanted,
 )
@@ -87,9 +90,9 @@ class PageReader:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
-        queues, store, trash = _KeptCluster(settings), _KeptCluster(settings), _KeptCluster(settings)
+        queues, store, trash, topics = (_KeptCluster(settings) for _ in range(4))
         look = _StoreLook()
-        self._kept = queues, store, trash
+        self._kept = queues, store, trash, topics
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
@@ -97,6 +100,13 @@ class PageReader:
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
         self._trash = CachedReading("trash", lambda: trash.read(read_trash), silent_s=_LARGE_S, rest=_REST, clock=clock)
+        self._topics = CachedReadings(
+            "topic",
+            lambda name: topics.read(lambda cluster: read_topic(cluster, name)),
+            silent_s=_LARGE_S,
+            rest=_REST,
+            clock=clock,
+        )
 
     def close(self) -> None:
         """Close what was kept open from one reading to the next; what is being read now is closed when it ends."""
@@ -119,7 +129,16 @@ class PageReader:
             self._disk.get(),
             self._alarms.get(),
             self._trash.get() if wanted.trash else None,
+            self._topic(wanted.topic) if wanted.topic else None,
         )
+
+    def _topic(self, text: str) -> Reading[Topic]:
+        try:
+            name = str(topic_named(text))
+        except FormatError as error:
+            # Nothing is to be read for it.
+            return Reading(Topic("", absent=str(error)), int(self._clock() * 1000))
+        return self._topics.get(name)
 
 
 class _KeptCluster:
@@ -140,7 +159,9 @@ class _KeptCluster:
             _close(cluster)
             raise
         with self._lock:
-            self._open = cluster
+            before, self._open = self._open, cluster
+        # Of another reading at the same time.
+        _close(before)
         if self._closed:
             self.close()
         return found

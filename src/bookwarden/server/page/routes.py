@@ -17,15 +17,16 @@ from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
 from bookwarden.server.page.overview import PARTS, overview_json, render_overview
 from bookwarden.server.page.templates import render_runbook
+from bookwarden.server.page.topic import render_topic, topic_json
 from bookwarden.server.page.trash import render_trash, trash_json
 from bookwarden.server.page.values import OVERVIEW, Overview, Reading, Wanted
 
 #: The paths of HTML, besides those below /page and /runbook.
-PAGES: Final = frozenset({"/", "/disk", "/trash"})
+PAGES: Final = frozenset({"/", "/disk", "/topic", "/trash"})
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -50,7 +51,7 @@ class _Rendered:
     def get(self, key: object, shown: Overview, render: Callable[[], bytes]) -> bytes:
         parts = (shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms)
         of = tuple(_state(part) for part in parts)
-        key = key, _state(shown.trash)
+        key = key, _state(shown.trash), _state(shown.topic)
         with self._lock:
             if of != self._of:
                 self._of = of
@@ -101,6 +102,17 @@ def page_router(read: Callable[[Wanted], Overview]) -> APIRouter:
     def disk_data() -> Response:
         shown = read(OVERVIEW)
         return answer(rendered.get("disk.json", shown, lambda: disk_json(shown)), _JSON)
+
+    @router.get("/topic")
+    def topic(name: str = "") -> Response:
+        name = name.strip()
+        shown = read(Wanted(topic=name))
+        return answer(rendered.get(("/topic", name), shown, lambda: render_topic(shown, name).encode()))
+
+    @router.get("/page/topic.json")
+    def topic_data(name: str) -> Response:
+        shown = read(Wanted(topic=name.strip()))
+        return answer(rendered.get(("topic.json", name), shown, lambda: topic_json(shown)), _JSON)
 
     @router.get("/trash")
     def trash() -> Response:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from bookwarden.ledgers.pins import CursorState, TopicPins
 from bookwarden.ledgers.trash import TrashLease
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.trash.summary import Summary
@@ -172,10 +174,60 @@ class Trash:
     unreadable: tuple[DamagedNode, ...] = ()
 
 
+class LedgerPlace(Enum):
+    """The place of a ledger of a topic, or why it has none."""
+
+    BOOKIES = "on bookies"
+    FORMER = "on bookies of another cluster alone"
+    BOTH = "on bookies, and offloaded"
+    OFFLOADED = "offloaded"
+    TRIMMED = "trimmed by the source of the shadow topic"
+    UNSEEN = "not looked at"
+    UNREADABLE = "with metadata that cannot be read"
+    ORPHAN = "orphan: on no list"
+    MISSING = "missing: listed, and BookKeeper has it no more"
+    GAP = "gap: the list lost it"
+
+
+class TopicLedger(NamedTuple):
+    """A data ledger of a topic, listed or not."""
+
+    ledger_id: int
+    entries: int  #: 0 where that is not known.
+    size: int  #: In bytes, each entry once; 0 where that is not known.
+    begun_ms: int  #: When it was created; 0 where that is not known.
+    closed_ms: int  #: By the list; 0 where that does not say it.
+    place: LedgerPlace
+    clusters: tuple[str, ...] = ()  #: Names of the bookie clusters that have it; none where none is registered.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """A topic without partitions, or a partition."""
+
+    pins: TopicPins
+    ledgers: tuple[TopicLedger, ...]  #: By growing id.
+    cursors: tuple[CursorState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic, as it was asked for."""
+
+    name: str  #: Its full name.
+    parts: tuple[TopicPart, ...] = ()  #: The first ones of its partitions.
+    others: tuple[str, ...] = ()  #: Names of the further partitions, of which nothing was read.
+    plan: str = ""  #: The id of the plan that orphans and gaps are from; "" without one.
+    plan_ms: int = 0  #: When that was made.
+    notes: tuple[str, ...] = ()  #: What could not be seen of it.
+    absent: str = ""  #: Why there is nothing to show; "" if there is.
+
+
 class Wanted(NamedTuple):
     """The parts that a page shows besides those of the overview."""
 
     trash: bool = False
+    topic: str = ""  #: As a client names it; "" for none.
 
 
 #: No other part.
@@ -195,3 +247,4 @@ class Overview:
     disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
     alarms: Reading[Alarms] = Reading()  #: From Prometheus.
     trash: Reading[Trash] | None = None  #: From the metadata stores; None where the page does not show it.
+    topic: Reading[Topic] | None = None  #: From the whole cluster, and the newest plan; likewise.
