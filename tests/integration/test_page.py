@@ -44,6 +44,7 @@ PATHS = (
     "/topic",
     "/topic?name=billing%2Finvoices%2Forders",
     "/trash",
+    "/moves",
     "/runbook/orphans#inside-the-list",
 )
 

@@ -10,23 +10,37 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from bookwarden.bookie_clusters.brokers import Broker, RegistryFollower
+from bookwarden.bookie_clusters.documents import Overview as SwitchOverview
+from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, CopyPace, FoundBuild
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.bookie_clusters.operation import FoundOrder, SwitchState
+from bookwarden.bookie_clusters.order import Order, Phase
+from bookwarden.bookie_clusters.registry import BookieCluster, Directive, Registry
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import CursorStatus, TopicStatus
 from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
 from bookwarden.ledgers.disk_use import BookieUse, Use
 from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, Position
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.ledgers.pins import CursorState, Retention, TopicState, find_pins
 from bookwarden.ledgers.trash import KeepRule, TrashLease
+from bookwarden.metadata_migration.watching import PhaseSnapshot
 from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.redirects import MIGRATED_PROPERTY
 from bookwarden.server.page.routes import page_router
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
     DiskFolder,
     GoneNamespace,
     HourCount,
     Job,
     LedgerPlace,
+    Moves,
     OutcomeCount,
     Overview,
     Plan,
@@ -34,6 +48,7 @@ from bookwarden.server.page.values import (
     Reading,
     ReasonCount,
     Scans,
+    StoreMove,
     StoreState,
     Topic,
     TopicLedger,
@@ -303,6 +318,8 @@ def sample(*, well: bool = False) -> Overview:
         Reading(scans, at),
         Reading(DiskFolder("/var/lib/bookwarden/disk", summary), at),
         Reading(Alarms("http://prometheus.example:9090", () if well else alerts), at),
+        Reading(quiet_moves() if well else moves_sample(), at),
+        Reading(ClientMove() if well else clients_sample(), at),
     )
 
 
@@ -360,6 +377,66 @@ def topic_sample() -> Topic:
     )
     part = TopicPart(find_pins(state, NOW_MS), tuple(ledgers), cursors)
     return Topic(_ORDERS, (part,), plan="20261128T031012-5f2c", plan_ms=NOW_MS - 9 * HOUR_MS)
+
+
+def _cluster(name: str, since: int, **fields: Any) -> BookieCluster:
+    uri = f"zk+hierarchical://zk-{name}.example:2181/ledgers"
+    return BookieCluster(name, uri, f"zk:zk-{name}.example:2181", "/ledgers", f"instance-{name}", since, **fields)
+
+
+def _broker(number: int, epoch: int) -> Broker:
+    names = {"old": "instance-old", "fast": "instance-fast"}
+    return Broker(f"broker-{number}.example:8080", RegistryFollower(epoch, "fast", "5f2c91ab", names, jar="0.2.0"))
+
+
+def moves_sample() -> Moves:
+    """Return a switch that waits for a broker, and a copy that is under way."""
+    origin, at_ms = "ops-1.example process 8121", NOW_MS - 95_000
+    order = Order("old", "fast", 6, origin, at_ms, Phase.LIVE_DUAL_READ)
+    clusters = {one.name: one for one in (_cluster("old", 1, bootstrap=True), _cluster("fast", 6))}
+    directive = Directive("old", "fast", origin, 7, at_ms)
+    registry = Registry(7, "5f2c91ab", "/ledgers", "fast", clusters, directive)
+    brokers = (_broker(1, 7), _broker(2, 7), _broker(3, 6))
+    counts = CopyCounts()
+    for outcome, ledgers, gib in ((CopyOutcome.COPIED, 18_204, 2), (CopyOutcome.COMPLETE, 3_117, 1)):
+        counts.ledgers[outcome, "cursor"], counts.sizes[outcome, "cursor"] = ledgers, gib * GIB
+    counts.ledgers[CopyOutcome.OPEN, "schema"] = 14
+    build = Build(
+        *("old", "fast", Scope(), "/var/lib/bookwarden/build-20261128", NOW_MS - HOUR_MS),
+        is_listed=True,
+        ledgers=33_410,
+        size=5 * GIB,
+        looked_at=21_335,
+        size_looked_at=3 * GIB,
+        counts=counts,
+        pace=CopyPace(6.1, 950_000.0),
+    )
+    state = SwitchState(Phase.LIVE_DUAL_READ, registry, FoundOrder(order, 3, origin, False), brokers)
+    snapshot = PhaseSnapshot(NOW_MS - 3_000)
+    stores = (StoreMove("zk:zk-1.example:2181,zk-2.example:2181,zk-3.example:2181", snapshot),)
+    found = FoundBuild(build, None, 4, "ops-1.example process 8207", False)
+    return Moves(stores, SwitchOverview(state, None, found, None))
+
+
+def quiet_moves() -> Moves:
+    """Return a cluster in which nothing was ever moved."""
+    state = SwitchState(Phase.NOT_REGISTERED, None, None, ())
+    return Moves((StoreMove("zk:zk-1.example:2181", PhaseSnapshot(NOW_MS)),), SwitchOverview(state, None, None, None))
+
+
+def _topic_seen(number: int, unread: int, consumers: int | None, publishers: int = 0) -> TopicStatus:
+    info = ManagedLedgerInfo((), {MIGRATED_PROPERTY: "true"}, terminated=Position(5, 9))
+    cursors = (CursorStatus("billing", unread, consumers),)
+    topic = f"persistent://web/clicks/clicks-partition-{number}"
+    return TopicStatus(topic, info, True, loaded=True, publishers=publishers, cursors=cursors)
+
+
+def clients_sample() -> ClientMove:
+    """Return a move of clients of which one topic has no consumer any more."""
+    topics = [_topic_seen(number, 0, 2) for number in range(22)]
+    topics += [_topic_seen(number, 1_900 * (number - 20), 2) for number in range(22, 31)]
+    topics.append(_topic_seen(31, 4_204, 0))
+    return ClientMove(True, MigrationSnapshot(NOW_MS - 5_000, tuple(topics), {"web/clicks": True}))
 
 
 def shown_with(shown: Overview, wanted: Wanted) -> Overview:

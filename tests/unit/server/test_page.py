@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,25 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from bookwarden.bookie_clusters.brokers import Broker
+from bookwarden.bookie_clusters.moving.build import CopyCounts
+from bookwarden.bookie_clusters.offline.record import MovePhase, MoveRecord
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import CursorStatus, TopicStatus
+from bookwarden.clusters.bookkeeper.service_uris import LedgersRoot
 from bookwarden.config import Settings, load_settings
 from bookwarden.ledgers.disk_growth import Forecast
 from bookwarden.ledgers.disk_use import BookieUse, Use
-from bookwarden.ledgers.managed_ledger import Position
+from bookwarden.ledgers.managed_ledger import ManagedLedgerInfo, Position
+from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.ledgers.pins import CursorState, TopicPins
 from bookwarden.ledgers.trash import KeepRule, TrashLease
+from bookwarden.metadata_migration.watching import PhaseSnapshot
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.app import make_app
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
+from bookwarden.server.page.moves import moves_json, render_moves
 from bookwarden.server.page.overview import overview_json, render_overview
 from bookwarden.server.page.problems import Problem, age_text, headline, is_complete, problems_of
 from bookwarden.server.page.routes import PAGES
@@ -31,10 +42,12 @@ from bookwarden.server.page.values import (
     Activity,
     Alarm,
     Alarms,
+    ClientMove,
     DamagedNode,
     DiskFolder,
     Job,
     LedgerPlace,
+    Moves,
     OutcomeCount,
     Overview,
     Plan,
@@ -42,6 +55,7 @@ from bookwarden.server.page.values import (
     Reading,
     ReasonCount,
     Scans,
+    StoreMove,
     StoreState,
     Topic,
     TopicLedger,
@@ -51,7 +65,16 @@ from bookwarden.server.page.values import (
 )
 from bookwarden.trash.summary import Summary
 from servers.asgi import Answer, request
-from servers.page_sample import NOW_MS, disk_summary, sample, sample_app, shown_with, trash_sample
+from servers.page_sample import (
+    NOW_MS,
+    disk_summary,
+    moves_sample,
+    quiet_moves,
+    sample,
+    sample_app,
+    shown_with,
+    trash_sample,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 EVIL = "<script>alert(1)</script>\"'&"
@@ -92,9 +115,62 @@ def trash(**fields: Any) -> Callable[[Overview], Overview]:
     return lambda shown: replace(shown, trash=Reading(replace(Trash(), **fields), NOW_MS))
 
 
+def moving(phase: str | None, changed_ms: int = NOW_MS, error: str = "", **left: str) -> Callable[[Overview], Overview]:
+    snapshot = None if error else PhaseSnapshot(NOW_MS, phase, "oxia://o", changed_ms, changed_ms, left)
+    store = StoreMove("zk:z", snapshot, error)
+    return lambda shown: replace(shown, moves=Reading(Moves((store,), quiet_moves().switch), NOW_MS))
+
+
+def switching(
+    phase: Phase = Phase.DONE, *, free: bool = False, brokers: int | None = None, **order: Any
+) -> Callable[[Overview], Overview]:
+    """Return a change to the invented switch, whose third broker is behind; ``brokers`` keeps the first ones."""
+    switch = moves_sample().switch
+    assert switch is not None
+    found = switch.state.order
+    assert found is not None
+    state = replace(
+        switch.state,
+        phase=phase,
+        brokers=switch.state.brokers[:brokers],
+        order=replace(found, order=replace(found.order, phase=phase, **order), is_free=free),
+    )
+    moves = Moves((), switch._replace(state=state, build=None))
+    return lambda shown: replace(shown, moves=Reading(moves, NOW_MS))
+
+
+def building(*, free: bool = False, **fields: Any) -> Callable[[Overview], Overview]:
+    switch, quiet = moves_sample().switch, quiet_moves().switch
+    assert switch is not None
+    assert quiet is not None
+    assert switch.build is not None
+    build = replace(switch.build, newest=replace(switch.build.newest, **fields), is_free=free)
+    return lambda shown: replace(shown, moves=Reading(Moves((), quiet._replace(build=build)), NOW_MS))
+
+
+def clients(topic: TopicStatus | None = None, **fields: Any) -> Callable[[Overview], Overview]:
+    seen = MigrationSnapshot(NOW_MS, () if topic is None else (topic,), {"t/n": True})
+    return lambda shown: replace(shown, clients=Reading(ClientMove(True, replace(seen, **fields)), NOW_MS))
+
+
+def marked(**fields: Any) -> TopicStatus:
+    info = ManagedLedgerInfo(terminated=Position(1, 1))
+    seen = TopicStatus("persistent://t/n/a", info, True, loaded=True, cursors=(CursorStatus("s", 5, 1),))
+    return replace(seen, **fields)
+
+
 def lease(until_ms: int | None, *, has_trash: bool = True) -> Callable[[Overview], Overview]:
     held = None if until_ms is None else TrashLease(until_ms, "sweep", 1, (KeepRule("*/*", 3_600, 0),))
     return lambda shown: replace(shown, store=Reading(StoreState(has_trash=has_trash, lease=held), NOW_MS))
+
+
+def without_jar(shown: Overview) -> Overview:
+    """Return it with a broker more, which has no jar."""
+    moves = shown.moves.value
+    assert moves is not None
+    assert moves.switch is not None
+    state = replace(moves.switch.state, brokers=(*moves.switch.state.brokers, Broker("old-broker:8080")))
+    return replace(shown, moves=Reading(replace(moves, switch=moves.switch._replace(state=state)), NOW_MS))
 
 
 BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
@@ -107,6 +183,8 @@ BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
             ("scans", "The folder of scans", "bookwarden orphans list"),
             ("disk", "The account of disk use", "bookwarden disk"),
             ("alarms", "Prometheus", ""),
+            ("moves", "The records of moves", "bookwarden bookie-clusters status"),
+            ("clients", "Blue and green", "bookwarden cluster-migration watch"),
             ("trash", "The trash", "bookwarden trash list"),
             ("topic", "The topic", "bookwarden disk why TOPIC"),
         )
@@ -179,6 +257,74 @@ BAD: dict[str, tuple[Callable[[Overview], Overview], str, str]] = {
         "The disks of all bookies are full on 2026-12-05 if they fill as they did",
         "bookwarden disk",
     ),
+    "stalled preparation": (
+        moving("PREPARATION", NOW_MS - 151_000),
+        "The migration of zk:z: PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write "
+        "the flag; see 'A migration that stalls' in docs/howto/move-metadata.md",
+        "bookwarden metadata-migration status",
+    ),
+    "participant left": (
+        moving("COPYING", broker="b:1"),
+        "The migration of zk:z: the copy began without broker (b:1): what they write to the source now may be lost; "
+        "find them, and verify the copy",
+        "bookwarden metadata-migration status",
+    ),
+    "failed migration": (
+        moving("FAILED"),
+        "The migration of zk:z FAILED: the source serves as before, and no start succeeds",
+        "bookwarden metadata-migration status",
+    ),
+    "damaged flag": (
+        moving(None, error="it cannot be understood"),
+        "The migration of zk:z: it cannot be understood",
+        "bookwarden metadata-migration status",
+    ),
+    "damaged registry": (
+        lambda shown: replace(shown, moves=Reading(Moves(error="the registry is none"), NOW_MS)),
+        "the registry is none",
+        "bookwarden bookie-clusters status",
+    ),
+    "switch that nobody carries out": (
+        switching(Phase.SWITCH_TRIGGERED, free=True, brokers=2),
+        "The switch to fast is in SWITCH_TRIGGERED, and no process carries it out",
+        "bookwarden bookie-clusters switch --resume",
+    ),
+    "broker behind": (
+        switching(Phase.LIVE_DUAL_READ),
+        "The switch to fast waits for broker-3.example:8080 to follow epoch 7",
+        "bookwarden bookie-clusters status --watch",
+    ),
+    "switch with failures": (
+        switching(Phase.DONE_WITH_FAILURES, brokers=2, errors=("no event was sent",)),
+        "The switch to fast is made, and something else failed: no event was sent",
+        "bookwarden bookie-clusters switch --resume",
+    ),
+    "broker without the jar": (
+        lambda shown: without_jar(switching(brokers=1)(shown)),
+        "old-broker:8080 without the jar: what is written there since the switch is lost to other brokers",
+        "bookwarden bookie-clusters status",
+    ),
+    "stopped copy": (
+        building(free=True),
+        "The copy from old to fast was stopped before it was through (ops-1.example process 8207)",
+        "bookwarden bookie-clusters build --resume",
+    ),
+    "failed copies": (
+        building(counts=CopyCounts(Counter({(CopyOutcome.FAILED, "cursor"): 1}))),
+        "1 ledger could not be copied from old to fast",
+        "bookwarden bookie-clusters status",
+    ),
+    "stranded topic": (
+        clients(marked(loaded=False)),
+        "Clients: STRANDED: persistent://t/n/a (s 5 unread): `cluster-migration abort` now, restart its consumers on "
+        "blue to drain it, then `start` again",
+        "bookwarden cluster-migration watch",
+    ),
+    "silent broker of blue": (
+        clients(errors=("a broker does not say which topics it has",)),
+        "Clients: a broker does not say which topics it has",
+        "bookwarden cluster-migration watch",
+    ),
     "lease": (
         lease(NOW_MS - 420_000),
         "Brokers keep nothing more of what they drop: the lease of the trash ended 7 min ago",
@@ -221,6 +367,17 @@ def test_each_problem_is_named_with_its_command(name: str) -> None:
     assert command in page
 
 
+def test_what_loses_data_in_a_move_is_serious() -> None:
+    serious = {name for name, (change, *_) in BAD.items() if any(one.serious for one in problems_of(change(WELL)))}
+    assert {"stalled preparation", "participant left", "broker without the jar", "stranded topic"} <= serious
+    assert not {"broker behind", "failed migration", "stopped copy", "silent broker of blue"} & serious
+
+
+def test_a_store_that_is_away_is_one_problem() -> None:
+    away = silent("moves")(silent("store")(WELL))
+    assert [one.text for one in problems_of(away)] == ["The metadata store: no answer since 12:04:31 UTC: it is away"]
+
+
 def test_what_was_not_read_yet_is_not_called_well() -> None:
     nothing = Overview("c", NOW_MS)
     assert said(nothing) == "Nothing is known to be wrong; not everything has answered yet"
@@ -254,7 +411,10 @@ def test_nothing_was_ever_done() -> None:
         NOW_MS,
         *(
             Reading(value, NOW_MS)
-            for value in (Queues(0), StoreState(), Activity(), Scans(), DiskFolder("/d"), Alarms())
+            for value in (
+                *(Queues(0), StoreState(), Activity(), Scans(), DiskFolder("/d"), Alarms()),
+                *(quiet_moves(), ClientMove()),
+            )
         ),
     )
     assert said(empty) == "All is well"
@@ -273,7 +433,15 @@ def test_nothing_was_ever_done() -> None:
 def test_every_text_is_escaped() -> None:
     evil = _with_texts(shown_with(sample(), ALL), EVIL)
     pages = [render_overview(evil), render_disk(evil, DiskPlace())]
-    pages += [render_trash(evil), render_topic(evil, EVIL), render_topic(replace(evil, topic=None), EVIL)]
+    # A participant's name is a key.
+    held = moving("COPYING", **{EVIL: EVIL})(evil)
+    pages += [
+        render_moves(evil),
+        render_moves(held),
+        render_trash(evil),
+        render_topic(evil, EVIL),
+        render_topic(replace(evil, topic=None), EVIL),
+    ]
     pages += [render_disk(evil, DiskPlace(tenant=EVIL)), render_disk(evil, DiskPlace(namespace=f"{EVIL}/{EVIL}"))]
     for page in pages:
         assert "&lt;script&gt;" in page
@@ -285,6 +453,8 @@ def _with_texts(value: Any, text: str) -> Any:
     """Put a text in place of every text in a value, but those by which it is decided."""
     if isinstance(value, str):
         return value if re.fullmatch(r"sweep|follow|firing|\d{4}-\d\d-\d\d|", value) else text
+    if isinstance(value, Mapping):
+        return {name: _with_texts(one, text) for name, one in value.items()}
     if hasattr(value, "_fields"):
         return type(value)(*(_with_texts(one, text) for one in value))
     if isinstance(value, tuple):
@@ -292,6 +462,61 @@ def _with_texts(value: Any, text: str) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return replace(value, **{name: _with_texts(getattr(value, name), text) for name in value.__dataclass_fields__})
     return value
+
+
+def steps_of(page: str) -> list[tuple[str, str]]:
+    """Return the phases on a page, each with its state."""
+    return re.findall(r'<li class="(\w+)"[^>]*><span aria-hidden="true">.</span> ([\w ]+)<', page)
+
+
+def test_nothing_under_way_is_one_sentence() -> None:
+    page = render_moves(WELL)
+    assert "No move is under way." in page
+    assert steps_of(page) == []
+    assert "No move is under way." not in render_moves(sample())
+    assert "not read yet" in render_moves(Overview("c", NOW_MS))
+    assert "No move is under way." not in render_moves(Overview("c", NOW_MS))
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        (moving("PREPARATION"), "now PREPARATION, next COPYING, next COMPLETED"),
+        (moving("COPYING"), "done PREPARATION, now COPYING, next COMPLETED"),
+        (moving("COMPLETED"), "done PREPARATION, done COPYING, done COMPLETED"),
+        (moving("FAILED"), "done PREPARATION, done COPYING, failed FAILED"),
+        (switching(Phase.SWITCH_TRIGGERED), "now SWITCH_TRIGGERED, next LIVE_DUAL_READ, next DONE"),
+        (switching(Phase.LIVE_DUAL_READ), "done SWITCH_TRIGGERED, now LIVE_DUAL_READ, next DONE"),
+        (switching(Phase.DONE), "done SWITCH_TRIGGERED, done LIVE_DUAL_READ, done DONE"),
+        (
+            switching(Phase.DONE_WITH_FAILURES),
+            "done SWITCH_TRIGGERED, done LIVE_DUAL_READ, failed DONE_WITH_FAILURES",
+        ),
+        (switching(Phase.ROLLBACK, is_rollback=True), "now ROLLBACK, next DONE"),
+        (switching(Phase.DONE, is_rollback=True), "done ROLLBACK, done DONE"),
+        (building(is_listed=False), "now listing, next copying, next through"),
+        (building(), "done listing, now copying, next through"),
+        (building(ended_ms=NOW_MS), "done listing, done copying, done through"),
+        (clients(marked()), "done start, now drain, next verify, next finish"),
+        (clients(marked(cursors=())), "done start, done drain, now verify, next finish"),
+        (clients(marked(), flagged={"t/n": False}), "failed start, next drain, next verify, next finish"),
+    ],
+)
+def test_each_move_has_its_phases(change: Callable[[Overview], Overview], steps: str) -> None:
+    assert ", ".join(f"{state} {name}" for state, name in steps_of(render_moves(change(WELL)))) == steps
+
+
+@pytest.mark.parametrize("phase", MovePhase)
+def test_a_move_with_stopped_brokers_has_its_phase(phase: MovePhase) -> None:
+    quiet = quiet_moves().switch
+    assert quiet is not None
+    place = LedgersRoot("zk:a:2181", "/ledgers")
+    record = MoveRecord("0123abcd", place, "i", place, "j", "zk://b", "/f", phase)
+    page = render_moves(replace(WELL, moves=Reading(Moves((), quiet._replace(move=record)), NOW_MS)))
+    assert "zk:a:2181, /ledgers" in page
+    assert ("It was given up" in page) is (phase is MovePhase.ABANDONED)
+    current = [name for state, name in steps_of(page) if state == "now"]
+    assert current == ([] if phase in (MovePhase.ABANDONED, MovePhase.DONE) else [phase.value])
 
 
 def commands_of(*generations: Summary) -> list[str]:
@@ -373,7 +598,7 @@ def test_a_topic_is_shown_with_what_holds_it() -> None:
     page = render_topic(shown_with(sample(), ALL), "orders")
     assert "⚠ audit-2024" in page
     assert "⚠ warehouse" not in page
-    assert "holds the oldest ledger and 35 later ones, 68.8 GiB" in page
+    assert "holds the oldest ledger and 34 later ones, 66.6 GiB" in page
     assert "<code>pulsar-admin topics stats</code>" in page
     lost = replace(WELL, topic=Reading(topic_of(ledger(7, LedgerPlace.GAP, 5)), NOW_MS))
     assert [(one.text, one.command, one.serious) for one in problems_of(lost)] == [
@@ -450,7 +675,7 @@ def test_what_the_trash_shows_is_bounded_and_says_so() -> None:
 def test_one_namespace_shows_its_topics_and_what_the_others_have() -> None:
     page = render_disk(sample(), DiskPlace(namespace="iot/telemetry"))
     assert "persistent://iot/telemetry/telemetry-partition-0" in page
-    assert "persistent://web/" not in page
+    assert "persistent://web/sessions" not in page
     assert ">others</text>" in page
     link = "/topic?name=persistent%3A%2F%2Fiot%2Ftelemetry%2Ftelemetry-partition-0"
     assert page.count(f'href="{link}"') == 3, "of the row, and of a tile in each drawing"
@@ -501,6 +726,10 @@ def test_json_has_what_the_page_shows() -> None:
     found = json.loads(topic_json(shown_with(shown, ALL)))["value"]
     assert found["parts"][0]["ledgers"][0]["place"] == "orphan: on no list"
     assert found["parts"][0]["pins"]["pins"][0]["kind"] == "subscription"
+    found = json.loads(moves_json(shown))
+    assert found["moves"]["bookieClusters"]["phase"] == "LIVE_DUAL_READ"
+    assert found["moves"]["metadata"][0]["snapshot"]["phase"] is None
+    assert found["clients"]["snapshot"]["states"] == {"DRAINING": 9, "STUCK": 1, "DRAINED": 22}
     in_trash = json.loads(trash_json(shown_with(shown, IN_TRASH)))
     assert in_trash["value"]["generations"][0]["topic"] == trash_sample().generations[0].topic
     assert in_trash["lease"]["renewed_by"] == "bookwarden@sweep-0.example"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,11 +15,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, FormatError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome, OutcomeRow
 from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
+from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.orphans.plan import PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
@@ -27,9 +30,10 @@ from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
+from bookwarden.server.page.moves_reading import MoveSources
 from bookwarden.server.page.reading import (
     PageReader,
-    _KeptCluster,
+    _Kept,
     _OutcomeTables,
     read_alarms,
     read_disk,
@@ -379,7 +383,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 def test_one_part_that_hangs_leaves_the_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("bookwarden.server.page.reading._KeptCluster.read", lambda *_: ended.wait(60))
+    monkeypatch.setattr("bookwarden.server.page.reading._Kept.read", lambda *_: ended.wait(60))
     clock = Clock()
     pulsar = settings.pulsar.model_copy(update={"admin_url": "https://user:geheim@admin.example:8443"})
     reader = PageReader(settings.model_copy(update={"pulsar": pulsar}), clock)
@@ -402,25 +406,38 @@ def test_what_is_kept_open_is_closed_also_what_is_being_read(settings: Settings)
             closed.append("closed")
             super().close()
 
-    kept = _KeptCluster(settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bookwarden.server.page.reading.Cluster", Counted)
-        assert kept.read(lambda _: 1) == 1
-        assert closed == []
-        kept.close()
-        assert closed == ["closed"]
-        other = _KeptCluster(settings)
+    kept = _Kept(lambda: Counted(settings))
+    assert kept.read(lambda _: 1) == 1
+    assert closed == []
+    kept.close()
+    assert closed == ["closed"]
+    other = _Kept(lambda: Counted(settings))
 
-        def slow(_: Cluster) -> None:
-            entered.set()
-            ended.wait(60)
+    def slow(_: Cluster) -> None:
+        entered.set()
+        ended.wait(60)
 
-        reading = threading.Thread(target=other.read, args=(slow,))
-        reading.start()
-        assert entered.wait(60)
-        other.close()
-        ended.set()
-        reading.join(60)
+    reading = threading.Thread(target=other.read, args=(slow,))
+    reading.start()
+    assert entered.wait(60)
+    other.close()
+    ended.set()
+    reading.join(60)
+    assert closed == ["closed", "closed"]
+
+
+def test_of_two_readings_at_the_same_time_one_is_kept_and_the_other_closed(settings: Settings) -> None:
+    closed: list[str] = []
+
+    class Counted(Cluster):
+        def close(self) -> None:
+            closed.append("closed")
+            super().close()
+
+    kept = _Kept(lambda: Counted(settings))
+    assert kept.read(lambda _: kept.read(lambda _: 1)) == 1
+    assert closed == ["closed"]
+    kept.close()
     assert closed == ["closed", "closed"]
 
 
@@ -482,3 +499,37 @@ def test_the_trash_is_read_only_where_it_is_shown_and_the_newest_of_it(monkeypat
     assert [one.path for one in found.unreadable] == [f"{folder}/1"]
     monkeypatch.setattr("bookwarden.server.page.reading._TRASHED_LEDGERS", 0)
     assert len(read_trash(Cluster(settings)).generations) == 1, "the largest is shown alone"
+
+
+def test_moves_are_read_from_the_stores_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, moved, damaged = uuid4().hex, MemoryStore(), MemoryStore()
+    shared_memory_store(name)
+    flag = {"phase": "COPYING", "targetUrl": "oxia://o:6648/pulsar"}
+    moved.create(MIGRATION_PATH, json.dumps(flag).encode(), make_parents=True)
+    damaged.create(MIGRATION_PATH, b"<script>", make_parents=True)
+    opened: list[str] = []
+
+    def opener(store: MemoryStore, url: str) -> Callable[[], MemoryStore]:
+        return lambda: opened.append(url) or store  # type: ignore[func-returns-value]
+
+    stores = {"zk:moved": opener(moved, "zk:moved"), "zk:damaged": opener(damaged, "zk:damaged")}
+    monkeypatch.setattr("bookwarden.server.page.moves_reading.movable_stores_of", lambda _: stores)
+    sources = MoveSources(load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"}))
+    for _ in range(2):
+        found = sources.read()
+        first, second = found.stores
+        assert first.snapshot is not None
+        assert (first.url, first.snapshot.phase, first.snapshot.target_url) == (
+            "zk:moved",
+            "COPYING",
+            flag["targetUrl"],
+        )
+        assert (second.snapshot, "cannot be understood" in second.error) == (None, True)
+        assert found.switch is not None
+        assert (found.switch.state.phase, found.switch.build, found.switch.move) == (Phase.NOT_REGISTERED, None, None)
+    assert opened == ["zk:moved", "zk:damaged"], "they stay open"
+    shared_memory_store(name).create(REGISTRY_PATH, b"<script>", make_parents=True)
+    broken = sources.read()
+    assert broken.switch is None
+    assert broken.error
+    sources.close()

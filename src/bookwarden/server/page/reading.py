@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,9 @@ from bookwarden.pipelines.plan_files import PlanFiles
 from bookwarden.pipelines.scan.folder import plans_of, scan_ids
 from bookwarden.pipelines.streams.outcome_table import whole_files
 from bookwarden.preflight import require_topics
+from bookwarden.resources import Closeable, CloseableT
 from bookwarden.server.page.cached import CachedReading, CachedReadings
+from bookwarden.server.page.moves_reading import MoveSources, read_clients
 from bookwarden.server.page.topic_reading import read_topic, topic_named
 from bookwarden.server.page.values import (
     OVERVIEW,
@@ -43,6 +45,7 @@ from bookwarden.server.page.values import (
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
     DamagedNode,
     DiskFolder,
     GoneNamespace,
@@ -62,6 +65,7 @@ from bookwarden.server.page.values import (
 )
 from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration
 from bookwarden.wiring.trash import TrashOperations
 
 ValueT = TypeVar("ValueT")
@@ -90,15 +94,25 @@ class PageReader:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
-        queues, store, trash, topics = (_KeptCluster(settings) for _ in range(4))
-        look = _StoreLook()
-        self._kept = queues, store, trash, topics
+        queues, store, trash, topics = (_Kept(lambda: Cluster(settings)) for _ in range(4))
+        moves, look = _Kept(lambda: MoveSources(settings)), _StoreLook()
+        clients = _Kept(lambda: ClusterMigration(settings))
+        self._kept: tuple[_Kept[Any], ...] = (queues, store, trash, topics, moves, clients)
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
         self._scans = CachedReading("scans", partial(read_scans, settings), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
+        self._moves = CachedReading("moves", lambda: moves.read(MoveSources.read), clock=clock)
+        has_green = settings.cluster_migration.green.pulsar is not None
+        self._clients = CachedReading(
+            "clients",
+            lambda: clients.read(read_clients) if has_green else ClientMove(),
+            silent_s=_LARGE_S,
+            rest=_REST,
+            clock=clock,
+        )
         self._trash = CachedReading("trash", lambda: trash.read(read_trash), silent_s=_LARGE_S, rest=_REST, clock=clock)
         self._topics = CachedReadings(
             "topic",
@@ -116,7 +130,10 @@ class PageReader:
     def read(self, wanted: Wanted = OVERVIEW) -> Overview:
         """Return all parts of the overview, and others that are wanted, as they are known."""
         # All begin before the first is waited for.
-        parts = (self._queues, self._store, self._activity, self._scans, self._disk, self._alarms)
+        parts = (
+            *(self._queues, self._store, self._activity, self._scans, self._disk, self._alarms),
+            *(self._moves, self._clients),
+        )
         for part in (*parts, *((self._trash,) if wanted.trash else ())):
             part.begin()
         return Overview(
@@ -128,6 +145,8 @@ class PageReader:
             self._scans.get(),
             self._disk.get(),
             self._alarms.get(),
+            self._moves.get(),
+            self._clients.get(),
             self._trash.get() if wanted.trash else None,
             self._topic(wanted.topic) if wanted.topic else None,
         )
@@ -141,25 +160,25 @@ class PageReader:
         return self._topics.get(name)
 
 
-class _KeptCluster:
-    """A cluster that stays open from one reading to the next, and is opened again after an error."""
+class _Kept(Generic[CloseableT]):
+    """Something that stays open from one reading to the next, and is opened again after an error."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._open: Cluster | None = None
+    def __init__(self, make: Callable[[], CloseableT]) -> None:
+        self._make = make
+        self._open: CloseableT | None = None
         self._closed = False
         self._lock = threading.Lock()
 
-    def read(self, look: Callable[[Cluster], ValueT]) -> ValueT:
+    def read(self, look: Callable[[CloseableT], ValueT]) -> ValueT:
         # It is nobody's until it has answered.
-        cluster = self._take() or Cluster(self._settings)
+        opened = self._take() or self._make()
         try:
-            found = look(cluster)
+            found = look(opened)
         except BaseException:
-            _close(cluster)
+            _close(opened)
             raise
         with self._lock:
-            before, self._open = self._open, cluster
+            before, self._open = self._open, opened
         # Of another reading at the same time.
         _close(before)
         if self._closed:
@@ -170,16 +189,16 @@ class _KeptCluster:
         self._closed = True
         _close(self._take())
 
-    def _take(self) -> Cluster | None:
+    def _take(self) -> CloseableT | None:
         with self._lock:
-            cluster, self._open = self._open, None
-        return cluster
+            opened, self._open = self._open, None
+        return opened
 
 
-def _close(cluster: Cluster | None) -> None:
-    if cluster is not None:
+def _close(opened: Closeable | None) -> None:
+    if opened is not None:
         with suppress(BookwardenError):
-            cluster.close()
+            opened.close()
 
 
 def _queues(cluster: Cluster) -> Queues:

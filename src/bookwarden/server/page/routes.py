@@ -15,6 +15,7 @@ from fastapi import APIRouter, Response
 from bookwarden.errors import NotFoundError
 from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
+from bookwarden.server.page.moves import moves_json, render_moves
 from bookwarden.server.page.overview import PARTS, overview_json, render_overview
 from bookwarden.server.page.templates import render_runbook
 from bookwarden.server.page.topic import render_topic, topic_json
@@ -22,7 +23,7 @@ from bookwarden.server.page.trash import render_trash, trash_json
 from bookwarden.server.page.values import OVERVIEW, Overview, Reading, Wanted
 
 #: The paths of HTML, besides those below /page and /runbook.
-PAGES: Final = frozenset({"/", "/disk", "/topic", "/trash"})
+PAGES: Final = frozenset({"/", "/disk", "/moves", "/topic", "/trash"})
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
@@ -49,7 +50,10 @@ class _Rendered:
         self._kept: OrderedDict[object, bytes] = OrderedDict()
 
     def get(self, key: object, shown: Overview, render: Callable[[], bytes]) -> bytes:
-        parts = (shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms)
+        parts = (
+            *(shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms),
+            *(shown.moves, shown.clients),
+        )
         of = tuple(_state(part) for part in parts)
         key = key, _state(shown.trash), _state(shown.topic)
         with self._lock:
@@ -113,6 +117,16 @@ def page_router(read: Callable[[Wanted], Overview]) -> APIRouter:
     def topic_data(name: str) -> Response:
         shown = read(Wanted(topic=name.strip()))
         return answer(rendered.get(("topic.json", name), shown, lambda: topic_json(shown)), _JSON)
+
+    @router.get("/moves")
+    def moves() -> Response:
+        shown = read(OVERVIEW)
+        return answer(rendered.get("/moves", shown, lambda: render_moves(shown).encode()))
+
+    @router.get("/page/moves.json")
+    def moves_data() -> Response:
+        shown = read(OVERVIEW)
+        return answer(rendered.get("moves.json", shown, lambda: moves_json(shown)), _JSON)
 
     @router.get("/trash")
     def trash() -> Response:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from bookwarden.bookie_clusters.documents import Overview as SwitchOverview
+from bookwarden.cluster_migration.observing import MigrationSnapshot
 from bookwarden.ledgers.pins import CursorState, TopicPins
 from bookwarden.ledgers.trash import TrashLease
+from bookwarden.metadata_migration.watching import PhaseSnapshot
 from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.trash.summary import Summary
 
@@ -223,6 +226,32 @@ class Topic:
     absent: str = ""  #: Why there is nothing to show; "" if there is.
 
 
+@dataclass(frozen=True, slots=True)
+class StoreMove:
+    """A metadata store that Pulsar may move; ``error`` is why it is not known how far that is."""
+
+    url: str
+    snapshot: PhaseSnapshot | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The moves of metadata, and of bookie clusters and their ledgers."""
+
+    stores: tuple[StoreMove, ...] = ()
+    switch: SwitchOverview | None = None  #: None where the records cannot be understood.
+    error: str = ""  #: Why they cannot.
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMove:
+    """The move of clients to another Pulsar cluster."""
+
+    has_green: bool = False  #: Whether the settings name another cluster.
+    snapshot: MigrationSnapshot | None = None  #: Of the namespaces that are migrated; None where none is.
+
+
 class Wanted(NamedTuple):
     """The parts that a page shows besides those of the overview."""
 
@@ -246,5 +275,7 @@ class Overview:
     scans: Reading[Scans] = Reading()  #: From the folder of scans.
     disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
     alarms: Reading[Alarms] = Reading()  #: From Prometheus.
+    moves: Reading[Moves] = Reading()  #: From the metadata stores.
+    clients: Reading[ClientMove] = Reading()  #: From blue and green.
     trash: Reading[Trash] | None = None  #: From the metadata stores; None where the page does not show it.
     topic: Reading[Topic] | None = None  #: From the whole cluster, and the newest plan; likewise.
