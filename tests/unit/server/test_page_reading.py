@@ -30,7 +30,7 @@ from bookwarden.orphans.summary import Cell, ScanFindings, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
-from bookwarden.server.page.moves_reading import MoveSources
+from bookwarden.server.page.moves_reading import MoveSources, read_clients
 from bookwarden.server.page.reading import (
     PageReader,
     _Kept,
@@ -45,17 +45,20 @@ from bookwarden.server.page.values import (
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
     DiskFolder,
     HourCount,
     Job,
     OutcomeCount,
     Scans,
+    StoreMove,
     Wanted,
 )
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
 from bookwarden.wire.pb import managed_ledger_pb2 as pb
 from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, encode_lease, encode_records
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration
 from servers.waiting import eventually
 
 #: 2026-11-28 12:04:31 UTC, and when its hour begins.
@@ -533,3 +536,42 @@ def test_moves_are_read_from_the_stores_as_they_are(monkeypatch: pytest.MonkeyPa
     assert broken.switch is None
     assert broken.error
     sources.close()
+
+
+def test_a_store_that_was_moved_and_is_off_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> MemoryStore:
+        raise StoreUnavailableError("it is off")
+
+    monkeypatch.setattr("bookwarden.server.page.moves_reading.movable_stores_of", lambda _: {"zk:old": away})
+    name = uuid4().hex
+    shared_memory_store(name)
+    sources = MoveSources(load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"}))
+    found = sources.read()
+    assert found.stores == (StoreMove("zk:old", error="it is off"),)
+    assert found.switch is not None
+
+
+def test_clients_are_looked_at_where_a_namespace_is_migrated(tmp_path: Path) -> None:
+    names = {side: uuid4().hex for side in ("blue", "green")}
+    blue = shared_memory_store(names["blue"])
+    shared_memory_store(names["green"])
+    settings = load_settings(
+        overrides={
+            "metadata_store.urls": f"['memory:{names['blue']}']",
+            "pulsar.admin_url": "http://127.0.0.1:1",
+            "cluster_migration.journal": str(tmp_path),
+            "cluster_migration.blue.cluster": "blue",
+            "cluster_migration.green.pulsar": json.dumps({"admin_url": "http://127.0.0.1:1"}),
+            "cluster_migration.green.metadata_store": json.dumps({"urls": [f"memory:{names['green']}"]}),
+        }
+    )
+    migration = ClusterMigration(settings)
+    assert read_clients(migration) == ClientMove(has_green=True)
+    blue.create("/admin/local-policies/t/n", json.dumps({"migrated": True}).encode(), make_parents=True)
+    blue.create("/admin/clusters/blue", b"{}", make_parents=True)
+    blue.create("/managed-ledgers/t/n/persistent/a", b"", make_parents=True)
+    found = read_clients(migration).snapshot
+    assert found is not None
+    assert found.flagged == {"t/n": True}
+    assert [seen.topic for seen in found.topics] == ["persistent://t/n/a"]
+    migration.close()

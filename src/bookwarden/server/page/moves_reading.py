@@ -5,7 +5,7 @@ from __future__ import annotations
 from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.bookie_clusters.operation import Switch
 from bookwarden.config import Settings
-from bookwarden.errors import FormatError
+from bookwarden.errors import FormatError, StoreError
 from bookwarden.metadata_migration.control import read_snapshot
 from bookwarden.metastore.interface import MetadataStore
 from bookwarden.resources import Resources
@@ -27,7 +27,7 @@ class MoveSources(Resources):
         self._switch: Switch | None = None
 
     def read(self) -> Moves:
-        """Read them; StoreError where a store does not answer."""
+        """Read them; StoreError where the store of the records does not answer."""
         stores = tuple(self._store_move(url) for url in self._openers)
         if self._switch is None:
             self._switch = SwitchOperations(self._cluster).switch
@@ -37,12 +37,13 @@ class MoveSources(Resources):
             return Moves(stores, error=str(error))
 
     def _store_move(self, url: str) -> StoreMove:
-        # As it is: a store that follows its migration would read elsewhere.
-        if url not in self._stores:
-            self._stores[url] = self.keep(self._openers[url]())
         try:
+            # As it is: a store that follows its migration would read elsewhere.
+            if url not in self._stores:
+                self._stores[url] = self.keep(self._openers[url]())
             return StoreMove(url, read_snapshot(self._stores[url]))
-        except FormatError as error:
+        except (FormatError, StoreError) as error:
+            # One that was moved may be switched off: the rest is shown without it.
             return StoreMove(url, error=str(error))
 
 

@@ -79,7 +79,7 @@ _PROMETHEUS_S: Final = 4.0
 # What is in the trash may be large: its records are read whole, and of each ledger its metadata.
 _GENERATIONS: Final = 500
 _TRASHED_LEDGERS: Final = 50_000
-_LARGE_S: Final = 60.0
+_LARGE_S: Final = 20.0
 _REST: Final = 9.0
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 # As `follow` writes the reason of a mark.
