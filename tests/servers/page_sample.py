@@ -371,7 +371,7 @@ def topic_sample() -> Topic:
         ManagedLedgerInfo(tuple(listed)),
         cursors,
         True,
-        Retention(7 * 24 * 60, -1, "the namespace's policy"),
+        Retention(6 * 24 * 60, -1, "the namespace billing/invoices"),
         clusters=("eu-west", "us-east"),
         check_s=120,
     )

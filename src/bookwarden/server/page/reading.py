@@ -136,6 +136,7 @@ class PageReader:
         )
         for part in (*parts, *((self._trash,) if wanted.trash else ())):
             part.begin()
+        topic = self._topic(wanted.topic) if wanted.topic else None
         return Overview(
             self._cluster,
             int(self._clock() * 1000),
@@ -148,7 +149,7 @@ class PageReader:
             self._moves.get(),
             self._clients.get(),
             self._trash.get() if wanted.trash else None,
-            self._topic(wanted.topic) if wanted.topic else None,
+            topic,
         )
 
     def _topic(self, text: str) -> Reading[Topic]:

@@ -27,7 +27,8 @@ class TrashRow(NamedTuple):
     topic: str  #: Its full name.
     partitions: str  #: Of how many it is; "" of one.
     what: str  #: What was dropped, and how long ago.
-    when: str  #: At which time, and by which brokers.
+    when: str  #: At which time.
+    brokers: str  #: By which brokers.
     ledgers: str  #: Number of ledgers, and their bytes.
     subscriptions: str  #: Their names, or how many there are.
     expires: str  #: In how long.
@@ -184,14 +185,15 @@ def _row(ones: Sequence[Summary], command: str, now_ms: int) -> TrashRow:
     names = sorted({name for one in ones for name in one.subscriptions})
     brokers = sorted({broker for one in ones for broker in one.brokers})
     what = {_TOPIC: "deleted", "ledgers": "trimmed"}.get(first.what, "subscriptions removed")
-    expires_ms = min(expiring, default=None)
+    expires_ms, number = min(expiring, default=None), sum(one.ledgers for one in ones)
     left = "not known" if expires_ms is None else _until(expires_ms, now_ms)
     return TrashRow(
         first.topic if len(ones) == 1 else _base(first.topic),
         "" if len(ones) == 1 else f"{len(ones):,} partitions",
         f"{what} {age_text(now_ms - dropped_ms)} ago",
-        f"{moment(dropped_ms)} by {_some(brokers)}",
-        f"{sum(one.ledgers for one in ones):,} ledgers, {size_text(sum(one.bytes for one in ones))}",
+        moment(dropped_ms),
+        f"by {_some(brokers)}",
+        f"{number:,} {'ledger' if number == 1 else 'ledgers'}, {size_text(sum(one.bytes for one in ones))}",
         f"subscriptions: {_some(names)}" if names else "no subscription",
         f"expires in {left}" if left not in ("now", "not known") else f"expires: {left}",
         moment(expires_ms) if expires_ms is not None else "no sweep says how long it is kept",
