@@ -861,6 +861,20 @@ def test_a_page_is_rendered_once_for_a_reading(monkeypatch: pytest.MonkeyPatch) 
     assert len(rendered) == 2
 
 
+def test_a_part_that_one_page_alone_shows_is_rendered_again_when_it_was_read_again() -> None:
+    from bookwarden.server.page.routes import page_router
+
+    generations, read_ms = trash_sample().generations, [NOW_MS]
+    app = FastAPI()
+    # All other parts are those of the same reading.
+    app.include_router(
+        page_router(lambda _: replace(WELL, trash=Reading(Trash(generations[: read_ms[0] - NOW_MS]), read_ms[0])))
+    )
+    assert "The trash is empty." in get(app, "/trash").text
+    read_ms[0] += 5
+    assert "persistent://billing/invoices/drafts" in get(app, "/trash").text
+
+
 def test_places_that_clients_invent_do_not_fill_the_memory() -> None:
     from bookwarden.server.page.routes import _KEPT, _Rendered
 
