@@ -457,7 +457,9 @@ def sample_app(shown: Overview | None = None) -> FastAPI:
     parts: dict[Wanted, Overview] = {}
 
     def read(wanted: Wanted) -> Overview:
-        return parts.setdefault(wanted, shown_with(found, wanted))
+        if wanted not in parts:
+            parts[wanted] = shown_with(found, wanted)
+        return parts[wanted]
 
     app.include_router(page_router(read))
     return app
