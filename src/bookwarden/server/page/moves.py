@@ -48,14 +48,14 @@ class Step(NamedTuple):
 class MoveView(NamedTuple):
     """A move as it is shown."""
 
-    title: str
+    title: str  #: What is moved.
     runbook: str  #: PAGE#SECTION.
     sentence: str  #: Where it is.
     steps: tuple[Step, ...] = ()  #: None where nothing was begun.
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()  #: Names and texts.
     held: tuple[Problem, ...] = ()  #: What holds it, and what to do.
     bar: BarChart | None = None  #: How much of it is done.
-    bar_text: str = ""
+    bar_text: str = ""  #: Likewise as text.
 
 
 def render_moves(shown: Overview) -> str:

@@ -114,7 +114,7 @@ def page_router(read: Callable[[Wanted], Overview]) -> APIRouter:
         return answer(rendered.get(("/topic", name), shown, lambda: render_topic(shown, name).encode()))
 
     @router.get("/page/topic.json")
-    def topic_data(name: str) -> Response:
+    def topic_data(name: str = "") -> Response:
         shown = read(Wanted(topic=name.strip()))
         return answer(rendered.get(("topic.json", name), shown, lambda: topic_json(shown)), _JSON)
 

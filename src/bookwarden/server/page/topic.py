@@ -74,31 +74,31 @@ class LedgerRow(NamedTuple):
 class PinView(NamedTuple):
     """Something that holds ledgers."""
 
-    title: str
-    holds: str
-    what: str
-    todo: str
-    command: str
+    title: str  #: Its kind and name.
+    holds: str  #: The ledgers that it holds.
+    what: str  #: Why.
+    todo: str  #: What to do about it.
+    command: str  #: That does it; "" where there is none.
     is_first: bool  #: Whether it holds the oldest ledger.
 
 
 class PartView(NamedTuple):
     """A topic without partitions, or a partition, as it is drawn."""
 
-    name: str
-    facts: str
-    segments: tuple[Segment, ...]
+    name: str  #: Its full name.
+    facts: str  #: What it has, in one line.
+    segments: tuple[Segment, ...]  #: Its ledgers, in the order in which they are drawn.
     key: tuple[tuple[str, str], ...]  #: Classes and texts of the places that it has.
-    cursors: tuple[CursorRow, ...]
-    cursors_left_out: int
-    begins: str
-    middle: str
-    ends: str
-    pins: tuple[PinView, ...]
+    cursors: tuple[CursorRow, ...]  #: Those first that hold the oldest ledger.
+    cursors_left_out: int  #: Further ones.
+    begins: str  #: The time at the left of the drawing.
+    middle: str  #: In its middle.
+    ends: str  #: At its right.
+    pins: tuple[PinView, ...]  #: Those first that hold the oldest ledger.
     outlook: str  #: What becomes of the oldest ledger where nothing holds it.
-    odd: tuple[LedgerRow, ...]
-    odd_left_out: int
-    unseen: tuple[str, ...]
+    odd: tuple[LedgerRow, ...]  #: The first ledgers that are not as they should be.
+    odd_left_out: int  #: Further ones.
+    unseen: tuple[str, ...]  #: What could not be seen of it.
 
 
 def topic_link(name: str) -> str:

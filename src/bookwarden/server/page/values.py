@@ -195,12 +195,12 @@ class LedgerPlace(Enum):
 class TopicLedger(NamedTuple):
     """A data ledger of a topic, listed or not."""
 
-    ledger_id: int
+    ledger_id: int  #: By which the others are in order.
     entries: int  #: 0 where that is not known.
     size: int  #: In bytes, each entry once; 0 where that is not known.
     begun_ms: int  #: When it was created; 0 where that is not known.
     closed_ms: int  #: By the list; 0 where that does not say it.
-    place: LedgerPlace
+    place: LedgerPlace  #: By its metadata, the list and the newest plan.
     clusters: tuple[str, ...] = ()  #: Names of the bookie clusters that have it; none where none is registered.
 
 
