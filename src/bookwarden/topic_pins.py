@@ -69,21 +69,34 @@ class PinSearch:
     def of_topic(self, topic: str) -> list[TopicPins]:
         """Find what holds the ledgers of a topic, of each partition with ledgers; NotFoundError if it has none."""
         name = TopicName.parse(topic)
+        states = [state for part in self.parts_of(name) if (state := self.state_of(part)) is not None]
+        if not states:
+            raise NotFoundError(f"{name} has no ledgers: there is no such topic, or no message was ever sent to it")
+        return [self.pins_in(state) for state in states]
+
+    def parts_of(self, name: TopicName) -> list[TopicName]:
+        """List the partitions of a topic, as far as they are known; itself where it has none, nothing without either.
+
+        Some may have no ledgers.
+        """
         self._store.sync()
         node = self._store.get(partitioned_topic_path(name.managed_ledger))
-        parts = [name] if node is None else [name.partition_name(at) for at in range(_partitions(node, name))]
-        found = [one for one in map(self._of_partition, parts) if one is not None]
-        if not found and node is None:
-            found = [one for one in map(self._of_partition, self._listed_partitions(name)) if one is not None]
-        if not found:
-            raise NotFoundError(f"{name} has no ledgers: there is no such topic, or no message was ever sent to it")
-        return found
+        if node is not None:
+            return [name.partition_name(at) for at in range(_partitions(node, name))]
+        if self._store.get(managed_ledger_path(name.managed_ledger)) is not None:
+            return [name]
+        return self._listed_partitions(name)
+
+    def pins_in(self, state: TopicState) -> TopicPins:
+        """Find what holds the ledgers of a topic in this state."""
+        return find_pins(state, self._now_ms)
 
     def of_managed_ledger(self, managed_ledger: str) -> TopicPins | None:
         """Find what holds the ledgers of one managed ledger; None where it is gone, no pins where it is damaged."""
         name = TopicName.of_managed_ledger(managed_ledger)
         try:
-            return self._of_partition(name)
+            state = self.state_of(name)
+            return None if state is None else self.pins_in(state)
         except FormatError as error:
             return TopicPins(str(name), None, (), 0, 0, (), "", (str(error),))
 
@@ -95,7 +108,11 @@ class PinSearch:
         numbers = [child.removeprefix(before) for child in self._store.children_of(folder) if child.startswith(before)]
         return [name.partition_name(at) for at in sorted(int(number) for number in numbers if number.isdecimal())]
 
-    def _of_partition(self, name: TopicName) -> TopicPins | None:
+    def state_of(self, name: TopicName) -> TopicState | None:
+        """Read all that decides about the trim of a topic without partitions, or of a partition; None without ledgers.
+
+        Raises FormatError where its node is damaged.
+        """
         managed = self._ledgers.read(name.managed_ledger)
         if managed is None:
             return None
@@ -109,7 +126,7 @@ class PinSearch:
         transactions = reading.ask(
             "open transactions", lambda live: self._once("transactions", "", live.brokers.transactions)
         )
-        state = TopicState(
+        return TopicState(
             topic,
             info,
             self._cursors(name, found, reading),
@@ -123,7 +140,6 @@ class PinSearch:
             created_ms,
             tuple(reading.unseen),
         )
-        return find_pins(state, self._now_ms)
 
     def _why_not_asked(self, name: TopicName) -> str:
         if self._live is None:

@@ -45,6 +45,10 @@ PATHS = (
     "/disk?tenant=iot",
     "/disk?namespace=iot%2Ftelemetry",
     "/scan",
+    "/topic",
+    "/topic?name=billing%2Finvoices%2Forders",
+    "/trash",
+    "/moves",
     "/runbook/orphans#inside-the-list",
 )
 
@@ -191,7 +195,20 @@ def test_it_is_clicked_through_while_stores_hang(browser: Browser, tmp_path: Pat
         assert EVIL in browser.text, "as text"
         tile = browser.driver.find_element(By.CSS_SELECTOR, ".map a[href*='namespace=web']")
         tile.find_element(By.CSS_SELECTOR, "rect.tile").click()
-        assert "persistent://web/clicks/clicks-partition-0" in browser.text
+        browser.driver.find_element(By.LINK_TEXT, "persistent://web/clicks/clicks-partition-0").click()
+        # Its script reads the page again.
+        eventually(lambda: "The topic: no answer since" in browser.text, timeout=90)
+        asked_for = browser.driver.find_element(By.ID, "name")
+        assert asked_for.get_attribute("value") == "persistent://web/clicks/clicks-partition-0"
+        asked_for.clear()
+        asked_for.send_keys(f"a/b/{EVIL}", Keys.ENTER)
+        eventually(lambda: "Nothing to show" in browser.text)
+        assert EVIL in browser.text, "as text"
+        for name, part in (("trash", "The trash"), ("moves", "metadata and bookie clusters")):
+            browser.click(f"header nav a[href='/{name}']")
+            eventually(lambda part=part: f"{part}: no answer since" in browser.text, timeout=90)
+        browser.click("header nav a[href='/disk']")
+        browser.driver.find_element(By.LINK_TEXT, "web").click()
         browser.click(".crumbs a[href='/disk']")
         browser.driver.find_element(By.LINK_TEXT, EVIL).click()
         assert f"{EVIL}/telemetry" in browser.text

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from bookwarden.clusters.pulsar.messages.producers import ConfirmedProducers
+from bookwarden.config import load_settings
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import mark_of_holder
 from bookwarden.metastore.lock import StoreLock
 from bookwarden.metastore.urls import open_store
+from bookwarden.server.page.moves import render_moves
 from bookwarden.server.page.reading import PageReader
-from bookwarden.server.page.values import Overview, ReasonCount
+from bookwarden.server.page.topic import render_topic
+from bookwarden.server.page.trash import render_trash
+from bookwarden.server.page.values import LedgerPlace, Overview, ReasonCount, Wanted
 from bookwarden.wiring.pulsar import connection_of
 from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
@@ -65,3 +69,44 @@ def test_what_waits_is_counted_and_stays(shared_cluster: DevCluster, namespace: 
         assert {job.name: bool(job.holder) for job in state.jobs}["sweep"]
     held.release()
     store.close()
+
+
+def test_a_topic_the_trash_and_moves_are_read_from_a_real_cluster(
+    shared_cluster: DevCluster, namespace: str, tmp_path: Path
+) -> None:
+    topic = f"persistent://{namespace}/orders"
+    overrides = {
+        "metadata_store.urls": f"['{shared_cluster.store_url}']",
+        "pulsar.admin_url": shared_cluster.admin_url,
+        "pulsar.service_url": shared_cluster.service_url,
+        "orphans.folder": str(tmp_path / "orphans"),
+    }
+    client = shared_cluster.connection().client()
+    consumer = client.subscribe(topic, "billing")
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(str(number).encode())
+    consumer.acknowledge(consumer.receive(30_000))
+    with closing(PageReader(load_settings(overrides=overrides))) as reader:
+
+        def look() -> Overview | None:
+            found = reader.read(Wanted(trash=True, topic=f"{namespace}/orders"))
+            has_all = found.topic and found.topic.value and found.trash and found.trash.value and found.moves.value
+            return found if has_all else None
+
+        found = eventually(look, timeout=60)
+    client.close()
+    assert found.topic is not None
+    assert found.topic.value is not None
+    (part,) = found.topic.value.parts
+    assert (found.topic.value.name, part.pins.topic, part.pins.loaded) == (topic, topic, True)
+    assert [(one.place, one.begun_ms > 0) for one in part.ledgers] == [(LedgerPlace.BOOKIES, True)]
+    assert [(one.name, one.behind) for one in part.cursors] == [("billing", 2)]
+    assert "billing stands at" in render_topic(found, topic)
+    assert "In the trash" in render_trash(found)
+    moves = found.moves.value
+    assert moves is not None
+    assert [(one.error, one.snapshot and one.snapshot.phase) for one in moves.stores] == [("", None)]
+    assert moves.switch is not None
+    assert len(moves.switch.state.brokers) == 1
+    assert "No migration of it was begun." in render_moves(found)

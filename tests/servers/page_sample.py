@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from datetime import date, timedelta
+from typing import Any
 
 from fastapi import FastAPI
 
+from bookwarden.bookie_clusters.brokers import Broker, RegistryFollower
+from bookwarden.bookie_clusters.documents import Overview as SwitchOverview
+from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, CopyPace, FoundBuild
+from bookwarden.bookie_clusters.moving.scope import Scope
+from bookwarden.bookie_clusters.operation import FoundOrder, SwitchState
+from bookwarden.bookie_clusters.order import Order, Phase
+from bookwarden.bookie_clusters.registry import BookieCluster, Directive, Registry
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.cluster_migration.states import CursorStatus, TopicStatus
 from bookwarden.ledgers.disk_growth import DayUse, Growth, forecast_of
 from bookwarden.ledgers.disk_use import BookieUse, Use
+from bookwarden.ledgers.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadInfo, Position
+from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.ledgers.pins import CursorState, Retention, TopicState, find_pins
 from bookwarden.ledgers.references import Doubt
+from bookwarden.ledgers.trash import KeepRule, TrashLease
+from bookwarden.metadata_migration.watching import PhaseSnapshot
 from bookwarden.orphans.classes import Cause
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import EmptiedScope, FileDigest, PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.summary import Cell, ClassCount, ForeignOwner, GrowthPoint, ScanFindings, summarize
 from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.redirects import MIGRATED_PROPERTY
 from bookwarden.server.page.routes import page_router
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
     DiskFolder,
+    GoneNamespace,
     HourCount,
     Job,
+    LedgerPlace,
+    Moves,
     OutcomeCount,
     Overview,
     Plan,
@@ -33,8 +54,15 @@ from bookwarden.server.page.values import (
     ReasonCount,
     ScanReport,
     Scans,
+    StoreMove,
     StoreState,
+    Topic,
+    TopicLedger,
+    TopicPart,
+    Trash,
+    Wanted,
 )
+from bookwarden.trash.summary import Summary
 
 #: 2026-11-28 12:04:31 UTC.
 NOW_MS = 1_795_867_471_000
@@ -230,6 +258,61 @@ def scan_report(plan: Plan, begun_ms: int) -> ScanReport:
     return ScanReport(plan, manifest, summary, GuardLimits())
 
 
+def _dropped(
+    topic: str, hours: float, what: str = "topic", ledgers: int = 4, gib: float = 1.0, **fields: Any
+) -> Summary:
+    """Return a life of a topic that ended, or lost something, some hours ago; the trash keeps it for a week."""
+    at_ms = NOW_MS - int(hours * HOUR_MS)
+    usual = Summary(
+        topic=f"persistent://{topic}",
+        generation=at_ms - 90 * 24 * HOUR_MS,
+        what=what,
+        dropped_ms=at_ms,
+        brokers=("broker-2.example:8080",),
+        ledgers=ledgers,
+        bytes=int(gib * GIB),
+        subscriptions=("billing", "warehouse"),
+        schema=what == "topic",
+        expires_ms=at_ms + 7 * 24 * HOUR_MS,
+        missing=(),
+        restore="",
+    )
+    return replace(usual, **fields)
+
+
+def trash_sample() -> Trash:
+    """Return a trash with all that waits there."""
+    generations = (
+        *(
+            _dropped(f"web/clicks/sessions-2025-partition-{number}", 1.7, ledgers=212 + number, gib=31.5 - number)
+            for number in range(4)
+        ),
+        _dropped("billing/invoices/drafts", 5.2, "ledgers", 38, 12.4, subscriptions=()),
+        _dropped(
+            "search/queries/suggest",
+            29.0,
+            ledgers=17,
+            gib=2.2,
+            subscriptions=("index",),
+            missing=("2 ledgers that BookKeeper has no more: 482113, 482990",),
+        ),
+        _dropped("iot/telemetry/backfill", 41.0, ledgers=96, gib=44.0, restore="writing nodes, by anna@ops-1.example"),
+        _dropped("iot/alarms/pager", 66.0, "subscriptions", 2, 0.0, subscriptions=("night-shift",)),
+        _dropped("iot/alarms/drill__transaction_pending_ack", 120.5, ledgers=1, gib=0.01, subscriptions=("drill",)),
+        _dropped("mail/outbox/bounced", 161.5, ledgers=6, gib=0.4, subscriptions=tuple(f"relay-{n}" for n in range(9))),
+        _dropped("mail/outbox/bounced", 167.2, ledgers=3, gib=0.1, brokers=("broker-1.example:8080",)),
+    )
+    ledgers = sum(one.ledgers for one in generations)
+    return Trash(generations, 0, ledgers, (GoneNamespace("lab/trial", NOW_MS - 50 * HOUR_MS),))
+
+
+def _lease(*, ended: bool) -> TrashLease:
+    day = 24 * 3_600
+    rules = (KeepRule("lab/scratch-*", 0, 0), KeepRule("*/*", 7 * day, day))
+    until_ms = NOW_MS - 420_000 if ended else NOW_MS + 870_000
+    return TrashLease(until_ms, "bookwarden@sweep-0.example", 2 * TIB, rules)
+
+
 def sample(*, well: bool = False) -> Overview:
     """Return a cluster with several things to look at; ``well`` is one without."""
     at = NOW_MS - 3_000
@@ -288,11 +371,139 @@ def sample(*, well: bool = False) -> Overview:
             ),
             at,
         ),
-        Reading(StoreState(212, NOW_MS - 4_000, jobs), at),
+        Reading(StoreState(212, NOW_MS - 4_000, jobs, True, _lease(ended=not well)), at),
         Reading(_activity(), at),
         Reading(scans, at),
         Reading(DiskFolder("/var/lib/bookwarden/disk", summary), at),
         Reading(Alarms("http://prometheus.example:9090", () if well else alerts), at),
+        Reading(quiet_moves() if well else moves_sample(), at),
+        Reading(ClientMove() if well else clients_sample(), at),
+    )
+
+
+_ORDERS = "persistent://billing/invoices/orders"
+
+
+def _offload(*, deleted: bool) -> OffloadInfo:
+    return OffloadInfo(1, 2, True, deleted, NOW_MS, "aws-s3")
+
+
+def topic_sample() -> Topic:
+    """Return a topic whose oldest ledger a subscription holds, with ledgers in all places."""
+    begun_ms, step_ms, lately_ms = NOW_MS - 24 * 24 * HOUR_MS, 11 * HOUR_MS, NOW_MS - 40_000
+    listed, ledgers = [], []
+    for number in range(52):
+        ledger_id = 48_100 + 37 * number
+        at_ms = begun_ms + number * step_ms + (number % 5) * HOUR_MS // 2
+        ends_ms = begun_ms + (number + 1) * step_ms + ((number + 1) % 5) * HOUR_MS // 2
+        entries, size = 50_000 + 700 * (number % 7), int((1.6 + 0.2 * (number % 4)) * GIB)
+        place, offload, clusters = LedgerPlace.BOOKIES, None, ("fast",)
+        if number < 3:
+            place, clusters = LedgerPlace.ORPHAN, ("old",)
+        elif number < 14:
+            place, offload, clusters = LedgerPlace.OFFLOADED, _offload(deleted=True), ()
+        elif number < 18:
+            place, offload, clusters = LedgerPlace.BOTH, _offload(deleted=False), ("old", "fast")
+        elif number in (29, 30):
+            place, clusters = LedgerPlace.GAP, ("old",)
+        elif number == 35:
+            place, clusters = LedgerPlace.MISSING, ()
+        elif number < 38:
+            place, clusters = LedgerPlace.FORMER, ("old",)
+        is_last = number == 51
+        begins_ms = at_ms if clusters else 0
+        ledgers.append(TopicLedger(ledger_id, entries, size, begins_ms, 0 if is_last else ends_ms, place, clusters))
+        if place not in (LedgerPlace.ORPHAN, LedgerPlace.GAP):
+            listed.append(LedgerInfo(ledger_id, entries, size, 0 if is_last else ends_ms, offload))
+    cursors = (
+        CursorState("audit-2024", Position(48_100 + 37 * 13, 4_121), advanced_ms=0, behind=1_902_417, consumers=0),
+        CursorState("billing", Position(48_100 + 37 * 51, 31_007), advanced_ms=lately_ms, behind=212, consumers=4),
+        CursorState("warehouse", Position(48_100 + 37 * 44, 12), advanced_ms=lately_ms, behind=390_551, consumers=2),
+        CursorState(
+            "pulsar.repl.eu-west", Position(48_100 + 37 * 47, 9_000), advanced_ms=NOW_MS - HOUR_MS, behind=201_330
+        ),
+        CursorState("dashboard-reader", Position(48_100 + 37 * 50, 5), durable=False, behind=9),
+    )
+    state = TopicState(
+        _ORDERS,
+        ManagedLedgerInfo(tuple(listed)),
+        cursors,
+        True,
+        Retention(6 * 24 * 60, -1, "the namespace billing/invoices"),
+        clusters=("eu-west", "us-east"),
+        check_s=120,
+    )
+    part = TopicPart(find_pins(state, NOW_MS), tuple(ledgers), cursors)
+    return Topic(_ORDERS, (part,), plan="20261128T031012-5f2c", plan_ms=NOW_MS - 9 * HOUR_MS)
+
+
+def _cluster(name: str, since: int, **fields: Any) -> BookieCluster:
+    uri = f"zk+hierarchical://zk-{name}.example:2181/ledgers"
+    return BookieCluster(name, uri, f"zk:zk-{name}.example:2181", "/ledgers", f"instance-{name}", since, **fields)
+
+
+def _broker(number: int, epoch: int) -> Broker:
+    names = {"old": "instance-old", "fast": "instance-fast"}
+    return Broker(f"broker-{number}.example:8080", RegistryFollower(epoch, "fast", "5f2c91ab", names, jar="0.2.0"))
+
+
+def moves_sample() -> Moves:
+    """Return a switch that waits for a broker, and a copy that is under way."""
+    origin, at_ms = "ops-1.example process 8121", NOW_MS - 95_000
+    order = Order("old", "fast", 6, origin, at_ms, Phase.LIVE_DUAL_READ)
+    clusters = {one.name: one for one in (_cluster("old", 1, bootstrap=True), _cluster("fast", 6))}
+    directive = Directive("old", "fast", origin, 7, at_ms)
+    registry = Registry(7, "5f2c91ab", "/ledgers", "fast", clusters, directive)
+    brokers = (_broker(1, 7), _broker(2, 7), _broker(3, 6))
+    counts = CopyCounts()
+    for outcome, ledgers, gib in ((CopyOutcome.COPIED, 18_204, 2), (CopyOutcome.COMPLETE, 3_117, 1)):
+        counts.ledgers[outcome, "cursor"], counts.sizes[outcome, "cursor"] = ledgers, gib * GIB
+    counts.ledgers[CopyOutcome.OPEN, "schema"] = 14
+    build = Build(
+        *("old", "fast", Scope(), "/var/lib/bookwarden/build-20261128", NOW_MS - HOUR_MS),
+        is_listed=True,
+        ledgers=33_410,
+        size=5 * GIB,
+        looked_at=21_335,
+        size_looked_at=3 * GIB,
+        counts=counts,
+        pace=CopyPace(6.1, 950_000.0),
+    )
+    state = SwitchState(Phase.LIVE_DUAL_READ, registry, FoundOrder(order, 3, origin, False), brokers)
+    snapshot = PhaseSnapshot(NOW_MS - 3_000)
+    stores = (StoreMove("zk:zk-1.example:2181,zk-2.example:2181,zk-3.example:2181", snapshot),)
+    found = FoundBuild(build, None, 4, "ops-1.example process 8207", False)
+    return Moves(stores, SwitchOverview(state, None, found, None))
+
+
+def quiet_moves() -> Moves:
+    """Return a cluster in which nothing was ever moved."""
+    state = SwitchState(Phase.NOT_REGISTERED, None, None, ())
+    return Moves((StoreMove("zk:zk-1.example:2181", PhaseSnapshot(NOW_MS)),), SwitchOverview(state, None, None, None))
+
+
+def _topic_seen(number: int, unread: int, consumers: int | None, publishers: int = 0) -> TopicStatus:
+    info = ManagedLedgerInfo((), {MIGRATED_PROPERTY: "true"}, terminated=Position(5, 9))
+    cursors = (CursorStatus("billing", unread, consumers),)
+    topic = f"persistent://web/clicks/clicks-partition-{number}"
+    return TopicStatus(topic, info, True, loaded=True, publishers=publishers, cursors=cursors)
+
+
+def clients_sample() -> ClientMove:
+    """Return a move of clients of which one topic has no consumer any more."""
+    topics = [_topic_seen(number, 0, 2) for number in range(22)]
+    topics += [_topic_seen(number, 1_900 * (number - 20), 2) for number in range(22, 31)]
+    topics.append(_topic_seen(31, 4_204, 0))
+    return ClientMove(True, MigrationSnapshot(NOW_MS - 5_000, tuple(topics), {"web/clicks": True}))
+
+
+def shown_with(shown: Overview, wanted: Wanted) -> Overview:
+    """Return it with invented readings of what a page wants besides."""
+    at = NOW_MS - 3_000
+    return replace(
+        shown,
+        trash=Reading(trash_sample(), at) if wanted.trash else None,
+        topic=Reading(topic_sample(), at) if wanted.topic else None,
     )
 
 
@@ -300,7 +511,15 @@ def sample_app(shown: Overview | None = None) -> FastAPI:
     """Make an application that shows invented readings."""
     app = FastAPI(docs_url=None, redoc_url=None)
     found = sample() if shown is None else shown
-    app.include_router(page_router(lambda: found))
+    # As of a reading: what is rendered is kept while it is the same.
+    parts: dict[Wanted, Overview] = {}
+
+    def read(wanted: Wanted) -> Overview:
+        if wanted not in parts:
+            parts[wanted] = shown_with(found, wanted)
+        return parts[wanted]
+
+    app.include_router(page_router(read))
     return app
 
 

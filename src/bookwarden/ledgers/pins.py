@@ -66,6 +66,11 @@ class Pin(NamedTuple):
     todo: str  #: What to do about it.
     command: str = ""  #: That does it, or shows more; "" where there is none.
 
+    @property
+    def title(self) -> str:
+        """Its kind, and the name of the subscription, cursor or reader."""
+        return f"{self.kind.value} {self.name}".rstrip()
+
 
 class TopicPins(NamedTuple):
     """The pins of one topic or partition; those first that hold its oldest ledger."""
@@ -545,6 +550,15 @@ def _span(milliseconds: int) -> str:
         if milliseconds >= 2 * unit_ms:
             return f"{milliseconds // unit_ms:,} {name}"
     return "a second" if milliseconds >= 1000 else "less than a second"
+
+
+def held_text(one: TopicPins, pin: Pin) -> str:
+    """Return what a pin of a topic holds."""
+    if not pin.ledgers:
+        return "nothing"
+    oldest = "the oldest ledger" if pin.ledgers[0] == one.ledgers[0] else f"ledger {pin.ledgers[0]}"
+    rest = f" and {_number(len(pin.ledgers) - 1, 'later one')}" if len(pin.ledgers) > 1 else ""
+    return f"{oldest}{rest}, {size_text(pin.bytes)}"
 
 
 def summary_of(found: Sequence[TopicPins]) -> str:

@@ -65,6 +65,18 @@ def survey(
     return tally.survey()
 
 
+def read_snapshot(source: MetadataStore) -> PhaseSnapshot:
+    """Read the flag and the participants, after a sync; raise StoreError or FormatError if that fails."""
+    at_ms = int(time.time() * 1000)
+    source.sync()
+    participants = {one.name: one.whose for one in read_participants(source)}
+    node = source.get(MIGRATION_PATH)
+    if node is None:
+        return PhaseSnapshot(at_ms, participants=participants)
+    state = parse_flag(node)
+    return PhaseSnapshot(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
+
+
 class _SurveyCounter:
     """Gathers what the threads of a walk find."""
 
@@ -200,15 +212,8 @@ class MigrationControl:
         self._target_avoided_until = 0.0
 
     def snapshot(self) -> PhaseSnapshot:
-        """Read the flag and the participants, after a sync; raise StoreError or FormatError if that fails."""
-        at_ms = int(time.time() * 1000)
-        self._source.sync()
-        participants = {one.name: one.whose for one in read_participants(self._source)}
-        node = self._source.get(MIGRATION_PATH)
-        if node is None:
-            return PhaseSnapshot(at_ms, participants=participants)
-        state = parse_flag(node)
-        return PhaseSnapshot(at_ms, state.phase, state.target_url, node.created_ms, state.changed_ms, participants)
+        """Read the flag and the participants, as `read_snapshot`."""
+        return read_snapshot(self._source)
 
     def copy_progress(self, found: Survey, target_url: str | None) -> NodeCopyProgress | None:
         """Return how much of the source the target has, by the survey's sample; None without an answer."""

@@ -103,6 +103,25 @@ def follow(
         pause(every_s)
 
 
+def warnings_of_copy(snapshot: PhaseSnapshot) -> Iterator[str]:
+    """Yield what is wrong where the copy begins while participants are left."""
+    if snapshot.phase == "COPYING" and snapshot.participants:
+        yield (
+            f"the copy began without {_named(snapshot.participants)}: what they write to the source now "
+            "may be lost; find them, and verify the copy"
+        )
+
+
+def warnings_of_preparation(snapshot: PhaseSnapshot, idle_s: float) -> Iterator[str]:
+    """Yield what is wrong where PREPARATION has lasted for this long."""
+    if snapshot.phase == "PREPARATION" and idle_s > 2 * PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
+        yield (
+            # It looks for the last time before its 60 s are over, and then pauses for as long again.
+            "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
+            "'A migration that stalls' in docs/howto/move-metadata.md"
+        )
+
+
 class _Watch:
     """The snapshots so far; each warning is given once."""
 
@@ -128,19 +147,10 @@ class _Watch:
     def _warnings(self, snapshot: PhaseSnapshot, before: PhaseSnapshot | None) -> Iterator[str]:
         if snapshot.error is not None:
             return
-        left = _named(snapshot.participants)
-        if left and before is not None and (before.phase, snapshot.phase) == ("PREPARATION", "COPYING"):
-            yield (
-                f"the copy began without {left}: what they write to the source now "
-                "may be lost; find them, and verify the copy"
-            )
+        if before is not None and before.phase == "PREPARATION":
+            yield from warnings_of_copy(snapshot)
         idle = self._clock() - self._moved_at
-        if snapshot.phase == "PREPARATION" and idle > 2 * PARTICIPANTS_LIMIT_SECONDS + _STALL_SECONDS:
-            yield (
-                # It looks for the last time before its 60 s are over, and then pauses for as long again.
-                "PREPARATION lasts longer than its broker waits: that broker has ended, or cannot write the flag; see "
-                "'A migration that stalls' in docs/howto/move-metadata.md"
-            )
+        yield from warnings_of_preparation(snapshot, idle)
         if snapshot.phase == "COPYING" and snapshot.copied is not None and idle > _STALL_SECONDS:
             yield (
                 f"nothing was copied for {_STALL_SECONDS:.0f} s: the broker that copies may have ended; see "

@@ -24,7 +24,7 @@ from bookwarden.config import Settings
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.metrics import metrics_text, migration_metrics
 from bookwarden.server.page.reading import PageReader
-from bookwarden.server.page.routes import page_router
+from bookwarden.server.page.routes import PAGES, page_router
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
 
@@ -180,7 +180,7 @@ class _Bearer:
 
     async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
-        is_page = request.method in _ASKING and (path in _PAGES or path.startswith(("/page/", "/runbook/")))
+        is_page = request.method in _ASKING and (path in PAGES or path.startswith(("/page/", "/runbook/")))
         if path != "/openapi.json" and not self._carries(request.headers.get("authorization", ""), is_page):
             reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
             challenge = 'Basic realm="bookwarden: the token is the password", charset="UTF-8"' if is_page else "Bearer"

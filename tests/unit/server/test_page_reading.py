@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,10 +15,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.registry import REGISTRY_PATH
 from bookwarden.config import Settings, load_settings
 from bookwarden.errors import ConfigError, FormatError, StoreUnavailableError
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome, OutcomeRow
+from bookwarden.ledgers.trash import FormerNode, KeepRule, TrashLease, TrashRecord
+from bookwarden.metastore.following.flag import MIGRATION_PATH
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
 from bookwarden.orphans.plan import PlanCounts, PlanManifest, ScannedCluster
 from bookwarden.orphans.progress import ApplyProgress
@@ -26,28 +30,36 @@ from bookwarden.orphans.summary import Cell, ScanFindings, Summary, summarize
 from bookwarden.pipelines.scan.folder import plans_of
 from bookwarden.pipelines.streams.outcome_table import OutcomeTable, outcome_batch
 from bookwarden.server.page.cached import CachedReading
+from bookwarden.server.page.moves_reading import MoveSources, read_clients
 from bookwarden.server.page.reading import (
     PageReader,
-    _KeptCluster,
+    _Kept,
     _OutcomeTables,
     read_alarms,
     read_disk,
     read_report,
     read_scans,
+    read_trash,
 )
 from bookwarden.server.page.values import (
     Activity,
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
     DiskFolder,
     HourCount,
     Job,
     OutcomeCount,
     Scans,
+    StoreMove,
+    Wanted,
 )
 from bookwarden.wire.broker_marks import OUTBOX_ROOT
+from bookwarden.wire.pb import managed_ledger_pb2 as pb
+from bookwarden.wire.trash import TRASH_LEASE, TRASH_RECORDS, encode_lease, encode_records
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration
 from servers.waiting import eventually
 
 #: 2026-11-28 12:04:31 UTC, and when its hour begins.
@@ -142,6 +154,25 @@ def test_a_reading_that_hangs_keeps_nobody_and_is_the_only_one(source: Source, c
     # The answer that came at last counts as of when it was asked for; the next one is asked for at once.
     eventually(lambda: reading.get().value == 3)
     assert reading.get().silent_since_ms == 0
+
+
+def test_a_long_reading_is_followed_by_a_rest(source: Source, clock: Clock) -> None:
+    reading = CachedReading("test", source.read, wait_s=0.0, rest=9.0, clock=clock)
+    for begun_s, took_s, again_s in ((1_000.0, 0.5, 1_010.0), (2_000.0, 20.0, 2_200.0), (3_000.0, 900.0, 4_200.0)):
+        clock.now_s = begun_s
+        before = source.readings
+        source.goes_on.clear()
+        reading.begin()
+        eventually(lambda: source.running == 1)
+        clock.now_s = begun_s + took_s
+        source.goes_on.set()
+        eventually(lambda before=before: reading._last.value == before + 1)
+        clock.now_s = again_s - 0.1
+        reading.begin()
+        assert source.readings == before + 1
+        clock.now_s = again_s
+        reading.begin()
+        eventually(lambda before=before: reading._last.value == before + 2)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("it is away"), OSError("it is away")])
@@ -364,7 +395,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 def test_one_part_that_hangs_leaves_the_others(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("bookwarden.server.page.reading._KeptCluster.read", lambda *_: ended.wait(60))
+    monkeypatch.setattr("bookwarden.server.page.reading._Kept.read", lambda *_: ended.wait(60))
     clock = Clock()
     pulsar = settings.pulsar.model_copy(update={"admin_url": "https://user:geheim@admin.example:8443"})
     reader = PageReader(settings.model_copy(update={"pulsar": pulsar}), clock)
@@ -387,25 +418,38 @@ def test_what_is_kept_open_is_closed_also_what_is_being_read(settings: Settings)
             closed.append("closed")
             super().close()
 
-    kept = _KeptCluster(settings)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bookwarden.server.page.reading.Cluster", Counted)
-        assert kept.read(lambda _: 1) == 1
-        assert closed == []
-        kept.close()
-        assert closed == ["closed"]
-        other = _KeptCluster(settings)
+    kept = _Kept(lambda: Counted(settings))
+    assert kept.read(lambda _: 1) == 1
+    assert closed == []
+    kept.close()
+    assert closed == ["closed"]
+    other = _Kept(lambda: Counted(settings))
 
-        def slow(_: Cluster) -> None:
-            entered.set()
-            ended.wait(60)
+    def slow(_: Cluster) -> None:
+        entered.set()
+        ended.wait(60)
 
-        reading = threading.Thread(target=other.read, args=(slow,))
-        reading.start()
-        assert entered.wait(60)
-        other.close()
-        ended.set()
-        reading.join(60)
+    reading = threading.Thread(target=other.read, args=(slow,))
+    reading.start()
+    assert entered.wait(60)
+    other.close()
+    ended.set()
+    reading.join(60)
+    assert closed == ["closed", "closed"]
+
+
+def test_of_two_readings_at_the_same_time_one_is_kept_and_the_other_closed(settings: Settings) -> None:
+    closed: list[str] = []
+
+    class Counted(Cluster):
+        def close(self) -> None:
+            closed.append("closed")
+            super().close()
+
+    kept = _Kept(lambda: Counted(settings))
+    assert kept.read(lambda _: kept.read(lambda _: 1)) == 1
+    assert closed == ["closed"]
+    kept.close()
     assert closed == ["closed", "closed"]
 
 
@@ -431,3 +475,112 @@ def test_the_store_is_kept_open_and_a_node_of_the_outbox_is_read_once(monkeypatc
         assert shown.store.value.jobs == (Job("sweep", ""), Job("follow", ""))
         clock.now_s += 10.0
     assert len(read) == 3
+
+
+def record(name: str, time_ms: int, ledger_id: int) -> TrashRecord:
+    list_of_one = pb.ManagedLedgerInfo(ledgerInfo=[pb.ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, size=5)])
+    node = FormerNode(list_of_one.SerializeToString(), 0, 1, 2)
+    return TrashRecord(f"t/n/persistent/{name}", time_ms, 1, data=(ledger_id,), node=node)
+
+
+def test_the_trash_is_read_only_where_it_is_shown_and_the_newest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookwarden.server.page.reading._GENERATIONS", 3)
+    name = uuid4().hex
+    store = shared_memory_store(name)
+    store.create("/ledgers", b"")
+    folder = f"{TRASH_RECORDS}/b1:8080-00000001/0"
+    records = [record(f"x{number}", 100 + number, number) for number in range(5)]
+    store.create(f"{folder}/0", encode_records(records), make_parents=True)
+    store.create(f"{folder}/1", b"<script>")
+    held = TrashLease(NOW_MS, "sweep", 9, (KeepRule("*/*", 3_600, 0),))
+    store.create(TRASH_LEASE, encode_lease(held), make_parents=True)
+    settings = load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"})
+    reader = PageReader(settings, Clock())
+    shown = reader.read()
+    assert shown.trash is None
+    assert shown.store.value is not None
+    assert (shown.store.value.lease, shown.store.value.has_trash) == (held, False)
+    read = reader.read(Wanted(trash=True)).trash
+    assert read is not None
+    found = read.value
+    assert found is not None
+    assert [one.topic for one in found.generations] == [f"persistent://t/n/x{number}" for number in (4, 3, 2)]
+    assert [one.expires_ms for one in found.generations] == [3_600_100 + number for number in (4, 3, 2)]
+    assert (found.left_out, found.ledgers) == (2, 5)
+    assert "1 ledgers that BookKeeper has no more: 4" in found.generations[0].missing
+    assert [one.path for one in found.unreadable] == [f"{folder}/1"]
+    monkeypatch.setattr("bookwarden.server.page.reading._TRASHED_LEDGERS", 0)
+    assert len(read_trash(Cluster(settings)).generations) == 1, "the largest is shown alone"
+
+
+def test_moves_are_read_from_the_stores_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, moved, damaged = uuid4().hex, MemoryStore(), MemoryStore()
+    shared_memory_store(name)
+    flag = {"phase": "COPYING", "targetUrl": "oxia://o:6648/pulsar"}
+    moved.create(MIGRATION_PATH, json.dumps(flag).encode(), make_parents=True)
+    damaged.create(MIGRATION_PATH, b"<script>", make_parents=True)
+    opened: list[str] = []
+
+    def opener(store: MemoryStore, url: str) -> Callable[[], MemoryStore]:
+        return lambda: opened.append(url) or store  # type: ignore[func-returns-value]
+
+    stores = {"zk:moved": opener(moved, "zk:moved"), "zk:damaged": opener(damaged, "zk:damaged")}
+    monkeypatch.setattr("bookwarden.server.page.moves_reading.movable_stores_of", lambda _: stores)
+    sources = MoveSources(load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"}))
+    for _ in range(2):
+        found = sources.read()
+        first, second = found.stores
+        assert first.snapshot is not None
+        assert (first.url, first.snapshot.phase, first.snapshot.target_url) == (
+            "zk:moved",
+            "COPYING",
+            flag["targetUrl"],
+        )
+        assert (second.snapshot, "cannot be understood" in second.error) == (None, True)
+        assert found.switch is not None
+        assert (found.switch.state.phase, found.switch.build, found.switch.move) == (Phase.NOT_REGISTERED, None, None)
+    assert opened == ["zk:moved", "zk:damaged"], "they stay open"
+    shared_memory_store(name).create(REGISTRY_PATH, b"<script>", make_parents=True)
+    broken = sources.read()
+    assert broken.switch is None
+    assert broken.error
+    sources.close()
+
+
+def test_a_store_that_was_moved_and_is_off_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> MemoryStore:
+        raise StoreUnavailableError("it is off")
+
+    monkeypatch.setattr("bookwarden.server.page.moves_reading.movable_stores_of", lambda _: {"zk:old": away})
+    name = uuid4().hex
+    shared_memory_store(name)
+    sources = MoveSources(load_settings(overrides={"metadata_store.urls": f"['memory:{name}']"}))
+    found = sources.read()
+    assert found.stores == (StoreMove("zk:old", error="it is off"),)
+    assert found.switch is not None
+
+
+def test_clients_are_looked_at_where_a_namespace_is_migrated(tmp_path: Path) -> None:
+    names = {side: uuid4().hex for side in ("blue", "green")}
+    blue = shared_memory_store(names["blue"])
+    shared_memory_store(names["green"])
+    settings = load_settings(
+        overrides={
+            "metadata_store.urls": f"['memory:{names['blue']}']",
+            "pulsar.admin_url": "http://127.0.0.1:1",
+            "cluster_migration.journal": str(tmp_path),
+            "cluster_migration.blue.cluster": "blue",
+            "cluster_migration.green.pulsar": json.dumps({"admin_url": "http://127.0.0.1:1"}),
+            "cluster_migration.green.metadata_store": json.dumps({"urls": [f"memory:{names['green']}"]}),
+        }
+    )
+    migration = ClusterMigration(settings)
+    assert read_clients(migration) == ClientMove(has_green=True)
+    blue.create("/admin/local-policies/t/n", json.dumps({"migrated": True}).encode(), make_parents=True)
+    blue.create("/admin/clusters/blue", b"{}", make_parents=True)
+    blue.create("/managed-ledgers/t/n/persistent/a", b"", make_parents=True)
+    found = read_clients(migration).snapshot
+    assert found is not None
+    assert found.flagged == {"t/n": True}
+    assert [seen.topic for seen in found.topics] == ["persistent://t/n/a"]
+    migration.close()

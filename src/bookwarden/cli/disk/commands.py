@@ -9,7 +9,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from bookwarden.cli.disk.why import pin_search, pin_title, pins_data
+from bookwarden.cli.disk.why import pin_search, pins_data
 from bookwarden.cli.orphans import shown_progress, with_limit
 from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
 from bookwarden.cli.shell.late import LateCommand
@@ -203,7 +203,7 @@ def _held_by(name: str, pins: Mapping[str, TopicPins | None] | None) -> str:
     if found is None:
         return "no such topic"
     if found.holding:
-        return pin_title(found.holding[0])
+        return found.holding[0].title
     return "nothing" if found.ledgers else "-"
 
 

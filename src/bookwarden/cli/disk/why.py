@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, parse_topic, pass_invocation
-from bookwarden.cli.shell.output import Document, Facts, Note, Part, counted, moment
+from bookwarden.cli.shell.output import Document, Facts, Note, Part, moment
 from bookwarden.config import Settings
 from bookwarden.findings import size_text
-from bookwarden.ledgers.pins import Pin, TopicPins, summary_of
+from bookwarden.ledgers.pins import Pin, TopicPins, held_text, summary_of
 from bookwarden.preflight import require_stores
 from bookwarden.topic_pins import PinSearch
 from bookwarden.wiring.cluster import Cluster
@@ -86,26 +86,13 @@ def _oldest(one: TopicPins) -> str:
 def _of_pin(one: TopicPins, pin: Pin) -> Facts:
     return Facts(
         (
-            ("holds", _held(one, pin)),
+            ("holds", held_text(one, pin)),
             ("why", pin.what),
             ("what to do", pin.todo),
             *((("command", pin.command),) if pin.command else ()),
         ),
-        pin_title(pin),
+        pin.title,
     )
-
-
-def _held(one: TopicPins, pin: Pin) -> str:
-    if not pin.ledgers:
-        return "nothing"
-    oldest = "the oldest ledger" if pin.ledgers[0] == one.ledgers[0] else f"ledger {pin.ledgers[0]}"
-    rest = f" and {counted(len(pin.ledgers) - 1, 'later one')}" if len(pin.ledgers) > 1 else ""
-    return f"{oldest}{rest}, {size_text(pin.bytes)}"
-
-
-def pin_title(pin: Pin) -> str:
-    """Return the kind of a pin, and the name of the subscription, cursor or reader."""
-    return f"{pin.kind.value} {pin.name}".rstrip()
 
 
 def pins_data(one: TopicPins) -> dict[str, object]:

@@ -16,6 +16,7 @@ from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.server.page.charts import BarChart, Figure, Tile, TrendChart, shortened, stacked_bar, treemap, trend
 from bookwarden.server.page.problems import age_text
 from bookwarden.server.page.templates import Card, encode_json, moment, reading_fields, render
+from bookwarden.server.page.topic import topic_link, topic_of
 from bookwarden.server.page.values import Overview
 
 _MAP_HEADER: Final = 20.0
@@ -216,6 +217,8 @@ def _tiles(
     for use, tile in zip(uses, treemap([use.disk_bytes for use in uses], width, height), strict=True):
         leads = not place.namespace and use.name != _OTHERS and "/" in use.name
         link = _link(namespace=use.name) if leads else ""
+        if place.namespace:
+            link = _topic_link(use.name)
         found.append(_tile(drawing, use, tile, top, width, _name_in(use.name, place), link))
     return [one for one in found if one.width > 0 and one.height > 0]
 
@@ -289,9 +292,14 @@ def _topic(name: str) -> str:
     return str(TopicName.of_managed_ledger(name)) if name.count("/") >= 3 else name
 
 
+def _topic_link(name: str) -> str:
+    topic = topic_of(name)
+    return topic_link(topic) if topic else ""
+
+
 def _row(use: Use, whole: Use, place: DiskPlace) -> UseRow:
     if place.namespace:
-        name, link = _topic(use.name), ""
+        name, link = _topic(use.name), _topic_link(use.name)
     elif place.tenant:
         name, link = use.name, _link(namespace=use.name) if "/" in use.name else ""
     else:

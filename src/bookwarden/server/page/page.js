@@ -12,8 +12,9 @@ async function refresh() {
     const main = document.getElementById("main");
     const held = document.activeElement !== null && document.activeElement !== main && main.contains(document.activeElement);
     const selected = String(document.getSelection()) !== "";
-    // A link that has the focus, and text that is being copied, stay until they are left.
-    if (!held && !selected) {
+    const typed = [...main.querySelectorAll("input")].some(one => one.value !== one.defaultValue);
+    // A link that has the focus, text that is being copied, and a name that is being typed, stay until they are left.
+    if (!held && !selected && !typed) {
       main.replaceChildren(...next.getElementById("main").childNodes);
       document.title = next.title;
       when.replaceChildren(...next.getElementById("when").childNodes);

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import urllib3
 
 from bookwarden.clusters.pulsar.broker_marks import Outbox
+from bookwarden.clusters.pulsar.trash import TrashLeaseNode
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import reason_group
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError
@@ -36,26 +37,40 @@ from bookwarden.pipelines.plan_files import PlanFiles
 from bookwarden.pipelines.scan.folder import plans_of, scan_ids
 from bookwarden.pipelines.streams.outcome_table import whole_files
 from bookwarden.preflight import require_topics
-from bookwarden.server.page.cached import CachedReading
+from bookwarden.resources import Closeable, CloseableT
+from bookwarden.server.page.cached import CachedReading, CachedReadings
+from bookwarden.server.page.moves_reading import MoveSources, read_clients
+from bookwarden.server.page.topic_reading import read_topic, topic_named
 from bookwarden.server.page.values import (
+    OVERVIEW,
     Activity,
     Alarm,
     Alarms,
     CauseCount,
+    ClientMove,
+    DamagedNode,
     DiskFolder,
+    GoneNamespace,
     HourCount,
     Job,
     OutcomeCount,
     Overview,
     Plan,
     Queues,
+    Reading,
     ReasonCount,
     ScanReport,
     Scans,
     StoreState,
+    Topic,
+    Trash,
+    Wanted,
 )
+from bookwarden.trash.generations import TrashedGeneration
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.cluster_migration import ClusterMigration
 from bookwarden.wiring.scan import guard_limits_of
+from bookwarden.wiring.trash import TrashOperations
 
 ValueT = TypeVar("ValueT")
 #: Of the outcome tables.
@@ -65,6 +80,11 @@ _PLANS: Final = 5
 _LETTERS: Final = 500
 _ALERTS: Final = 100
 _PROMETHEUS_S: Final = 4.0
+# What is in the trash may be large: its records are read whole, and of each ledger its metadata.
+_GENERATIONS: Final = 500
+_TRASHED_LEDGERS: Final = 50_000
+_LARGE_S: Final = 20.0
+_REST: Final = 9.0
 _KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 # As `follow` writes the reason of a mark.
 _DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
@@ -78,26 +98,49 @@ class PageReader:
         # Whoever looks needs no password that may be in it.
         self._cluster = re.sub(r"//[^/]*@", "//", settings.pulsar.admin_url)
         self._clock = clock
-        queues, store, look = _KeptCluster(settings), _KeptCluster(settings), _StoreLook()
-        self._kept = queues, store
+        queues, store, trash, topics = (_Kept(lambda: Cluster(settings)) for _ in range(4))
+        moves, look = _Kept(lambda: MoveSources(settings)), _StoreLook()
+        clients = _Kept(lambda: ClusterMigration(settings))
+        self._kept: tuple[_Kept[Any], ...] = (queues, store, trash, topics, moves, clients)
         self._queues = CachedReading("queues", lambda: queues.read(_queues), clock=clock)
         self._store = CachedReading("store", lambda: store.read(look), clock=clock)
         self._activity = CachedReading("outcomes", _OutcomeTables(settings, clock).read, clock=clock)
         self._scans = CachedReading("scans", partial(read_scans, settings, {}), clock=clock)
         self._disk = CachedReading("disk", partial(read_disk, settings), clock=clock)
         self._alarms = CachedReading("alarms", partial(read_alarms, settings.serve.prometheus_url), clock=clock)
+        self._moves = CachedReading("moves", lambda: moves.read(MoveSources.read), clock=clock)
+        has_green = settings.cluster_migration.green.pulsar is not None
+        self._clients = CachedReading(
+            "clients",
+            lambda: clients.read(read_clients) if has_green else ClientMove(),
+            silent_s=_LARGE_S,
+            rest=_REST,
+            clock=clock,
+        )
+        self._trash = CachedReading("trash", lambda: trash.read(read_trash), silent_s=_LARGE_S, rest=_REST, clock=clock)
+        self._topics = CachedReadings(
+            "topic",
+            lambda name: topics.read(lambda cluster: read_topic(cluster, name)),
+            silent_s=_LARGE_S,
+            rest=_REST,
+            clock=clock,
+        )
 
     def close(self) -> None:
         """Close what was kept open from one reading to the next; what is being read now is closed when it ends."""
         for each in self._kept:
             each.close()
 
-    def read(self) -> Overview:
-        """Return all parts as they are known."""
+    def read(self, wanted: Wanted = OVERVIEW) -> Overview:
+        """Return all parts of the overview, and others that are wanted, as they are known."""
         # All begin before the first is waited for.
-        parts = (self._queues, self._store, self._activity, self._scans, self._disk, self._alarms)
-        for part in parts:
+        parts = (
+            *(self._queues, self._store, self._activity, self._scans, self._disk, self._alarms),
+            *(self._moves, self._clients),
+        )
+        for part in (*parts, *((self._trash,) if wanted.trash else ())):
             part.begin()
+        topic = self._topic(wanted.topic) if wanted.topic else None
         return Overview(
             self._cluster,
             int(self._clock() * 1000),
@@ -107,28 +150,42 @@ class PageReader:
             self._scans.get(),
             self._disk.get(),
             self._alarms.get(),
+            self._moves.get(),
+            self._clients.get(),
+            self._trash.get() if wanted.trash else None,
+            topic,
         )
 
+    def _topic(self, text: str) -> Reading[Topic]:
+        try:
+            name = str(topic_named(text))
+        except FormatError as error:
+            # Nothing is to be read for it.
+            return Reading(Topic("", absent=str(error)), int(self._clock() * 1000))
+        return self._topics.get(name)
 
-class _KeptCluster:
-    """A cluster that stays open from one reading to the next, and is opened again after an error."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._open: Cluster | None = None
+class _Kept(Generic[CloseableT]):
+    """Something that stays open from one reading to the next, and is opened again after an error."""
+
+    def __init__(self, make: Callable[[], CloseableT]) -> None:
+        self._make = make
+        self._open: CloseableT | None = None
         self._closed = False
         self._lock = threading.Lock()
 
-    def read(self, look: Callable[[Cluster], ValueT]) -> ValueT:
+    def read(self, look: Callable[[CloseableT], ValueT]) -> ValueT:
         # It is nobody's until it has answered.
-        cluster = self._take() or Cluster(self._settings)
+        opened = self._take() or self._make()
         try:
-            found = look(cluster)
+            found = look(opened)
         except BaseException:
-            _close(cluster)
+            _close(opened)
             raise
         with self._lock:
-            self._open = cluster
+            before, self._open = self._open, opened
+        # Of another reading at the same time.
+        _close(before)
         if self._closed:
             self.close()
         return found
@@ -137,16 +194,16 @@ class _KeptCluster:
         self._closed = True
         _close(self._take())
 
-    def _take(self) -> Cluster | None:
+    def _take(self) -> CloseableT | None:
         with self._lock:
-            cluster, self._open = self._open, None
-        return cluster
+            opened, self._open = self._open, None
+        return opened
 
 
-def _close(cluster: Cluster | None) -> None:
-    if cluster is not None:
+def _close(opened: Closeable | None) -> None:
+    if opened is not None:
         with suppress(BookwardenError):
-            cluster.close()
+            opened.close()
 
 
 def _queues(cluster: Cluster) -> Queues:
@@ -180,7 +237,33 @@ class _StoreLook:
         size = self._outbox.size()
         locks = (("sweep", settings.sweep.lock), ("follow", settings.follow.lock))
         jobs = tuple(Job(name, holder_of(store, path.rstrip("/"))) for name, path in locks if path)
-        return StoreState(size.nodes, size.oldest_ms, jobs)
+        return StoreState(size.nodes, size.oldest_ms, jobs, bool(settings.trash.rules), TrashLeaseNode(store).read())
+
+
+def read_trash(cluster: Cluster) -> Trash:
+    """Read the trash, and what BookKeeper still has of what was dropped last."""
+    operations = TrashOperations(cluster)
+    content = operations.records.read()
+    newest_first = sorted(content.generations, key=lambda one: (-one.dropped_ms, one.generation))
+    shown = list(_first_of(newest_first))
+    summaries = operations.records.summarize(shown, cluster.bookkeeper.catalog, operations.restore.under_way())
+    return Trash(
+        tuple(summaries),
+        len(newest_first) - len(shown),
+        sum(len(one.ledger_ids) for one in newest_first),
+        tuple(GoneNamespace(copy.namespace, copy.gone_ms) for copy in operations.namespaces.absent()),
+        tuple(DamagedNode(path, why) for path, why in content.unreadable.items()),
+    )
+
+
+def _first_of(generations: Iterable[TrashedGeneration]) -> Iterator[TrashedGeneration]:
+    """Yield the first ones: the largest is looked at alone."""
+    ledgers = 0
+    for number, one in enumerate(generations):
+        ledgers += len(one.ledger_ids)
+        if number and (number >= _GENERATIONS or ledgers > _TRASHED_LEDGERS):
+            return
+        yield one
 
 
 class _OutcomeTables:

@@ -6,22 +6,27 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
 from bookwarden.errors import NotFoundError
 from bookwarden.installed_docs import find_home, find_pages
 from bookwarden.server.page.disk import DiskPlace, disk_json, render_disk
+from bookwarden.server.page.moves import moves_json, render_moves
 from bookwarden.server.page.overview import PARTS, overview_json, render_overview
 from bookwarden.server.page.scan import render_scan, scan_json
 from bookwarden.server.page.templates import page_file, render_runbook
-from bookwarden.server.page.values import Overview
+from bookwarden.server.page.topic import render_topic, topic_json
+from bookwarden.server.page.trash import render_trash, trash_json
+from bookwarden.server.page.values import OVERVIEW, Overview, Reading, Wanted
 
+#: The paths of HTML, besides those below /page and /runbook.
+PAGES: Final = frozenset({"/", "/disk", "/moves", "/scan", "/topic", "/trash"})
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -44,10 +49,12 @@ class _Rendered:
         self._kept: OrderedDict[object, bytes] = OrderedDict()
 
     def get(self, key: object, shown: Overview, render: Callable[[], bytes]) -> bytes:
-        parts = (shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms)
-        # A part is an object of its own for each reading; and a part that hangs has no other text from one second to
-        # the next.
-        of = tuple((id(part.value), part.read_ms, part.error, part.silent_since_ms) for part in parts)
+        parts = (
+            *(shown.queues, shown.store, shown.activity, shown.scans, shown.disk, shown.alarms),
+            *(shown.moves, shown.clients),
+        )
+        of = tuple(_state(part) for part in parts)
+        key = key, _state(shown.trash), _state(shown.topic)
         with self._lock:
             if of != self._of:
                 self._of = of
@@ -63,7 +70,13 @@ class _Rendered:
         return found
 
 
-def page_router(read: Callable[[], Overview]) -> APIRouter:
+def _state(part: Reading[Any] | None) -> object:
+    # A part is an object of its own for each reading; and a part that hangs has no other text from one second to the
+    # next.
+    return None if part is None else (id(part.value), part.read_ms, part.error, part.silent_since_ms)
+
+
+def page_router(read: Callable[[Wanted], Overview]) -> APIRouter:
     """Make the routes of the page, which show what ``read`` returns; they change nothing."""
     router = APIRouter(include_in_schema=False)
     rendered = _Rendered()
@@ -73,35 +86,66 @@ def page_router(read: Callable[[], Overview]) -> APIRouter:
 
     @router.get("/")
     def overview() -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get("/", shown, lambda: render_overview(shown).encode()))
 
     @router.get("/disk")
     def disk(tenant: str = "", namespace: str = "") -> Response:
-        shown, place = read(), DiskPlace("" if namespace else tenant, namespace)
+        shown, place = read(OVERVIEW), DiskPlace("" if namespace else tenant, namespace)
         return answer(rendered.get(place, shown, lambda: render_disk(shown, place).encode()))
 
     @router.get("/scan")
     def scan(plan: str = "") -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get(f"scan {plan}", shown, lambda: render_scan(shown, plan).encode()))
 
     @router.get("/page/overview.json")
     def overview_data(part: str = "") -> Response:
         if part and part not in PARTS:
             raise NotFoundError(f"the overview has no part {part!r}: it has {', '.join(PARTS)}")
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get(f"overview.json {part}", shown, lambda: overview_json(shown, part)), _JSON)
 
     @router.get("/page/disk.json")
     def disk_data() -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get("disk.json", shown, lambda: disk_json(shown)), _JSON)
 
     @router.get("/page/scan.json")
     def scan_data(plan: str = "") -> Response:
-        shown = read()
+        shown = read(OVERVIEW)
         return answer(rendered.get(f"scan.json {plan}", shown, lambda: scan_json(shown, plan)), _JSON)
+
+    @router.get("/topic")
+    def topic(name: str = "") -> Response:
+        name = name.strip()
+        shown = read(Wanted(topic=name))
+        return answer(rendered.get(("/topic", name), shown, lambda: render_topic(shown, name).encode()))
+
+    @router.get("/page/topic.json")
+    def topic_data(name: str = "") -> Response:
+        shown = read(Wanted(topic=name.strip()))
+        return answer(rendered.get(("topic.json", name), shown, lambda: topic_json(shown)), _JSON)
+
+    @router.get("/moves")
+    def moves() -> Response:
+        shown = read(OVERVIEW)
+        return answer(rendered.get("/moves", shown, lambda: render_moves(shown).encode()))
+
+    @router.get("/page/moves.json")
+    def moves_data() -> Response:
+        shown = read(OVERVIEW)
+        return answer(rendered.get("moves.json", shown, lambda: moves_json(shown)), _JSON)
+
+    @router.get("/trash")
+    def trash() -> Response:
+        shown = read(Wanted(trash=True))
+        return answer(rendered.get("/trash", shown, lambda: render_trash(shown).encode()))
+
+    @router.get("/page/trash.json")
+    def trash_data() -> Response:
+        shown = read(Wanted(trash=True))
+        return answer(rendered.get("trash.json", shown, lambda: trash_json(shown)), _JSON)
 
     @router.get("/page/page.css")
     def style() -> Response:

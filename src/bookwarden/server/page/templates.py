@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +44,7 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def render(name: str, shown: Overview, **values: Any) -> str:
+def render(name: str, shown: Overview, /, **values: Any) -> str:
     """Render the page of this name; its template gets these values, and what every page shows."""
     problems, complete = problems_of(shown), is_complete(shown)
     return template(f"{name}.html.j2").render(
@@ -76,7 +77,9 @@ def reading_fields(reading: Reading[Any]) -> dict[str, Any]:
 
 
 def plain(value: Any, left_out: str = "") -> Any:
-    """Return a value whose records are objects with names, to be encoded as JSON, without its field ``left_out``."""
+    """Return a value whose records are objects with names, and enums their values, without its field ``left_out``."""
+    if isinstance(value, Enum):
+        return value.value
     if hasattr(value, "_asdict"):
         return {name: plain(one) for name, one in value._asdict().items()}
     if dataclasses.is_dataclass(value):

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from bookwarden.bookie_clusters.documents import Overview as SwitchOverview
+from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.ledgers.pins import CursorState, TopicPins
+from bookwarden.ledgers.trash import TrashLease
+from bookwarden.metadata_migration.watching import PhaseSnapshot
 from bookwarden.orphans.guards import GuardLimits
 from bookwarden.orphans.plan import PlanManifest
-from bookwarden.orphans.summary import Summary
+from bookwarden.orphans.summary import Summary as ScanSummary
 from bookwarden.pipelines.disk.summary import DiskSummary
+from bookwarden.trash.summary import Summary
 
 ValueT = TypeVar("ValueT")
 
@@ -51,11 +58,13 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """The state in the metadata store: the outbox of brokers that mark, and which jobs run."""
+    """The state in the metadata store: the outbox of brokers that mark, which jobs run, and the lease of the trash."""
 
     outbox_nodes: int = 0
     outbox_oldest_ms: int | None = None  #: When the oldest node was made; None without one.
     jobs: tuple[Job, ...] = ()
+    has_trash: bool = False  #: Whether the settings have rules for the trash.
+    lease: TrashLease | None = None  #: By which brokers keep what they drop; None where no sweep has given any.
 
 
 class HourCount(NamedTuple):
@@ -106,7 +115,7 @@ class ScanReport:
 
     plan: Plan
     manifest: PlanManifest
-    summary: Summary
+    summary: ScanSummary
     limits: GuardLimits
 
 
@@ -157,6 +166,117 @@ class DiskFolder:
     summary: DiskSummary | None = None
 
 
+class GoneNamespace(NamedTuple):
+    """A deleted namespace whose policies the trash has."""
+
+    namespace: str
+    gone_ms: int  #: When it was seen to be gone.
+
+
+class DamagedNode(NamedTuple):
+    """A node that cannot be read."""
+
+    path: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trash:
+    """The content of the trash, as `trash list` describes it."""
+
+    generations: tuple[Summary, ...] = ()  #: What was dropped last comes first.
+    left_out: int = 0  #: Further ones, which were dropped before.
+    ledgers: int = 0  #: Of all, those too.
+    namespaces: tuple[GoneNamespace, ...] = ()
+    unreadable: tuple[DamagedNode, ...] = ()
+
+
+class LedgerPlace(Enum):
+    """The place of a ledger of a topic, or why it has none."""
+
+    BOOKIES = "on bookies"
+    FORMER = "on bookies of another cluster alone"
+    BOTH = "on bookies, and offloaded"
+    OFFLOADED = "offloaded"
+    TRIMMED = "trimmed by the source of the shadow topic"
+    UNSEEN = "not looked at"
+    UNREADABLE = "with metadata that cannot be read"
+    ORPHAN = "orphan: on no list"
+    MISSING = "missing: listed, and BookKeeper has it no more"
+    GAP = "gap: the list lost it"
+
+
+class TopicLedger(NamedTuple):
+    """A data ledger of a topic, listed or not."""
+
+    ledger_id: int  #: By which the others are in order.
+    entries: int  #: 0 where that is not known.
+    size: int  #: In bytes, each entry once; 0 where that is not known.
+    begun_ms: int  #: When it was created; 0 where that is not known.
+    closed_ms: int  #: By the list; 0 where that does not say it.
+    place: LedgerPlace  #: By its metadata, the list and the newest plan.
+    clusters: tuple[str, ...] = ()  #: Names of the bookie clusters that have it; none where none is registered.
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """A topic without partitions, or a partition."""
+
+    pins: TopicPins
+    ledgers: tuple[TopicLedger, ...]  #: By growing id.
+    cursors: tuple[CursorState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic, as it was asked for."""
+
+    name: str  #: Its full name.
+    parts: tuple[TopicPart, ...] = ()  #: The first ones of its partitions.
+    others: tuple[str, ...] = ()  #: Names of the further partitions, of which nothing was read.
+    plan: str = ""  #: The id of the plan that orphans and gaps are from; "" without one.
+    plan_ms: int = 0  #: When that was made.
+    notes: tuple[str, ...] = ()  #: What could not be seen of it.
+    absent: str = ""  #: Why there is nothing to show; "" if there is.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMove:
+    """A metadata store that Pulsar may move; ``error`` is why it is not known how far that is."""
+
+    url: str
+    snapshot: PhaseSnapshot | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The moves of metadata, and of bookie clusters and their ledgers."""
+
+    stores: tuple[StoreMove, ...] = ()
+    switch: SwitchOverview | None = None  #: None where the records cannot be understood.
+    error: str = ""  #: Why they cannot.
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMove:
+    """The move of clients to another Pulsar cluster."""
+
+    has_green: bool = False  #: Whether the settings name another cluster.
+    snapshot: MigrationSnapshot | None = None  #: Of the namespaces that are migrated; None where none is.
+
+
+class Wanted(NamedTuple):
+    """The parts that a page shows besides those of the overview."""
+
+    trash: bool = False
+    topic: str = ""  #: As a client names it; "" for none.
+
+
+#: No other part.
+OVERVIEW: Final = Wanted()
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """All parts, as they were last read."""
@@ -169,3 +289,7 @@ class Overview:
     scans: Reading[Scans] = Reading()  #: From the folder of scans.
     disk: Reading[DiskFolder] = Reading()  #: From the folder of disk use.
     alarms: Reading[Alarms] = Reading()  #: From Prometheus.
+    moves: Reading[Moves] = Reading()  #: From the metadata stores.
+    clients: Reading[ClientMove] = Reading()  #: From blue and green.
+    trash: Reading[Trash] | None = None  #: From the metadata stores; None where the page does not show it.
+    topic: Reading[Topic] | None = None  #: From the whole cluster, and the newest plan; likewise.
