@@ -198,8 +198,8 @@ def test_a_scan_that_is_paused_by_a_signal_goes_on_where_it_was(site: ScannedSit
 
     def operate() -> str:
         try:
-            (scan_id,) = eventually(lambda: scan_ids(site.settings), 60)
-            eventually(lambda: len(scan_folder(site.settings, scan_id).finished("ledgers")) >= 2, 60)
+            (scan_id,) = eventually(lambda: scan_ids(site.settings), 180)
+            eventually(lambda: len(scan_folder(site.settings, scan_id).finished("ledgers")) >= 2, 180)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
         return scan_id
