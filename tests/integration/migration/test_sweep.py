@@ -51,7 +51,7 @@ SETTINGS = {
     # A killed process is among the participants until its session ends.
     "metadata_store.session_timeout_seconds": "6",
     # Slow enough that the migration comes in the middle.
-    "metadata_store.max_requests_per_second": "1500",
+    "metadata_store.max_requests_per_second": "1000",
     "sweep.backoff_seconds": "0.5",
     "sweep.max_backoff_seconds": "2",
     "sweep.max_failures": "50",
