@@ -130,7 +130,11 @@ def test_a_journal_of_each_machine_is_written_where_that_is_allowed_and_undo_say
     site.create_topics()
     doomed = populate_and_mark(site)
     settings = settings_file(site.settings, tmp_path)
-    workers.submit(CHECKOUT / "streaming" / "ledger_deletion.py", ["--config", str(settings), "--once"], {})
+    script = CHECKOUT / "streaming" / "ledger_deletion.py"
+    submission = workers.submission(script, ["--config", str(settings), "--once"], {})
+    submission.start(wait=False)
+    eventually(lambda: not submission.is_running(), 500)
+    assert submission.exit_code == 0, submission.log_since_start()
     with closing(open_store(pulsar_cluster.store_url)) as store:
         assert [value for value in store.get_many(list(doomed.values())) if value is not None] == []
     # One of the workers may have done all of it.
