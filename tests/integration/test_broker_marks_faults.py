@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bookwarden.wiring.cluster import Cluster
 from bookwarden_dev.devcluster import DevCluster
 from servers.blue_green.further_broker import further_broker
 from servers.deletion_site import PARTITIONS, DeletionSite
-from servers.marking_brokers import MARKS, MarkingGround, marking, outbox, received, run
+from servers.marking_brokers import MARKS, MarkingGround, outbox, received, run, two_phase
 from servers.pool import Clusters
 from servers.topic_contents import acknowledge_each
 from servers.waiting import eventually
@@ -28,10 +28,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def cluster(clusters: Clusters) -> Iterator[DevCluster]:
-    taken = clusters.taken(marking(bookwardenMarks="two-phase"))
-    yield taken
-    taken.kill()
+def cluster(clusters: Clusters) -> DevCluster:
+    """A cluster of other files too: each test brings its broker back."""
+    return clusters.shared(two_phase())
 
 
 def test_a_broker_that_could_not_keep_its_word_does_not_start(cluster: DevCluster) -> None:

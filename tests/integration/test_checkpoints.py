@@ -281,6 +281,8 @@ def test_while_the_dlq_keeps_nothing_nothing_is_given_up_and_everything_else_goe
         create_subscription(admin, dlq, SUBSCRIPTION, read_positions(admin, dlq).earliest)
         eventually(lambda: site.counts()["malformed"] == 1 and site.backlog() == 0, 240)
         sweep.stop()
+        # By SIGTERM.
+        assert sweep.exit_code == 0
     finally:
         if sweep.is_running():
             sweep.kill()

@@ -1,4 +1,4 @@
-"""The sweep as a process of its own: it serves its metrics while it runs, and SIGTERM ends it with exit code 0."""
+"""The sweep as spark-submit runs it: it serves its metrics, and the Kubernetes hook ends it with exit code 0."""
 
 from __future__ import annotations
 
@@ -47,34 +47,20 @@ def site(pulsar_cluster: DevCluster, namespace: str, tmp_path: Path) -> Deletion
 
 
 @pytest.fixture
-def sweeping(site: DeletionSite) -> Iterator[ServerProcess]:
-    """The sweep as `bookwarden sweep` runs it, until SIGTERM; ready when its endpoint answers."""
-    process = start(site, [sys.executable, "-m", "bookwarden.cli"], ["sweep"])
-    yield process
-    process.kill()
-
-
-@pytest.fixture
 def submitted(site: DeletionSite) -> Iterator[ServerProcess]:
-    """The sweep as spark-submit runs it: a JVM, and the script below it."""
+    """A JVM, and the script below it; ready when its endpoint answers."""
     submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"]
     # The JVM's own files, too, belong to the test.
     submit += ["--driver-java-options", java_options(Path(tempfile.gettempdir()))]
     submit += ["--conf", "spark.ui.enabled=false", "--conf", f"spark.pyspark.python={sys.executable}"]
-    process = start(site, [*submit, str(SCRIPT)], [])
-    yield process
-    process.kill()
-
-
-def start(site: DeletionSite, program: list[str], command: list[str]) -> ServerProcess:
     settings = site.folder / "bookwarden.yaml"
     settings.write_text(yaml.safe_dump(site.settings.model_dump(mode="json")))
-    line = [*program, "--config", str(settings), *command]
+    line = [*submit, str(SCRIPT), "--config", str(settings)]
     log = site.folder / "sweep.log"
-    spec = ServerSpec("sweep", lambda: line, log, lambda _: bool(scrape(site)), site.folder, stop_seconds=90)
-    process = ServerProcess(spec)
+    process = ServerProcess(ServerSpec("sweep", lambda: line, log, lambda _: bool(scrape(site)), site.folder))
     process.start()
-    return process
+    yield process
+    process.kill()
 
 
 def scrape(site: DeletionSite) -> dict[Sample, float]:
@@ -96,8 +82,8 @@ def sample(name: str, **labels: str) -> Sample:
     return f"bookwarden_{name}", tuple(sorted(labels.items()))
 
 
-def test_the_endpoint_serves_the_list_of_the_proposal_and_sigterm_ends_the_sweep(
-    site: DeletionSite, sweeping: ServerProcess
+def test_the_endpoint_serves_the_list_of_the_proposal_and_the_hook_of_the_examples_ends_the_sweep_gently(
+    site: DeletionSite, submitted: ServerProcess
 ) -> None:
     assert scrape(site)[sample("ledgers_deleted_total", ledger_type="LEDGER")] == 0
     holder = ManagedLedgerHolder(f"{site.namespace}/persistent/orders")
@@ -146,14 +132,12 @@ def test_the_endpoint_serves_the_list_of_the_proposal_and_sigterm_ends_the_sweep
 
     # The last batch is acknowledged when the next look for messages begins.
     eventually(lambda: site.backlog() == 0, 60)
-    sweeping.stop()
-    assert sweeping.exit_code == 0
+    end_by_hook(submitted)
     assert site.counts() == {"deleted": 2, "gave up": 1, "malformed": 1}
 
 
-def test_the_hook_of_the_kubernetes_examples_finds_the_script_below_the_jvm_and_ends_it_gently(
-    submitted: ServerProcess,
-) -> None:
+def end_by_hook(submitted: ServerProcess) -> None:
+    """End the script below the JVM as the hook of the Kubernetes examples does."""
     examples = (CHECKOUT / "conf" / "deploy" / "kubernetes").glob("sparkapplication-*.yaml")
     found = [pattern for file in examples for pattern in re.findall("sweep='(.+)'", file.read_text())]
     assert len(found) == 2

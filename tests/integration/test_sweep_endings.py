@@ -1,4 +1,4 @@
-"""How a sweep ends that cannot go on: stopped while its batches fail, and when messages were taken from it."""
+"""How a sweep ends that cannot go on: without its journal, stopped while its batches fail, without its messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookwarden.clusters.pulsar.rest.admin import PulsarAdmin
-from bookwarden.errors import DataGoneError, FileError, StoppedFailingError
+from bookwarden.errors import DataGoneError, FileError, SparkError, StoppedFailingError
 from bookwarden.ledgers.kinds import LedgerComponent, ManagedLedgerHolder
 from bookwarden.ledgers.pending_deletion import LedgerType, PendingDeletion
 from bookwarden.metastore.interface import MetadataStore
@@ -38,6 +38,20 @@ def leaked(site: DeletionSite, store: MetadataStore, number: int) -> list[str]:
         )
     )
     return paths
+
+
+def test_a_journal_that_is_another_folder_for_the_executors_deletes_nothing(
+    site: DeletionSite, store: MetadataStore, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of this Spark have the working folder of its JVM, which this path means in each process."""
+    paths = leaked(site, store, 2)
+    monkeypatch.chdir(tmp_path)
+    own = f"/proc/self/cwd/journal-{tmp_path.name}"
+    site.overrides = {"sweep.journal": own, "sweep.max_failures": "1"}
+    told = f"journal {own} on .* is not the folder that the driver has by this name, so nothing is deleted"
+    with pytest.raises(SparkError, match=told):
+        run_sweep(spark, site.settings, once=True)
+    assert all(store.get_many(paths))
 
 
 class StopAtFailure(logging.Handler):

@@ -22,9 +22,9 @@ from bookwarden.errors import NotFoundError
 from bookwarden.ledgers.trash import KeepRule
 from bookwarden.trash.policy_keeper import PolicyKeeper
 from bookwarden.wiring.cluster import Cluster
-from bookwarden_dev.devcluster import ClusterOptions, DevCluster
+from bookwarden_dev.devcluster import DevCluster
 from servers.deletion_site import DeletionSite
-from servers.marking_brokers import MarkingGround, marking, nodes_in_outbox
+from servers.marking_brokers import MarkingGround, marking, nodes_in_outbox, two_phase
 from servers.pool import NEWER, ON_OXIA, Clusters
 from servers.topic_contents import compact, read_back, retain, send
 from servers.trashed_topics import delete, keep_dropped
@@ -90,22 +90,17 @@ class Ground:
         self.keeper.keep_policies(self.policies)
 
 
-#: On 4.0 and 4.2, and with policies of topics in nodes, as 4.2 may keep them.
-OPTIONS: dict[str, ClusterOptions | None] = {
-    "zookeeper": None,
-    "nodes": dataclasses.replace(NEWER, broker_settings={}),
-    "oxia": ON_OXIA,
-}
-
-
 @pytest.fixture(
     scope="module", params=["zookeeper", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nodes", "oxia"))]
 )
 def cluster(request: pytest.FixtureRequest, clusters: Clusters) -> Iterator[DevCluster]:
-    lines = {"bookwardenMarks": "two-phase", "forceDeleteNamespaceAllowed": "true"}
-    if request.param == "nodes":
-        lines["topicPoliciesServiceClassName"] = NEWER.broker_settings["topicPoliciesServiceClassName"]
-    taken = clusters.taken(marking(OPTIONS[request.param], **lines))
+    """On 4.0 and 4.2, and with policies of topics in nodes, as 4.2 may keep them."""
+    if request.param != "nodes":
+        yield clusters.shared(two_phase(ON_OXIA if request.param == "oxia" else None))
+        return
+    nodes = {"topicPoliciesServiceClassName": NEWER.broker_settings["topicPoliciesServiceClassName"]}
+    lines = {"bookwardenMarks": "two-phase", "forceDeleteNamespaceAllowed": "true", **nodes}
+    taken = clusters.taken(marking(dataclasses.replace(NEWER, broker_settings={}), **lines))
     yield taken
     taken.kill()
 

@@ -65,6 +65,11 @@ def marking(options: ClusterOptions | None = None, **lines: str) -> ClusterOptio
     )
 
 
+def two_phase(options: ClusterOptions | None = None) -> ClusterOptions:
+    """Return the options of a cluster in mode two-phase that several files share (servers.pool)."""
+    return marking(options, bookwardenMarks="two-phase", forceDeleteNamespaceAllowed="true", **BUCKETS)
+
+
 def outbox(store: MetadataStore) -> dict[int, int]:
     """Return when each data ledger that is in the outbox came there, by the store's clock."""
     found = {}

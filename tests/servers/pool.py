@@ -55,6 +55,8 @@ _ROOM: Final = 4
 _TOGETHER: Final[tuple[frozenset[str], ...]] = tuple(
     frozenset(f"tests/integration/{name}.py" for name in names.split())
     for names in (
+        # Those of servers.marking_brokers.two_phase.
+        "test_broker_marks_faults test_broker_marks_on_oxia test_broker_marks_two_phase test_trash test_trash_policies",
         "blue_green/test_moved blue_green/test_moved_elsewhere blue_green/test_preparation",
         # Kinds of servers.switching.shared_site.
         "switching/test_build switching/test_cleanup switching/test_copies_killed switching/test_directives"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
@@ -23,6 +26,7 @@ from bookwarden.ledgers.references import ReferenceIndex
 from bookwarden.metastore.urls import open_store
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.progress import ApplyProgress
+from bookwarden.pipelines.scan.driver import ScanPaused, run_scan
 from bookwarden.pipelines.scan.folder import plans_of, scan_folder, scan_ids
 from bookwarden.pipelines.scan.operation import OrphanScan
 from bookwarden.wire.pb import managed_ledger_pb2
@@ -182,6 +186,36 @@ def start(site: ScannedSite) -> subprocess.Popen[str]:
     settings = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "bookwarden.cli", *settings, "orphans", "scan"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_scan_that_is_paused_by_a_signal_goes_on_where_it_was(site: ScannedSite) -> None:
+    # As below; so slow that it is met in the middle.
+    ids = [number * 1_000_000 for number in range(1, 41)]
+    site.topic(ORDERS, ids)
+    site.ledgers(CursorHolder(ORDERS, "gone"), [7])
+    site.overrides["orphans.max_reads_per_second"] = "8"
+
+    def operate() -> str:
+        try:
+            (scan_id,) = eventually(lambda: scan_ids(site.settings), 180)
+            eventually(lambda: len(scan_folder(site.settings, scan_id).finished("ledgers")) >= 2, 180)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return scan_id
+
+    with ThreadPoolExecutor(1) as pool:
+        operator = pool.submit(operate)
+        with pytest.raises(ScanPaused, match="bookwarden orphans scan --resume") as paused:
+            run_scan(site.settings, local=True)
+        scan_id = operator.result()
+    assert str(paused.value).endswith(scan_id)
+    finished = written(site, scan_id)
+    assert len(finished) < len(scan_folder(site.settings, scan_id).pieces("ledgers") or [])
+    del site.overrides["orphans.max_reads_per_second"]
+    result = run_scan(site.settings, resume=scan_id, local=True)
+    assert (result.orphans, result.missing) == (1, 0)
+    assert {name: at for name, at in written(site, scan_id).items() if name in finished} == finished
 
 
 def test_a_scan_that_is_killed_goes_on_where_it_was(spark: SparkSession, site: ScannedSite) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
 from bookwarden_dev.devcluster.servers.settings import PULSARS_LEDGERS_ROOT
 from servers.switching.drained import empty_and_unregister, run
-from servers.switching.round_trip import LONE_BOOKIES, TOPICS, register_and_switch_to
+from servers.switching.round_trip import SMALL_LEDGERS, TOPICS, register_and_switch_to
 from servers.switching.site import SwitchingSite, switching_site
 
 # The first start on a machine builds Oxia.
@@ -25,7 +25,7 @@ CLUSTERS = (
 @pytest.fixture
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     home = tmp_path_factory.mktemp("on-oxia")
-    with switching_site(home, ["4.2.4"], CLUSTERS, LONE_BOOKIES, metadata="oxia") as running:
+    with switching_site(home, ["4.2.4"], CLUSTERS, SMALL_LEDGERS, metadata="oxia") as running:
         yield running
 
 

@@ -12,7 +12,7 @@ from bookwarden.bookie_clusters.registry import FOLLOWERS_PATH, REGISTRY_PATH
 from bookwarden_dev.devcluster.bookie_clusters import ClusterPlan
 from bookwarden_dev.devcluster.servers.readiness import zookeeper_client
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS, PULSARS_LEDGERS_ROOT
-from servers.switching.round_trip import LONE_BOOKIES, register_and_switch_to
+from servers.switching.round_trip import SMALL_LEDGERS, register_and_switch_to
 from servers.switching.site import SwitchingSite, switching_site
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -28,7 +28,7 @@ CLUSTERS = (
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwitchingSite]:
     home = tmp_path_factory.mktemp("secured")
-    with switching_site(home, PULSAR_VERSIONS[:1], CLUSTERS, LONE_BOOKIES, secured=True) as running:
+    with switching_site(home, PULSAR_VERSIONS[:1], CLUSTERS, SMALL_LEDGERS, secured=True) as running:
         yield running
 
 

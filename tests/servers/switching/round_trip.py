@@ -10,10 +10,12 @@ from servers.switching.site import SwitchingSite
 
 # One bookie is enough for a ledger.
 LONE_BOOKIES = {f"managedLedgerDefault{what}": "1" for what in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+#: Few enough entries that a load fills several ledgers in some seconds.
+SMALL_LEDGERS = {**LONE_BOOKIES, "managedLedgerMaxEntriesPerLedger": "20"}
 TOPICS = 3
-_PER_SECOND = 30
+_PER_SECOND = 20
 # More than a ledger of each topic.
-_ENOUGH = 130
+_ENOUGH = 28
 _PATIENCE = 120
 
 

@@ -87,30 +87,34 @@ def _other_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 HOLES = {
-    "a task of a batch goes by another epoch than its batch": Hole(_other_epochs, "epochs", ("registry",)),
+    "a task of a batch goes by another epoch than its batch": Hole(_other_epochs, "epochs", ("registry",), first=18),
     "a mark of other bookies is carried out": Hole(_bookie_cluster, "foreign", ("other bookies",)),
-    "the custom metadata is not looked at": Hole(_custom_metadata, "lost"),
-    "a ledger inside its topic's list was let go": Hole(_inside_list, "lost", ("holes",), ("damage list", "forge")),
-    "an undo's record is not honoured": Hole(_without(UndoneGuard), "lost", ("undone",)),
+    "the custom metadata is not looked at": Hole(_custom_metadata, "lost", first=15),
+    "a ledger inside its topic's list was let go": Hole(
+        _inside_list, "lost", ("holes",), ("damage list", "forge"), first=4
+    ),
+    "an undo's record is not honoured": Hole(_without(UndoneGuard), "lost", ("undone",), first=3),
     "the copy of a ledger that was left behind is not proven": Hole(
         _copy_unproven, "lost", ("offload",), ("offload", "lose copy")
     ),
     "the index of a ledger's copy is not looked for": Hole(
-        _copy_without_index, "lost", ("offload",), ("offload", "lose copy")
+        _copy_without_index, "lost", ("offload",), ("offload", "lose copy"), first=7
     ),
     "since when a mark is verified is believed of any topic": Hole(
-        _verified_anywhere, "delay", ("forged verification",), ("forge",)
+        _verified_anywhere, "delay", ("forged verification",), ("forge",), first=3
     ),
-    "how old a mark is goes by its producer's clock": Hole(_producers_clock, "hasty", ("producers' clocks",)),
+    "how old a mark is goes by its producer's clock": Hole(_producers_clock, "hasty", ("producers' clocks",), first=10),
     "how old a ledger is goes by the executor's clock": Hole(
-        _executors_clock, "lost", ("clocks",), ("sweeper clock", "roll over", "forge", "sweep")
+        _executors_clock, "lost", ("clocks",), ("sweeper clock", "roll over", "forge", "sweep"), first=7
     ),
     "a ledger of just now is not waited with": Hole(
         _policy(unlisted_grace=0.0), "lost", (), ("roll over", "forge", "sweep")
     ),
-    "a mark does not wait for the update that follows it": Hole(_policy(still_referenced_grace=0.0), "hasty", ()),
-    "ledgers are deleted while ids come again": Hole(_without(ReusedIdGuard), "ids", ("ids again",)),
+    "a mark does not wait for the update that follows it": Hole(
+        _policy(still_referenced_grace=0.0), "hasty", (), first=2
+    ),
+    "ledgers are deleted while ids come again": Hole(_without(ReusedIdGuard), "ids", ("ids again",), first=10),
     "a doubt about another's node costs a retry": Hole(_doubts_cost, "costly", ("strange nodes",)),
-    "a compaction under way costs a retry": Hole(_doubts_cost, "costly", ()),
-    "the delay is not waited for": Hole(_policy(delete_delay=0.0), "delay", ()),
+    "a compaction under way costs a retry": Hole(_doubts_cost, "costly", (), first=3),
+    "the delay is not waited for": Hole(_policy(delete_delay=0.0), "delay", (), first=3),
 }

@@ -89,15 +89,19 @@ def _left_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 HOLES = {
-    "only the first metadata root is read": Hole(_roots, "lost", (), ("mark by id",)),
-    "shadows, and who else lists a ledger, are not looked for": Hole(_shadows, "lost", (), ("shadow", "mark by id")),
+    "only the first metadata root is read": Hole(_roots, "lost", (), ("mark by id",), first=7),
+    "shadows, and who else lists a ledger, are not looked for": Hole(
+        _shadows, "lost", (), ("shadow", "mark by id"), first=8
+    ),
     "who else lists a ledger is not looked for": Hole(_listers, "lost", ("rescue",)),
-    "a compacted ledger that nothing names is not in use": Hole(_compaction, "lost"),
-    "a bucket that nothing names is not in use": Hole(_buckets, "lost", ()),
+    "a compacted ledger that nothing names is not in use": Hole(_compaction, "lost", first=32),
+    "a bucket that nothing names is not in use": Hole(_buckets, "lost", (), first=16),
     "a list may have fields that nobody knows": Hole(_unknown_fields, "lost", ("strange nodes",), ("damage strange",)),
-    "another message's bytes are a cursor of nothing": Hole(_unknown_fields_of_cursors, "planned", ("bad cursors",)),
-    "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors")),
+    "another message's bytes are a cursor of nothing": Hole(
+        _unknown_fields_of_cursors, "planned", ("bad cursors",), first=2
+    ),
+    "a node that cannot be read is not there": Hole(_unreadable, "lost", ("bad bytes", "bad cursors"), first=2),
     "a node that may not be read keeps the batch": Hole(_refused, "stuck", ("hidden nodes",), ("hide topic",)),
     "a list that lost all its bytes names nothing": Hole(_no_bytes, "lost", ("empty nodes",)),
-    "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",)),
+    "a ledger that its broker left behind is named": Hole(_left_behind, "leak", ("offload",), ("offload",), first=2),
 }

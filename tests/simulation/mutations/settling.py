@@ -138,13 +138,19 @@ HOLES = {
     "nothing is journaled": Hole(_journal, "journal"),
     "the journal is written after the delete": Hole(_late_journal, "journal"),
     "what is to be retried is not sent on": Hole(_replays, "unsettled"),
-    "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED, 210),
+    "a delete without an answer was done": Hole(_unknown_is_done, "untrue", (), _FORGED, 215),
     "a ledger that changed meanwhile is gone": Hole(_lost_race_is_done, "untrue", ("replication",), _FORGED),
     "whatever version is deleted, not that which was read": Hole(_any_version, "journal", ("replication",), _FORGED),
     "an undo drops what is left of a ledger": Hole(
-        _discard_partial, "dropped", ("half lost",), ("collect half", "undo", "scan", "apply", "sweep", "wait long")
+        _discard_partial,
+        "dropped",
+        ("half lost",),
+        ("collect half", "undo", "scan", "apply", "sweep", "wait long"),
+        first=8,
     ),
-    "a replay sends the same retries and letters again": Hole(_sent_again, "again", (), ("forge", "mark topic")),
+    "a replay sends the same retries and letters again": Hole(
+        _sent_again, "again", (), ("forge", "mark topic"), first=3
+    ),
     "a mark of a time that no clock tells is taken": Hole(_any_time, "stuck", ("forged times",)),
     "nobody thought of what a mark says": Hole(_unthought_of, "poison", ()),
     "what is written does not wait for the end of a move": Hole(
