@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
 import pytest
-import yaml
 from click.testing import CliRunner
 from pulsar.schema import StringSchema
-from pyspark.sql import SparkSession
 
 from bookwarden.cli.main import cli
 from bookwarden.clusters.pulsar.connection import PulsarConnection
@@ -26,10 +24,8 @@ from bookwarden.exit_codes import NOT_DONE
 from bookwarden.ledgers.kinds import ManagedLedgerHolder
 from bookwarden.ledgers.outcomes import Outcome
 from bookwarden.metastore.interface import MetadataStore
-from bookwarden.pipelines.sweep import driver
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster, ServerProcess
 from servers.deletion_site import DeletionSite
-from servers.in_this_process import RunningDriver, driving
 from servers.marked_load import FIRST_IDS, Load, sweep_process
 from servers.migration.site import SHARDS, FrozenJob, Migration, slowed
 from servers.population import Population
@@ -41,17 +37,16 @@ from servers.waiting import eventually
 # The first start of an Oxia on a machine builds it.
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-LEDGERS = 6_000
+LEDGERS = 12_000
 # So many deleted ones show that the sweep works.
-A_START = 500
+A_START = 1_000
 # Sessions that outlast an Oxia that stands still for a while.
 OPTIONS = ClusterOptions(pulsar="4.2.4", oxia=True, oxia_shards=SHARDS, session_seconds=60)
-Sweep = Callable[[], AbstractContextManager[RunningDriver]]
 SETTINGS = {
     # A killed process is among the participants until its session ends.
     "metadata_store.session_timeout_seconds": "6",
     # Slow enough that the migration comes in the middle.
-    "metadata_store.max_requests_per_second": "1000",
+    "metadata_store.max_requests_per_second": "3000",
     "sweep.backoff_seconds": "0.5",
     "sweep.max_backoff_seconds": "2",
     "sweep.max_failures": "50",
@@ -98,18 +93,11 @@ def load(
 
 
 @pytest.fixture
-def process(load: Load, tmp_path: Path) -> Iterator[ServerProcess]:
-    """The sweep as a process of its own, not started, for a test that kills it."""
-    made = sweep_process(load.site, tmp_path)
-    yield made
-    if made.is_running():
-        made.kill()
-
-
-@pytest.fixture
-def sweep(load: Load, spark: SparkSession) -> Sweep:
-    """Sweep within this process."""
-    return lambda: driving(driver, lambda: driver.run_sweep(spark, load.site.settings))
+def sweep(load: Load, tmp_path: Path) -> Iterator[ServerProcess]:
+    process = sweep_process(load.site, tmp_path)
+    yield process
+    if process.is_running():
+        process.kill()
 
 
 @dataclass
@@ -150,8 +138,14 @@ def conversation(cluster: DevCluster, load: Load) -> Iterator[Conversation]:
         yield made
 
 
+def begun(load: Load, sweep: ServerProcess) -> None:
+    """Start the sweep, and return when it has deleted a thousand ledgers."""
+    sweep.start()
+    deleting(load)
+
+
 def deleting(load: Load) -> None:
-    """Wait until some more of the ledgers are gone."""
+    """Wait until a thousand more of the ledgers are gone."""
     enough = len(load.present()) - A_START
     eventually(lambda: len(load.present()) < enough, 300, 0.2)
 
@@ -164,12 +158,7 @@ def waits_for_the_end(sweep: ServerProcess) -> bool:
 
 
 def assert_moved(
-    load: Load,
-    sweep: ServerProcess | RunningDriver,
-    migration: Migration,
-    target: MetadataStore,
-    *,
-    killed: bool = False,
+    load: Load, sweep: ServerProcess, migration: Migration, target: MetadataStore, *, killed: bool = False
 ) -> None:
     """Let the sweep end its work in the target, and account for each ledger, in both stores."""
     # What the copy has: nobody deletes here any more.
@@ -213,29 +202,26 @@ def missing_in_target(migration: Migration) -> set[str]:
     return {row["path"] for row in report["first"] if row["class"] == "missing"}
 
 
-def start_as_operator(migration: Migration, load: Load, folder: Path) -> None:
-    """Have the command begin it, which first looks for what would let it fail, with the sweep's settings."""
-    file = folder / "bookwarden.yaml"
-    file.write_text(yaml.safe_dump(load.site.settings.model_dump(mode="json", exclude_defaults=True)))
-    command = ["--config", str(file), "metadata-migration", "start"]
+def start_as_operator(migration: Migration, folder: Path) -> None:
+    """Have the command begin it, which first looks for what would let it fail; the folder has the sweep's settings."""
+    command = ["--config", str(folder / "bookwarden.yaml"), "metadata-migration", "start"]
     result = CliRunner().invoke(cli, [*command, "--target", migration.cluster.oxia_url, "--yes", "--no-watch"])
     assert result.exit_code == 0, result.output
 
 
 def test_under_load_everything_pending_is_deleted_in_the_target_and_nothing_comes_back(
     load: Load,
-    sweep: Sweep,
+    sweep: ServerProcess,
     migration: Migration,
     target: MetadataStore,
     conversation: Conversation,
     tmp_path: Path,
 ) -> None:
     load.mark(load.ids)
-    with sweep() as running:
-        deleting(load)
-        start_as_operator(migration, load, tmp_path)
-        assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
-        assert_moved(load, running, migration, target)
+    begun(load, sweep)
+    start_as_operator(migration, tmp_path)
+    assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
+    assert_moved(load, sweep, migration, target)
     conversation.assert_goes_on()
 
     # Whoever still has the former URL follows from the start.
@@ -251,71 +237,69 @@ def test_under_load_everything_pending_is_deleted_in_the_target_and_nothing_come
 def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is(
     cluster: DevCluster,
     load: Load,
-    process: ServerProcess,
+    sweep: ServerProcess,
     migration: Migration,
     target: MetadataStore,
     conversation: Conversation,
 ) -> None:
     load.mark(load.ids)
-    process.start()
-    deleting(load)
+    begun(load, sweep)
     with migration.held_in_preparation():
         # It can not leave before it is killed.
-        job = FrozenJob(process)
+        job = FrozenJob(sweep)
         migration.start()
         migration.wait_for("PREPARATION")
         assert migration.our_participants()
         job.kill()
-        process.start()
-        eventually(lambda: waits_for_the_end(process), 60)
+        sweep.start()
+        eventually(lambda: waits_for_the_end(sweep), 60)
         migration.wait_until_left()
     with slowed(cluster.oxia):
         migration.wait_for("COPYING")
-        FrozenJob(process).kill()
-        process.start()
-        eventually(lambda: waits_for_the_end(process), 60)
+        FrozenJob(sweep).kill()
+        sweep.start()
+        eventually(lambda: waits_for_the_end(sweep), 60)
         assert migration.phase() == "COPYING"
-        job = FrozenJob(process)
+        job = FrozenJob(sweep)
     assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
     job.kill()
-    process.start()
-    assert_moved(load, process, migration, target, killed=True)
+    sweep.start()
+    assert_moved(load, sweep, migration, target, killed=True)
     conversation.assert_goes_on()
 
 
 def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     cluster: DevCluster,
     load: Load,
-    sweep: Sweep,
+    sweep: ServerProcess,
     migration: Migration,
     conversation: Conversation,
 ) -> None:
     load.mark(load.ids[: LEDGERS // 2])
-    with sweep() as running:
-        deleting(load)
-        with migration.held_in_preparation():
-            migration.start()
-            migration.wait_for("PREPARATION")
-            migration.wait_until_left()
-            cluster.oxia.kill()
-        assert migration.wait_for("COMPLETED", "FAILED") == "FAILED"
-        deleting(load)
-        conversation.send(10)
-
-        # As in the runbook: until they are restarted none of them takes part, and all keep what they had of the target.
-        cluster.bookie.restart()
-        cluster.broker.restart()
-        migration.empty_target()
-        cluster.oxia.start()
-        migration.remove_flag()
-        load.mark(load.ids[LEDGERS // 2 :])
-        deleting(load)
-        # The broker loads all of them now. Behind the move that takes a ledger, whose id may be taken until the counter
-        # is ahead, or is smaller than those that a topic has, so that nobody reads what is in it.
-        load.site.backlog()
-        assert load.site.backlog_of_dlq() == 0
+    begun(load, sweep)
+    with migration.held_in_preparation():
         migration.start()
-        assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
-        with closing(migration.target()) as target:
-            assert_moved(load, running, migration, target)
+        migration.wait_for("PREPARATION")
+        migration.wait_until_left()
+        cluster.oxia.kill()
+    assert migration.wait_for("COMPLETED", "FAILED") == "FAILED"
+    deleting(load)
+    conversation.send(10)
+
+    # As in the runbook: until they are restarted none of them takes part, and all keep what they had of the target.
+    cluster.bookie.restart()
+    cluster.broker.restart()
+    migration.empty_target()
+    cluster.oxia.start()
+    migration.remove_flag()
+    load.mark(load.ids[LEDGERS // 2 :])
+    deleting(load)
+    # The broker loads all of them now. Behind the move that takes a ledger, whose id may be taken until the counter is
+    # ahead, or is smaller than those that a topic has, so that nobody reads what is in it.
+    load.site.backlog()
+    assert load.site.backlog_of_dlq() == 0
+    migration.start()
+    assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
+    with closing(migration.target()) as target:
+        assert_moved(load, sweep, migration, target)
     conversation.assert_goes_on()
