@@ -34,7 +34,7 @@ from bookwarden.pipelines.pulsar_source.ranges import EntryRange, count_between
 from bookwarden.pipelines.pulsar_source.reading import PartitionEntries, ReadRules, TaskShare, read_entries
 from unit.pipelines.scripted_topic import SUBSCRIPTION, UNREADABLE, Admin, Entries, Time, Topic
 
-PLANS = int(os.environ.get("PLANS", "1000"))
+PLANS = int(os.environ.get("PLANS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
 PLANS_OF_A_LIFE = 40
 MARKS, RETRIES, CONTROL = "persistent://t/n/marks", "persistent://t/n/retries", "persistent://t/n/control"
