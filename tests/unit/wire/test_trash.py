@@ -120,7 +120,7 @@ def test_each_ledger_of_a_record_is_a_mark() -> None:
 def test_a_generation_ends_with_its_topics_node() -> None:
     assert [record.deletes_topic for record in (*RECORDS, HALF)] == [False] * 5 + [True]
     generation = Generation(TOPIC, 1600000000000)
-    assert [record.generation for record in RECORDS] == [generation, None, generation, None, None, None]
+    assert [record.generation for record in RECORDS] == [generation, None, generation, None, None]
     part = '"node":{"value":"AAE=","version":7,"created":1600000000000,"modified":1650000000000,"part":[1,2]}'
     assert part in encode_records([HALF]).decode()
     assert decode_records(encode_records([HALF])) == [HALF]
