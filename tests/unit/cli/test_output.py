@@ -220,6 +220,8 @@ def test_names_of_topics_are_shorter_where_the_terminal_is_narrow(
     width: int, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
+    # Without a height Rich takes a dumb terminal for one of 80 columns.
+    monkeypatch.setenv("LINES", "25")
     columns = (Column("partition", whole=False, topics=True), Column("entries", right=True), Column("first entry"))
     rows = (*((name, "12", "1204:17") for name in PARTITIONS), ("total", "36", ""))
     lines = written(Document(None, (Table(columns, rows),)), Terminal(), width).splitlines()
