@@ -295,6 +295,8 @@ def test_a_topic_that_is_deleted_while_a_broker_loads_it_comes_back_with_its_sub
     assert ground.delivered(topic, "idle") == list(range(2 * HALF))
 
 
+# On Oxia the kill seldom comes between the two within minutes.
+@pytest.mark.parametrize("cluster", ["zookeeper"], indirect=True)
 def test_subscriptions_are_where_they_were_although_the_broker_was_killed_when_its_delete_had_moved_them(
     cluster: DevCluster, ground: Ground
 ) -> None:
@@ -318,15 +320,15 @@ def test_subscriptions_are_where_they_were_although_the_broker_was_killed_when_i
         with ThreadPoolExecutor(2) as pool:
             pool.submit(ground.load, topic)
             threading.Event().wait(next(pauses))
-            deleting = pool.submit(tried, lambda: delete(ground.opened, topic))
+            deleting = pool.submit(tried, lambda: ground.admin.delete(f"{topic_path(topic)}?force=true"))
             while not deleting.done() and not are_moving():
                 pass
             if not deleting.done():
                 cluster.broker.kill()
-            deleting.result()
         left = cursors()
         if not cluster.broker.is_running():
             cluster.broker.start()
+        deleting.result()
         eventually(lambda: store.get(path) is None or tried(lambda: delete(ground.opened, topic)), 60)
         eventually(lambda: nodes_in_outbox(store) == 0, 60)
         trashed = ground.generation(topic)
