@@ -12,7 +12,7 @@ from typing import Final
 from bookwarden.config import Settings
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 
-#: A request that is under way at the end is waited for so long.
+#: Seconds for a request that is under way at the end.
 _STOPPING_S: Final = 2
 
 

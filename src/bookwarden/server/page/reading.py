@@ -23,7 +23,6 @@ from bookwarden.clusters.pulsar.trash import TrashLeaseNode
 from bookwarden.config import Settings
 from bookwarden.deletion.dead_letters import reason_group
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError
-from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.outcomes import DropOutcome, Outcome
 from bookwarden.ledgers.received import REASON
 from bookwarden.metastore.lock import holder_of
@@ -42,6 +41,7 @@ from bookwarden.server.page.cached import CachedReading, CachedReadings
 from bookwarden.server.page.moves_reading import MoveSources, read_clients
 from bookwarden.server.page.topic_reading import read_topic, topic_named
 from bookwarden.server.page.values import (
+    KIND_LABELS,
     OVERVIEW,
     Activity,
     Alarm,
@@ -85,7 +85,6 @@ _GENERATIONS: Final = 500
 _TRASHED_LEDGERS: Final = 50_000
 _LARGE_S: Final = 20.0
 _REST: Final = 9.0
-_KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 # As `follow` writes the reason of a mark.
 _DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
 _UNKNOWN: Final = "not known"
@@ -357,7 +356,7 @@ def _counts_in(folder: Folder, name: str) -> tuple[_Tally, int]:
 def _cause_of(outcome: str, cause: str | None) -> str:
     if outcome == DropOutcome.MARKED.value:
         return cause or _UNKNOWN
-    return _KINDS.get(cause or "", _UNKNOWN) if outcome == Outcome.DELETED.value else ""
+    return KIND_LABELS.get(cause or "", _UNKNOWN) if outcome == Outcome.DELETED.value else ""
 
 
 def _hours(tally: _Tally, outcome: str) -> tuple[HourCount, ...]:

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from bookwarden.errors import NotFoundError
 from bookwarden.findings import size_text
-from bookwarden.ledgers.kinds import KINDS
 from bookwarden.orphans.classes import LedgerClass
 from bookwarden.orphans.guards import check, check_copies
 from bookwarden.orphans.summary import AGE_BUCKETS, BYTES_LABEL, REST, ClassCount, GrowthPoint, MissingLedger, Summary
@@ -24,12 +23,11 @@ from bookwarden.server.page.templates import (
     render,
     template,
 )
-from bookwarden.server.page.values import Overview, ScanReport, Scans
+from bookwarden.server.page.values import KIND_LABELS, Overview, ScanReport, Scans
 
 _SHOWN_BARS: Final = 15
 _SHOWN_PLACES: Final = 3
 _SHOWN_POINTS: Final = 10
-_KINDS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 _MEANING: Final = {
     LedgerClass.REFERENCED: "something in the metadata names it",
     LedgerClass.ORPHAN: "nothing names it: a candidate of the plan",
@@ -291,7 +289,7 @@ def _orphans(counts: Iterable[ClassCount]) -> list[ClassCount]:
 
 
 def _in_words(counts: Iterable[ClassCount]) -> list[ClassCount]:
-    return [replace(count, key=_KINDS.get(count.key, count.key)) for count in counts]
+    return [replace(count, key=KIND_LABELS.get(count.key, count.key)) for count in counts]
 
 
 def _with_rest(counts: Sequence[ClassCount]) -> list[ClassCount]:

@@ -8,6 +8,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from bookwarden.bookie_clusters.documents import Overview as SwitchOverview
 from bookwarden.cluster_migration.observing import MigrationSnapshot
+from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.pins import CursorState, TopicPins
 from bookwarden.ledgers.trash import TrashLease
 from bookwarden.metadata_migration.watching import PhaseSnapshot
@@ -18,6 +19,8 @@ from bookwarden.pipelines.disk.summary import DiskSummary
 from bookwarden.trash.summary import Summary
 
 ValueT = TypeVar("ValueT")
+#: The name for people of each kind of ledger, by that of its component.
+KIND_LABELS: Final = {kind.component.name: kind.ledgers_label for kind in KINDS}
 
 
 @dataclass(frozen=True, slots=True)
