@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final
 
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.releases.versions import OFFLOADERS_4_0_8
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from servers.class_archives import quick_runtime, quick_spark_options

@@ -17,11 +17,11 @@ from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases import program
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.releases.distribution import (
-    Release,
     ensure_distribution,
     fetch_with_maven,
     fetched_share,
 )
+from bookwarden_dev.devcluster.releases.versions import Release
 
 
 def archive(version: str = "9", *names: str) -> bytes:
@@ -95,7 +95,8 @@ def test_a_broken_archive_leaves_nothing(tmp_path: Path) -> None:
 
 KILLED_WHILE_UNPACKING = """
 import os, pathlib, signal, sys
-from bookwarden_dev.devcluster.releases.distribution import Release, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.releases.versions import Release
 def fetch(release, folder, progress):
     (folder / release.folder_name).mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

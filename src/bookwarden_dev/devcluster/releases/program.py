@@ -17,11 +17,11 @@ from pathlib import Path
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.versions import GoVersion
 
 _SHOWN_EVERY_SECONDS = 10.0
 _GUARD = str(Path(__file__).parents[1] / "processes" / "guard.py")
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-Version = tuple[int, int, int]
 _INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
 _SHOWN_LOG_LINES = 3
 # Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
@@ -136,7 +136,7 @@ class Go:
             raise ServerError(f"Go could not build {package}: {said}; check the network and the disk, then retry")
 
 
-def find_go(oldest: Version) -> Go:
+def find_go(oldest: GoVersion) -> Go:
     """Return the Go of PATH; raise ServerError, which says what to install, if there is none or it is too old."""
     needed = _render(oldest)
     executable = shutil.which("go")
@@ -154,13 +154,13 @@ def find_go(oldest: Version) -> Go:
     return Go(executable)
 
 
-def parse_version(text: str) -> Version | None:
+def parse_version(text: str) -> GoVersion | None:
     """Read what `go env GOVERSION` prints: "go1.24.2" is (1, 24, 2), "go1.25rc1" is (1, 25, 0)."""
     found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", text.strip())
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
-def _render(version: Version) -> str:
+def _render(version: GoVersion) -> str:
     return ".".join(map(str, version))
 
 
