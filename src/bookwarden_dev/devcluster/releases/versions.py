@@ -167,11 +167,6 @@ def can_batch_nothing(version: str) -> bool:
     return number_of(version) >= (4, 2)
 
 
-def runs_on_oxia(version: str) -> bool:
-    """Return whether broker and bookie can keep their metadata in the Oxia that the table has."""
-    return number_of(version) >= (4, 0)
-
-
 def takes_the_jar(version: str) -> bool:
     """Return whether bookwarden's jar lets its brokers see several bookie clusters."""
     return number_of(version) >= (4, 0)

@@ -11,11 +11,9 @@ from bookwarden_dev.devcluster.credentials import SUPERUSER, BrokerCredentials
 from bookwarden_dev.devcluster.ports import LOOPBACK
 from bookwarden_dev.devcluster.releases.versions import (
     OFFLOADERS,
-    OXIA_0_14_0,
     PULSAR,
     can_batch_nothing,
     offloads,
-    runs_on_oxia,
 )
 from bookwarden_dev.devcluster.servers.oxia import oxia_url
 
@@ -70,8 +68,6 @@ class ClusterOptions:
             raise ConfigError(
                 f"a development cluster keeps no metadata in {self.metadata!r}; expected {' or '.join(METADATA_STORES)}"
             )
-        if self.metadata == "oxia" and not runs_on_oxia(self.pulsar):
-            raise ConfigError(f"Pulsar {self.pulsar} does not run on Oxia {OXIA_0_14_0.version}: use 4.0 or newer")
         if self.ledgers_root != PULSARS_LEDGERS_ROOT and self.metadata != "zookeeper":
             raise ConfigError(f"on {self.metadata}, a development cluster has its ledgers below {PULSARS_LEDGERS_ROOT}")
         if self.zookeeper_digest and self.metadata != "zookeeper":
