@@ -12,7 +12,6 @@ from bookwarden_dev.devcluster.releases.versions import (
     OXIA_0_14_0,
     PULSAR,
     marks_by_broker,
-    runs_on_oxia,
     takes_the_jar,
 )
 
@@ -113,8 +112,6 @@ def absence_of(cell: Cell, machine: Machine) -> str | None:
     """Return why a cell is not run on this machine; None if it is."""
     if cell.pulsar not in PULSAR:
         return f"the servers of Pulsar {cell.pulsar} are not pinned in the table of releases yet"
-    if cell.oxia is not None and not runs_on_oxia(cell.pulsar):
-        return f"Pulsar {cell.pulsar} does not run on Oxia"
     if cell.oxia is not None and cell.oxia not in machine.oxias:
         return f"the server of Oxia {cell.oxia} is no released Go module: give its program, OXIA=PROGRAM"
     if cell.environment.python not in machine.pythons:
