@@ -14,13 +14,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from bookwarden import errors
 from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
+from bookwarden.metrics.endpoint import HEALTH, READY
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.metrics import metrics_text, migration_metrics
 from bookwarden.server.page.reading import PageReader
@@ -49,11 +50,13 @@ _STATUSES: Final[tuple[tuple[type[errors.BookwardenError], int], ...]] = (
 
 # These methods change nothing.
 _ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_PAGES: Final = frozenset({"/", "/disk", "/scan"})
+# Both say that the process answers: while a store is silent, its page says so, and must be reachable for that.
+_PROBES: Final = (HEALTH, READY)
+_OPEN: Final = frozenset({"/openapi.json", *_PROBES})
 
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:
-    """Make the application; with a token, each request but that for the OpenAPI document has to carry it."""
+    """Make the application; with a token, each request but probes and that for the OpenAPI document has to carry it."""
     reader = PageReader(settings)
 
     @asynccontextmanager
@@ -66,6 +69,8 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     app.include_router(bookie_clusters_router(settings))
     app.include_router(page_router(reader.read))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
+    for path in _PROBES:
+        app.get(path, include_in_schema=False)(lambda: PlainTextResponse("ok\n"))
     app.add_exception_handler(errors.BookwardenError, _failed)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _misshapen)
@@ -181,7 +186,7 @@ class _Bearer:
     async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
         is_page = request.method in _ASKING and (path in PAGES or path.startswith(("/page/", "/runbook/")))
-        if path != "/openapi.json" and not self._carries(request.headers.get("authorization", ""), is_page):
+        if path not in _OPEN and not self._carries(request.headers.get("authorization", ""), is_page):
             reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
             challenge = 'Basic realm="bookwarden: the token is the password", charset="UTF-8"' if is_page else "Bearer"
             return JSONResponse({"reason": reason}, 401, {"WWW-Authenticate": challenge})

@@ -151,6 +151,7 @@ class Alarm(NamedTuple):
     since: str  #: As Prometheus writes it.
     severity: str
     text: str
+    runbook: str = ""  #: PAGE#SECTION of the documents, where it names one of ours.
 
 
 @dataclass(frozen=True, slots=True)
