@@ -406,6 +406,14 @@ _SERVE: Final = (
     ),
     _gauge("bookwarden_bookie_clusters_move_phase", "", "1 for the phase of the newest `move --offline`", "phase"),
     _gauge(
+        "bookwarden_metadata_migration_phase",
+        "",
+        "of each `zk:` store that Pulsar may move, 1 for the [phase](metadata-migration.md#what-happens) in its flag, "
+        "or `unknown`: the store does not answer",
+        "store",
+        "phase",
+    ),
+    _gauge(
         "bookwarden_cluster_migration_topics",
         "topics",
         "where `cluster_migration.green` is set, of every namespace whose move was begun: topics and partitions in "

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from bookwarden import errors
 from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
+from bookwarden.metadata_migration.watching import read_phases
 from bookwarden.metrics.endpoint import HEALTH, READY
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.metrics import metrics_text, migration_metrics
@@ -28,6 +29,7 @@ from bookwarden.server.page.reading import PageReader
 from bookwarden.server.page.routes import PAGES, page_router
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.metadata_migration import movable_stores_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +94,8 @@ def status_of(error: errors.BookwardenError) -> int:
 
 def _metrics(settings: Settings) -> Response:
     with Cluster(settings) as cluster:
-        found = metrics_text(read_overview(SwitchOperations(cluster).switch))
+        phases = read_phases(movable_stores_of(settings.metadata_store))
+        found = metrics_text(read_overview(SwitchOperations(cluster).switch), phases)
     return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 

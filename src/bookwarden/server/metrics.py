@@ -7,7 +7,7 @@ one place shows all of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,6 +23,7 @@ from bookwarden.bookie_clusters.order import Phase
 from bookwarden.cluster_migration.observing import MigrationSnapshot
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.config import Settings
+from bookwarden.metadata_migration.watching import StorePhase
 from bookwarden.metrics.findings import of_build
 from bookwarden.metrics.instruments import families_of, gauge_family
 from bookwarden.wiring.cluster_migration import ClusterMigration
@@ -63,18 +64,19 @@ class _LookCollector(Collector):
         yield gauge_family("bookwarden_cluster_migration_troubles", [((), len(self._look.errors))])
 
 
-def metrics_text(overview: Overview) -> bytes:
-    """Return the metrics as Prometheus reads them."""
+def metrics_text(overview: Overview, phases: Sequence[StorePhase] = ()) -> bytes:
+    """Return the metrics as Prometheus reads them; ``phases`` are of the metadata stores that Pulsar may move."""
     registry = CollectorRegistry()
-    registry.register(OverviewCollector(overview))
+    registry.register(OverviewCollector(overview, phases))
     return generate_latest(registry)
 
 
 class OverviewCollector(Collector):
     """The metrics of one reading; what is not known has no value."""
 
-    def __init__(self, overview: Overview) -> None:
+    def __init__(self, overview: Overview, phases: Sequence[StorePhase] = ()) -> None:
         self._overview = overview
+        self._phases = phases
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric."""
@@ -86,6 +88,9 @@ class OverviewCollector(Collector):
         now = None if move is None else move.phase
         phases = [((phase.value,), float(phase is now)) for phase in MovePhase]
         yield gauge_family("bookwarden_bookie_clusters_move_phase", phases)
+        yield gauge_family(
+            "bookwarden_metadata_migration_phase", (((one.store, one.phase), 1.0) for one in self._phases)
+        )
 
 
 def _of_switch(state: SwitchState) -> Iterator[Metric]:

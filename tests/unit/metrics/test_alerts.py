@@ -146,6 +146,13 @@ CASES: dict[str, Case] = {
         {'bookwarden_cluster_migration_topics{namespace="t/n",state="DRAINED"}': "9x60"},
     ),
     "BookwardenClientMoveUnknown": above("bookwarden_cluster_migration_troubles", "1x60", "1x10 0x50"),
+    "BookwardenMetadataMigrationStalls": above(
+        'bookwarden_metadata_migration_phase{store="zk:z",phase="PREPARATION"}', "1x60", "1x1 _x58"
+    ),
+    "BookwardenMetadataMigrationFailed": Case(
+        {'bookwarden_metadata_migration_phase{store="zk:z",phase="FAILED"}': "1x60"},
+        {'bookwarden_metadata_migration_phase{store="zk:z",phase="COMPLETED"}': "1x60"},
+    ),
     "BookwardenMetadataDiffers": Case(
         {'bookwarden_metadata_verify_nodes{difference="missing"}': "1x60"},
         {

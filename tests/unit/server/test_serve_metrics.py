@@ -14,6 +14,7 @@ from bookwarden.bookie_clusters.operation import SwitchState
 from bookwarden.bookie_clusters.order import Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.metadata_migration.watching import StorePhase
 from bookwarden.server.metrics import metrics_text
 from servers.switching.ground import registry_of
 
@@ -64,6 +65,16 @@ def test_a_build_is_seen_while_it_runs_and_when_it_was_stopped() -> None:
     assert (stopped["build_running"], stopped["build_stopped"], "build_left_seconds" in stopped) == (0, 1, False)
     ended = values(NOTHING._replace(build=FoundBuild(through, through, 1, "somebody", True)))
     assert (ended["build_running"], ended["build_stopped"]) == (0, 0)
+
+
+def test_a_store_that_pulsar_moves_shows_its_phase_alone() -> None:
+    phases = (StorePhase("zk:a", "COPYING", "oxia://o"), StorePhase("zk:b", "unknown", problem="no answer"))
+    text = metrics_text(NOTHING, phases).decode()
+    found = [line for line in text.splitlines() if line.startswith("bookwarden_metadata_migration_phase")]
+    assert found == [
+        'bookwarden_metadata_migration_phase{phase="COPYING",store="zk:a"} 1.0',
+        'bookwarden_metadata_migration_phase{phase="unknown",store="zk:b"} 1.0',
+    ]
 
 
 def test_brokers_that_do_not_follow_and_what_is_promoted_are_told() -> None:
