@@ -129,7 +129,7 @@ def _undo(
             return _describe_end(operation.name, answers.counts, list(damage), unseen, dry_run=dry_run)
 
         invocation.write_stream(Stream("ledgers", rows, _CELLS, end, empty="None of them needs a look."))
-    run.show(of_undo({outcome: answers.counts[outcome.value] for outcome in UndoOutcome}))
+    run.show(of_undo((outcome, answers.counts[outcome.value]) for outcome in UndoOutcome))
     if answers.error is not None:
         raise answers.error
     if answers.left and not dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -116,9 +116,9 @@ def of_clients(found: MigrationVerification) -> Iterator[Sample]:
         yield Sample("bookwarden_cluster_migration_verify_topics", results[result], (result,))
 
 
-def of_undo(counts: Mapping[Enum, int]) -> Iterator[Sample]:
-    """Yield what came of each ledger of an undo."""
-    yield from (Sample("bookwarden_undo_ledgers", number, (outcome.value,)) for outcome, number in counts.items())
+def of_undo(counts: Iterable[tuple[Enum, int]]) -> Iterator[Sample]:
+    """Yield how many ledgers of an undo have each outcome."""
+    yield from (Sample("bookwarden_undo_ledgers", number, (outcome.value,)) for outcome, number in counts)
 
 
 def of_disk(

@@ -117,7 +117,7 @@ def test_topics_of_a_move_are_counted_once_each() -> None:
 
 def test_every_outcome_of_an_undo_has_a_value() -> None:
     counts = {outcome: 2 if outcome is UndoOutcome.RESTORED else 0 for outcome in UndoOutcome}
-    found = by_name([*of_undo(counts)])["bookwarden_undo_ledgers"]
+    found = by_name([*of_undo(counts.items())])["bookwarden_undo_ledgers"]
     assert found == {(outcome.value,): counts[outcome] for outcome in UndoOutcome}
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.documents import Overview
 from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, CopyPace, FoundBuild
 from bookwarden.bookie_clusters.moving.scope import Scope
-from bookwarden.bookie_clusters.operation import SwitchState
-from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.operation import FoundOrder, SwitchState
+from bookwarden.bookie_clusters.order import Order, Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.ledgers.outcomes import CopyOutcome
 from bookwarden.metadata_migration.watching import StorePhase
@@ -65,6 +66,16 @@ def test_a_build_is_seen_while_it_runs_and_when_it_was_stopped() -> None:
     assert (stopped["build_running"], stopped["build_stopped"], "build_left_seconds" in stopped) == (0, 1, False)
     ended = values(NOTHING._replace(build=FoundBuild(through, through, 1, "somebody", True)))
     assert (ended["build_running"], ended["build_stopped"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_free", "stopped"),
+    [(Phase.LIVE_DUAL_READ, True, 1), (Phase.LIVE_DUAL_READ, False, 0), (Phase.DONE, True, 0)],
+)
+def test_a_switch_that_no_process_carries_out_is_seen(phase: Phase, is_free: bool, stopped: int) -> None:
+    found = FoundOrder(Order("a", "b", 1, "somebody", 5, phase), 1, "somebody", is_free)
+    state = SwitchState(phase, SWITCHED, found, ())
+    assert values(NOTHING._replace(state=state))["switch_stopped"] == stopped
 
 
 def test_a_store_that_pulsar_moves_shows_its_phase_alone() -> None:
