@@ -1,4 +1,4 @@
-"""What commands that end found, as samples; tenants are bounded, so that series stay few."""
+"""Samples of what commands that end found; tenants are bounded, so that series stay few."""
 
 from __future__ import annotations
 
