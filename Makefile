@@ -32,6 +32,7 @@
 #              restores killed, clients that hammer the name, two operators, every kind of topic, a namespace of 1,000 topics: every
 #              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, BROKERS=2, OXIA=PROGRAM of 0.14.2 or newer,
 #              ACTS="rows sweep kills hammer operators kinds many" for some
+# make soak STORM=tests   tests that make test leaves out, since a soak plays the same for longer: faults over and over; ten minutes
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
 # make schema  generate conf/schema from the settings
@@ -131,6 +132,8 @@ else ifeq ($(STORM),trash)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.trash_soak.soak $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(VERSION),--version $(VERSION)) $(if $(METADATA),--metadata $(METADATA)) $(if $(OXIA),--oxia $(OXIA)) $(if $(BROKERS),--brokers $(BROKERS)) \
 		$(if $(ACTS),--acts $(ACTS))
+else ifeq ($(STORM),tests)
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --tb=short -m storm tests/integration
 else ifeq ($(STORM),played)
 	@PLAYED=all exec $(BIN)/python -m pytest --timeout 3600 tests/integration/test_played_commands.py
 else ifeq ($(STORM),blue-green)

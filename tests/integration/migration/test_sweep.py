@@ -268,6 +268,7 @@ def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is
     conversation.assert_goes_on()
 
 
+@pytest.mark.storm
 def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     cluster: DevCluster,
     load: Load,

@@ -251,7 +251,7 @@ def test_bookies_that_turn_read_only_are_gone_round_and_with_too_few_the_rest_wa
 
 def test_what_an_auditor_closes_of_a_killed_copier_is_not_read_and_made_whole(faults: Faults) -> None:
     topic, ledgers = faults.next_topic()
-    with copying(faults.site, ledgers, BYTES_PER_SECOND) as copier:
+    with copying(faults.site, ledgers, BYTES_PER_SECOND / 10) as copier:
         assert copier.stdin is not None
         copier.stdin.write(json.dumps(ledgers))
         copier.stdin.close()
@@ -264,14 +264,16 @@ def test_what_an_auditor_closes_of_a_killed_copier_is_not_read_and_made_whole(fa
     held = [ledger_id for ledger_id in ledgers if lost in bookies_of(faults.copies()[ledger_id])]
     # In order, so that its registration goes at once.
     faults.server(lost).stop()
-    eventually(lambda: {faults.copies()[ledger_id].state for ledger_id in held} == {LedgerState.CLOSED}, PATIENCE)
-    originals, closed = faults.site.ledgers_of("a"), faults.copies()
-    assert all(closed[ledger_id].length < originals[ledger_id].length for ledger_id in held)
-    assert all(is_unfinished(closed[ledger_id]) for ledger_id in ledgers)
-    assert closed[ledgers[0]].length > 0
-    faults.require_readable(topic)
-    assert outcomes(faults.copy(ledgers)) == {CopyOutcome.COPIED}
-    faults.server(lost).start()
+    try:
+        eventually(lambda: {faults.copies()[ledger_id].state for ledger_id in held} == {LedgerState.CLOSED}, PATIENCE)
+        originals, closed = faults.site.ledgers_of("a"), faults.copies()
+        assert all(closed[ledger_id].length < originals[ledger_id].length for ledger_id in held)
+        assert all(is_unfinished(closed[ledger_id]) for ledger_id in ledgers)
+        assert closed[ledgers[0]].length > 0
+        faults.require_readable(topic)
+        assert outcomes(faults.copy(ledgers)) == {CopyOutcome.COPIED}
+    finally:
+        faults.server(lost).start()
 
 
 def test_a_damaged_replica_is_passed_over_and_an_entry_without_a_good_one_is_named(faults: Faults) -> None:
