@@ -51,8 +51,10 @@ WORKERS ?= auto
 BROKER_JAR := src/bookwarden/bookie_clusters/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
 
+# Side by side: on a new machine the one waits for PyPI while the other waits for Maven.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --silent --jobs 2
+
 .PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema docs proto clean
-.NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "bookwarden needs Python 3.10 or newer; call make PYTHON=/path/to/python3")'
@@ -61,10 +63,12 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,dev]'
 	@touch $@
 
-demo: $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
+demo:
+	@$(SIDE_BY_SIDE) $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
 	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA)) $(if $(STORY),--story $(STORY))
 
-test: lint $(BROKER_JAR)
+test:
+	@$(SIDE_BY_SIDE) lint $(BROKER_JAR)
 	@PYTHONPATH=tests $(BIN)/python -m servers.once
 	@echo "== tests on the real servers"
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --tb=short
