@@ -153,12 +153,12 @@ class Load:
         assert set(finished) == set(self.ids)
         assert {ledger for ledger, outcome in finished.items() if outcome == "still referenced"} == self.kept
 
-    def told_more_than_once(self, *, killed: bool = False) -> set[int]:
+    def told_more_than_once(self) -> set[int]:
         """Find the ledgers with several outcomes that are the end of a mark.
 
-        A sweep that was killed may have sent a mark on twice (sent_on.py); of such a mark nothing is left to be done.
+        A batch that is replayed may send a mark on twice (sent_on.py); of such a mark nothing is left to be done.
         """
-        passed_over = {"retry", "waiting", *(("already gone", "still referenced") if killed else ())}
+        passed_over = {"retry", "waiting", "already gone", "still referenced"}
         ends = Counter(row["ledger_id"] for row in self.site.outcomes() if row["outcome"] not in passed_over)
         return {ledger for ledger, times in ends.items() if times > 1}
 
