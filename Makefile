@@ -32,7 +32,7 @@
 #              restores killed, clients that hammer the name, two operators, every kind of topic, a namespace of 1,000 topics: every
 #              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, BROKERS=2, OXIA=PROGRAM of 0.14.2 or newer,
 #              ACTS="rows sweep kills hammer operators kinds many" for some
-# make soak STORM=tests   tests that make test leaves out, since a soak plays the same for longer: faults over and over; ten minutes
+# make soak STORM=tests   the tests that make test leaves out: faults over and over; a quarter of an hour
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
 # make schema  generate conf/schema from the settings

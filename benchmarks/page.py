@@ -80,8 +80,8 @@ def _disk_why(site: Site) -> float:
     begun = time.monotonic()
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     seconds = time.monotonic() - begun
-    if "billing" not in done.stdout:
-        raise RuntimeError(f"disk why does not name the subscription:\n{done.stdout}")
+    if "what to do" not in done.stdout:
+        raise RuntimeError(f"disk why does not say what holds the topic:\n{done.stdout}")
     say(f"disk why: {seconds:.2f} s")
     return seconds
 
@@ -129,6 +129,8 @@ def _requests(pid: int, port: int, rounds: int) -> tuple[list[float], dict[str, 
         for number in range(rounds + 1):
             # What was read is older then than a page shows: all is read anew, but a plan, which never changes.
             time.sleep(EVERY_S + 1 if number else 0)
+            # The server has closed an idle connection by then; the next request opens one.
+            connection.close()
             seconds = [_timed(connection, path) for path in _PATHS]
             first += seconds
             say(f"round {number} of {rounds}: first requests " + ", ".join(f"{one:.3f}" for one in seconds) + " s")

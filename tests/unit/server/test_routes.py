@@ -360,6 +360,15 @@ def test_a_request_whose_fields_are_all_optional_needs_no_body(path: str, header
     assert found not in (401, 415, 422), answer
 
 
+def test_the_parts_of_an_answer_wait_for_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with _listen(ServeSettings(port=port)) as listening, socket.create_connection(("127.0.0.1", port)):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
