@@ -8,8 +8,6 @@ reads the plan besides; later ones are answered from memory. There is no peer; e
 from __future__ import annotations
 
 import http.client
-import itertools
-import signal
 import statistics
 import subprocess
 import sys
@@ -19,15 +17,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pulsar
-
 from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.processes import cpu_seconds_of, scan_process
-from benchmarks.results import Result, publish, say
+from benchmarks.results import Result, publish, quantile, ranged, say
 from benchmarks.scan_snapshot import scanned_snapshot
 from bookwarden.server.page.cached import EVERY_S
 from bookwarden.wiring.pulsar import connection_of
+from bookwarden_dev.devcluster import ServerProcess, ServerSpec
 from bookwarden_dev.devcluster.ports import free_ports
 
 COUNT = 10_000_000
@@ -52,12 +49,15 @@ def run(options: Options) -> None:
     publish(
         f"The page after an account of {count:,} ledgers",
         [
-            Result("first request of a page after it, p95", "s", _p95(first), None, count, "<= 0.3", _range(first)),
+            Result(
+                *("first request of a page after it, p95", "s", quantile(first, 95), None, count),
+                *("<= 0.3", f"{len(first)} requests, {ranged(first)}"),
+            ),
             *(
                 Result(f"from memory, {path.partition('=')[0]}", "ms of processor", used, None, _FROM_MEMORY, "<= 2")
                 for path, used in cpu_ms.items()
             ),
-            Result("disk why of one topic", "s", statistics.median(why), None, len(why), "<= 1", _range(why)),
+            Result("disk why of one topic", "s", statistics.median(why), None, len(why), "<= 1", ranged(why)),
         ],
     )
 
@@ -69,9 +69,6 @@ def _hold_a_topic(site: Site) -> None:
         with closing(client.create_producer(_TOPIC)) as producer:
             for number in range(100):
                 producer.send(b"order %d" % number)
-        reader = client.create_reader(_TOPIC, pulsar.MessageId.earliest)
-        reader.read_next(10_000)
-        reader.close()
 
 
 def _disk_why(site: Site) -> float:
@@ -100,18 +97,13 @@ def _measure(site: Site, folder: Path, count: int) -> None:
 @contextmanager
 def _serving(site: Site, port: int) -> Iterator[int]:
     command = [sys.executable, "-m", "bookwarden.cli", "--config", str(site.settings_file), "serve"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    home = site.settings_file.parent
+    server = ServerProcess(ServerSpec("serve", lambda: command, home / "serve.log", lambda _: _answers(port), home))
+    server.start()
     try:
-        while process.poll() is None and not _answers(port):
-            time.sleep(0.1)
-        if process.poll() is not None:
-            raise RuntimeError(f"serve ended with {process.returncode}")
-        yield process.pid
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        yield server.pid
     finally:
-        process.kill()
-        process.wait()
+        server.stop()
 
 
 def _answers(port: int) -> bool:
@@ -137,7 +129,7 @@ def _requests(pid: int, port: int, rounds: int) -> tuple[list[float], dict[str, 
         cpu_ms = {}
         for path in _PATHS:
             before = cpu_seconds_of(pid)
-            for _ in itertools.repeat(None, _FROM_MEMORY):
+            for _ in range(_FROM_MEMORY):
                 _get(connection, path)
             cpu_ms[path] = (cpu_seconds_of(pid) - before) / _FROM_MEMORY * 1_000
     return first, cpu_ms
@@ -155,11 +147,3 @@ def _get(connection: http.client.HTTPConnection, path: str) -> None:
     content = answer.read()
     if answer.status != 200:
         raise RuntimeError(f"{path} was answered with {answer.status}: {content[:200]!r}")
-
-
-def _p95(values: list[float]) -> float:
-    return statistics.quantiles(values, n=20, method="inclusive")[-1]
-
-
-def _range(values: list[float]) -> str:
-    return f"{len(values)}; {min(values):.3f} to {max(values):.3f}"
