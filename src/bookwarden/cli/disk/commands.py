@@ -10,8 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bookwarden.cli.disk.why import pin_search, pins_data
-from bookwarden.cli.orphans import shown_progress, with_limit
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation, with_limit
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.config import Settings
@@ -87,6 +86,7 @@ def disk(
     if with_pins and by != _TOPIC:
         raise click.UsageError("--why goes with --by topic")
     require_spark()
+    from bookwarden.cli.shell.steps import stage_progress
     from bookwarden.pipelines.disk.measuring import Wanted
     from bookwarden.pipelines.disk.operation import run_account
 
@@ -98,7 +98,7 @@ def disk(
     invocation.set_up_logging()
     invocation.say(STARTING_SPARK)
     wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
-    with shown_progress(invocation) as tell:
+    with stage_progress(invocation) as tell:
         found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
     pins = pins_of_rows(settings, found, snapshot) if with_pins else None
     invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None, pins=pins))
