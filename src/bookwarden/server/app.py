@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -55,6 +56,22 @@ _ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Both say that the process answers: while a store is silent, its page says so, and must be reachable for that.
 _PROBES: Final = (HEALTH, READY)
 _OPEN: Final = frozenset({"/openapi.json", *_PROBES})
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the address; raise ServerError where another process has it, or this machine does not."""
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        # Python adds the address.
+        reason = str(error.strerror).partition(" (")[0]
+        raise errors.ServerError(
+            f"{host} port {port} cannot be listened on: {reason}; choose serve.host and serve.port"
+        ) from error
+    # Each connection inherits it. asyncio sets it only on sockets that name their protocol, which this one does not;
+    # without it the body of an answer waits 40 ms until the client acknowledges the head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:

@@ -17,12 +17,11 @@ from fastapi import FastAPI
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.serve import _listen
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.config import ServeSettings, load_settings
+from bookwarden.config import load_settings
 from bookwarden.errors import ServerError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.server.app import make_app
+from bookwarden.server.app import listen, make_app
 from servers.asgi import request
 from servers.switching.ground import registry_of
 
@@ -362,8 +361,17 @@ def test_a_request_whose_fields_are_all_optional_needs_no_body(path: str, header
     assert found not in (401, 415, 422), answer
 
 
+def test_the_parts_of_an_answer_wait_for_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with listen("127.0.0.1", port) as listening, socket.create_connection(("127.0.0.1", port)):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ServerError, match=f"port {port} cannot be listened on: Address already in use; choose"):
-            _listen(ServeSettings(port=port))
+            listen("127.0.0.1", port)

@@ -10,8 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bookwarden.cli.disk.why import pin_search, pins_data
-from bookwarden.cli.orphans import shown_progress, with_limit
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation, with_limit
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.config import Settings
@@ -93,6 +92,7 @@ def disk(
     is_whole = snapshot is None and not (tenant or namespace or topic)
     with published_run(settings.metrics, Program.DISK, publishes=is_whole) as run:
         require_spark()
+        from bookwarden.cli.shell.steps import stage_progress
         from bookwarden.pipelines.disk.measuring import Wanted
         from bookwarden.pipelines.disk.operation import run_account
         from bookwarden.pipelines.disk.summary import read_summary
@@ -105,7 +105,7 @@ def disk(
         invocation.set_up_logging()
         invocation.say(STARTING_SPARK)
         wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
-        with shown_progress(invocation) as tell:
+        with stage_progress(invocation) as tell:
             found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
         summary = read_summary(Folder(settings.disk.folder)) if is_whole else None
         if summary is not None:
