@@ -51,18 +51,18 @@ class HolderUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """The same of one topic and kind."""
+    """Ledgers of one topic and kind, and of one status."""
 
-    status: str
-    kind: str
+    status: str  #: This, the next one and all below the topic as in a HolderUse.
+    kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
     namespace: str  #: NO_NAMESPACE where the owner is unknown.
     topic: str  #: The name of its managed ledger; "" where the owner is unknown.
-    ledgers: int
-    open_ledgers: int
-    unasked: int
-    logical_bytes: int
-    disk_bytes: int
-    oldest_ms: int | None
+    ledgers: int  #: Number of them.
+    open_ledgers: int  #: Of these, how many are not closed.
+    unasked: int  #: Of these, how many count without bytes.
+    logical_bytes: int  #: Of each entry once.
+    disk_bytes: int  #: Of all copies.
+    oldest_ms: int | None  #: When the oldest was created, in ms since the epoch.
 
 
 class BookieShare(NamedTuple):
