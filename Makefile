@@ -36,7 +36,7 @@
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
 # make schema  generate conf/schema from the settings
-# make docs    generate docs/reference from the command line and from conf/bookwarden.yaml
+# make docs    generate docs/reference, docs/metrics.md and conf/monitoring/boards from the command line, settings and tables
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -157,6 +157,7 @@ schema: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python -m bookwarden_dev.reference
+	@$(BIN)/python -m bookwarden_dev.boards
 
 proto: $(STAMP)
 	@$(BIN)/python -m grpc_tools.protoc -Ibookwarden/wire/pb=proto --python_out=src --pyi_out=src \
