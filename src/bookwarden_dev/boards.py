@@ -46,7 +46,8 @@ class Panel(NamedTuple):
     title: str
     unit: str  #: One of Grafana's.
     queries: tuple[Query, ...]
-    red_above: float | None = None  #: One number is shown, which is red above this one; None: series are.
+    red_from: float | None = None  #: One number is shown, which is red from this one on; None: series are.
+    is_red_below: bool = False  #: It is red below that number instead.
 
     @property
     def description(self) -> str:
@@ -75,8 +76,8 @@ class Board(NamedTuple):
         return (panel for row in self.rows for panel in row.panels)
 
 
-def _number(title: str, unit: str, promql: str, red_above: float = 0) -> Panel:
-    return Panel(title, unit, (Query(promql),), red_above)
+def _number(title: str, unit: str, promql: str, red_from: float = 1, *, is_red_below: bool = False) -> Panel:
+    return Panel(title, unit, (Query(promql),), red_from, is_red_below)
 
 
 def _series(title: str, unit: str, *queries: Query) -> Panel:
@@ -242,7 +243,13 @@ STORAGE: Final = Board(
                 _number("unreadable nodes", "short", "sum(bookwarden_scan_unreadable_nodes)"),
                 _number("age of the scan", "s", "time() - max(bookwarden_scan_begun_timestamp_seconds)", 8 * 86_400),
                 _number("age of its plan", "s", "time() - max(bookwarden_scan_plan_timestamp_seconds)", 8 * 86_400),
-                _number("full in", "s", "min(bookwarden_disk_full_timestamp_seconds) - time()", 1e12),
+                _number(
+                    "full in",
+                    "s",
+                    "min(bookwarden_disk_full_timestamp_seconds) - time()",
+                    30 * 86_400,
+                    is_red_below=True,
+                ),
             ),
         ),
         Row(
@@ -434,13 +441,14 @@ def board_json(board: Board) -> str:
 
     def panel_of(panel: Panel) -> stat.Panel | timeseries.Panel:
         made: stat.Panel | timeseries.Panel
-        if panel.red_above is None:
+        if panel.red_from is None:
             made = timeseries.Panel()
         else:
-            steps = [models.Threshold(value=None, color="green"), models.Threshold(panel.red_above, "red")]
+            below, above = ("red", "green") if panel.is_red_below else ("green", "red")
+            steps = [models.Threshold(None, below), models.Threshold(panel.red_from, above)]
             limits = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
             made = stat.Panel().thresholds(limits)
-        width, height = _SIZES[panel.red_above is not None]
+        width, height = _SIZES[panel.red_from is not None]
         made = made.title(panel.title).description(panel.description).unit(panel.unit).datasource(source)
         made = made.span(width).height(height)
         for query in panel.queries:
@@ -474,7 +482,7 @@ def board_json(board: Board) -> str:
         made = made.with_row(dashboard.Row(row.title))
         for panel in row.panels:
             made = made.with_panel(panel_of(panel))
-    return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
+    return f"{JSONEncoder(sort_keys=True, indent=2).encode(made.build())}\n"
 
 
 def main(checkout: Path) -> None:

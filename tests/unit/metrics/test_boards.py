@@ -54,6 +54,13 @@ def test_titles_are_given_once_in_a_row(board: Board) -> None:
         assert len(titles) == len(set(titles)), row.title
 
 
+def test_a_number_that_is_zero_is_green() -> None:
+    numbers = [panel for board in BOARDS for panel in board.panels if panel.red_from is not None]
+    assert numbers
+    # Grafana's thresholds hold from their value on.
+    assert [panel.title for panel in numbers if panel.red_from == 0] == []
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="grafana-foundation-sdk needs Python 3.11")
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
 def test_the_files_are_up_to_date(board: Board) -> None:
