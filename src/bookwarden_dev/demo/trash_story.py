@@ -222,7 +222,11 @@ class TrashStory:
                 sum(isinstance(one, StoredLedger) for one in opened.bookkeeper.catalog.read_many(sorted(scratch))),
                 self._outcomes(scratch),
                 too_late,
-                tuple(topic for topic in (*RESTORED, SCRATCH) if _in_trash(opened, topic)),
+                tuple(
+                    topic
+                    for topic in (*RESTORED, SCRATCH)
+                    if (_in_trash(opened, topic) if topic == SCRATCH else _is_deleted_life_in_trash(opened, topic))
+                ),
             )
 
     @contextmanager
@@ -537,6 +541,13 @@ def _generation(opened: Cluster, topic: str) -> TrashedGeneration | None:
 
 def _in_trash(opened: Cluster, topic: str) -> bool:
     return _generation(opened, topic) is not None
+
+
+def _is_deleted_life_in_trash(opened: Cluster, topic: str) -> bool:
+    """Return whether a life of the topic that ended is there, whatever the one that goes on has dropped since."""
+    managed_ledger = TopicName.parse(topic).managed_ledger
+    found = TrashRecords(opened.store).read().generations
+    return any(one.topic is not None for one in found if one.managed_ledger == managed_ledger)
 
 
 def _is_whole_in_trash(opened: Cluster, topic: str) -> bool:
