@@ -16,6 +16,9 @@ from bookwarden.cli.shell.output import Document, Note
 from bookwarden.cli.shell.steps import stage_progress
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
+from bookwarden.metrics.findings import of_apply, of_scan
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import Run, published_run
 from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
@@ -75,16 +78,17 @@ def scan(
     if snapshot is not None and resume is not None:
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
     settings = with_limit(invocation.settings, limit)
-    require_spark()
-    require_folder("orphans.folder", settings.orphans.folder)
-    if resume is not None:
-        _require_scan(settings, resume)
-    elif snapshot is None:
-        with Cluster(settings) as cluster:
-            require_stores(cluster)
-    invocation.set_up_logging()
-    invocation.say(STARTING_SPARK)
-    click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
+    with published_run(settings.metrics, Program.SCAN) as run:
+        require_spark()
+        require_folder("orphans.folder", settings.orphans.folder)
+        if resume is not None:
+            _require_scan(settings, resume)
+        elif snapshot is None:
+            with Cluster(settings) as cluster:
+                require_stores(cluster)
+        invocation.set_up_logging()
+        invocation.say(STARTING_SPARK)
+        click.get_current_context().exit(_scan(invocation, settings, snapshot, resume, run))
 
 
 def _require_scan(settings: Settings, scan_id: str) -> None:
@@ -96,11 +100,12 @@ def _require_scan(settings: Settings, scan_id: str) -> None:
         )
 
 
-def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
+def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None, run: Run) -> int:
     from bookwarden.pipelines.scan.driver import run_scan
 
     with stage_progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
+    run.show(of_scan(result.plan, result.summary))
     invocation.write(describe_plan(result.plan, result.summary, notes=result.notes))
     return result.exit_code
 
@@ -194,6 +199,13 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
     would do. A run that was killed goes on where it was.
     """
     settings = invocation.settings
+    with published_run(settings.metrics, Program.APPLY, publishes=execute) as run:
+        _apply(invocation, settings, plan_id, execute, allowed, run)
+
+
+def _apply(
+    invocation: Invocation, settings: Settings, plan_id: str, execute: bool, allowed: tuple[str, ...], run: Run
+) -> None:
     plans = _plans(settings)
     with Cluster(settings) as cluster, stage_progress(invocation) as tell:
         if execute:
@@ -206,6 +218,7 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
             operation = OrphanApply(cluster, plans, on_batch=report)
             result = operation.ledgers.run(plan_id, execute=execute, allow_emptied=allowed)
             copies, problem = _apply_copies(operation.copies, plans, plan_id, execute, allowed)
+    run.show(of_apply(plans.manifest(plan_id), result, copies))
     invocation.write(describe_applied(result, copies, str(problem or "")))
     for one in (result, *([copies] if copies else [])):
         if execute and not one.done:
