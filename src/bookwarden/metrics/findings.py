@@ -132,9 +132,9 @@ def of_disk(
         tallies[name].update(bytes=use.disk_bytes, unnamed_bytes=use.unnamed_bytes, ledgers=use.ledgers)
     for what in ("bytes", "unnamed_bytes", "ledgers"):
         yield from (Sample(f"bookwarden_disk_{what}", tally[what], (name,)) for name, tally in tallies.items())
-    told = [(one.name, one.total, one.free) for one in bookies if one.total is not None and one.free is not None]
-    yield from (Sample("bookwarden_disk_bookie_size_bytes", total, (name,)) for name, total, _ in told)
-    yield from (Sample("bookwarden_disk_bookie_free_bytes", free, (name,)) for name, _, free in told)
+    known = [(one.name, one.total, one.free) for one in bookies if one.total is not None and one.free is not None]
+    yield from (Sample("bookwarden_disk_bookie_size_bytes", total, (name,)) for name, total, _ in known)
+    yield from (Sample("bookwarden_disk_bookie_free_bytes", free, (name,)) for name, _, free in known)
     if forecast is not None and forecast.full is not None:
         full = datetime.combine(date.fromisoformat(forecast.full), datetime.min.time(), timezone.utc)
         yield Sample("bookwarden_disk_full_timestamp_seconds", full.timestamp())
