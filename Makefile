@@ -34,10 +34,11 @@
 #              restores killed, clients that hammer the name, two operators, every kind of topic, a namespace of 1,000 topics: every
 #              message counted; ROUNDS, SEED, VERSION=4.2.4, METADATA=oxia, BROKERS=2, OXIA=PROGRAM of 0.14.2 or newer,
 #              ACTS="rows sweep kills hammer operators kinds many" for some
+# make soak STORM=tests   the tests that make test leaves out: faults over and over; a quarter of an hour
 # make soak STORM=played  all commands of tests/data/played from the wheel, those that start Spark too, and some on the newest Python;
 #              UPDATE_PLAYED=1 writes the files anew
 # make schema  generate conf/schema from the settings
-# make docs    generate docs/reference from the command line and from conf/bookwarden.yaml
+# make docs    generate docs/reference, docs/metrics.md and conf/monitoring/boards from the command line, settings and tables
 # make proto   generate src/bookwarden/wire/pb from proto/
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -52,8 +53,10 @@ WORKERS ?= auto
 BROKER_JAR := src/bookwarden/bookie_clusters/jar/bookwarden-broker.jar
 BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_cluster_registry -type f 2>/dev/null)
 
+# Side by side: on a new machine the one waits for PyPI while the other waits for Maven.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --silent --jobs 2
+
 .PHONY: demo test check broker-jar lint unit pythons matrix bench soak wheel archive schema docs proto clean
-.NOTPARALLEL:
 
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "bookwarden needs Python 3.10 or newer; call make PYTHON=/path/to/python3")'
@@ -62,10 +65,12 @@ $(STAMP): setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,dev]'
 	@touch $@
 
-demo: $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
+demo:
+	@$(SIDE_BY_SIDE) $(STAMP) $(if $(filter blue-green,$(STORY)),,$(BROKER_JAR))
 	@exec $(BIN)/bookwarden demo $(if $(METADATA),--metadata $(METADATA)) $(if $(STORY),--story $(STORY))
 
-test: lint $(BROKER_JAR)
+test:
+	@$(SIDE_BY_SIDE) lint $(BROKER_JAR)
 	@PYTHONPATH=tests $(BIN)/python -m servers.once
 	@echo "== tests on the real servers"
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --tb=short
@@ -136,6 +141,8 @@ else ifeq ($(STORM),trash)
 	@PYTHONPATH=tests exec $(BIN)/python -m servers.trash_soak.soak $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(VERSION),--version $(VERSION)) $(if $(METADATA),--metadata $(METADATA)) $(if $(OXIA),--oxia $(OXIA)) $(if $(BROKERS),--brokers $(BROKERS)) \
 		$(if $(ACTS),--acts $(ACTS))
+else ifeq ($(STORM),tests)
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --tb=short -m storm tests/integration
 else ifeq ($(STORM),played)
 	@PLAYED=all exec $(BIN)/python -m pytest --timeout 3600 tests/integration/test_played_commands.py
 else ifeq ($(STORM),blue-green)
@@ -155,6 +162,7 @@ schema: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python -m bookwarden_dev.reference
+	@$(BIN)/python -m bookwarden_dev.boards
 
 proto: $(STAMP)
 	@$(BIN)/python -m grpc_tools.protoc -Ibookwarden/wire/pb=proto --python_out=src --pyi_out=src \

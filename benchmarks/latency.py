@@ -19,7 +19,7 @@ from benchmarks.cluster import Site, running_site
 from benchmarks.options import Options
 from benchmarks.population import Population, zookeeper_of
 from benchmarks.processes import sweep_process
-from benchmarks.results import Result, publish, say
+from benchmarks.results import Result, publish, quantile, say
 from bookwarden.clusters.bookkeeper.ledger_paths import ledger_path
 from bookwarden.clusters.pulsar.messages.mark_sender import PendingDeletionSender
 from bookwarden.ledgers.pending_deletion import PendingDeletion
@@ -57,7 +57,7 @@ def run(options: Options) -> None:
         publish(
             f"From publish to metadata gone, {PER_SECOND} messages a second",
             [
-                Result(f"latency p{share}", "s", _quantile(ours, share), _quantile(peer, share), count, target, note)
+                Result(f"latency p{share}", "s", quantile(ours, share), quantile(peer, share), count, target, note)
                 for share, target, note in ((50, "< 0.5", ""), (95, "< 1", ""), (100, "", "the slowest"))
             ],
         )
@@ -142,8 +142,3 @@ def _consume(consumer: pulsar.Consumer, zookeeper: KazooClient, ended: threading
             continue
         zookeeper.delete(message.data().decode())
         consumer.acknowledge(message)
-
-
-def _quantile(values: Sequence[float], share: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) * share // 100, len(ordered) - 1)]

@@ -209,6 +209,11 @@ class _Watcher(threading.Thread):
         return "JVM" if _name(pid) == "java" else "workers"
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """Return the processor time that a process has taken."""
+    return sum(_cpu_of([pid]).values())
+
+
 def _cpu_of(pids: list[int]) -> dict[int, float]:
     seconds: dict[int, float] = {}
     for pid in pids:

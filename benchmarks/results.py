@@ -42,7 +42,7 @@ class Result:
 
 def compared(name: str, unit: str, ours: Sequence[float], peer: Sequence[float], n: int, target: str = "") -> Result:
     """Make the result of several rounds: medians, with the range of each side in the note."""
-    note = f"{len(ours)} rounds; ours {_range(ours)}, peer {_range(peer)}"
+    note = f"{len(ours)} rounds; ours {ranged(ours)}, peer {ranged(peer)}"
     return Result(name, unit, statistics.median(ours), statistics.median(peer), n, target, note)
 
 
@@ -77,8 +77,15 @@ def _append(results: Sequence[Result]) -> None:
             )
 
 
-def _range(values: Sequence[float]) -> str:
+def ranged(values: Sequence[float]) -> str:
+    """Write the least and the most of a figure."""
     return f"{_figure(min(values))} to {_figure(max(values))}"
+
+
+def quantile(values: Sequence[float], share: int) -> float:
+    """Return the value that ``share`` percent of the values are below."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) * share // 100, len(ordered) - 1)]
 
 
 def _figure(value: float | None) -> str:

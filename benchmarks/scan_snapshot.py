@@ -71,11 +71,9 @@ def run(options: Options) -> None:
     """Run the benchmark."""
     count, rounds = options.scaled(options.count or COUNT), options.rounds or 3
     with tempfile.TemporaryDirectory(prefix="bookwarden-") as folder:
-        file = Path(folder) / f"snapshot.{_ZXID:x}"
-        topics = max(count // LEDGERS_PER_TOPIC, 1)
-        say(f"writing a snapshot of {count:,} ledgers and {topics:,} topics")
-        size = write_snapshot(file, _nodes(count, topics), last_zxid=_ZXID, digest_zxid=_ZXID)
-        say(f"{size / _MIB:,.0f} MiB; its ledgers are read by {os.cpu_count()} processes")
+        file = scanned_snapshot(Path(folder), count)
+        say(f"its ledgers are read by {os.cpu_count()} processes")
+        topics = _topics_of(count)
         scans, disks = _whole_scans(file, Path(folder), count, rounds)
         speeds, opened, references, reads = [], [], [], []
         for number in range(1, rounds + 1):
@@ -131,6 +129,19 @@ def run(options: Options) -> None:
             Result("scan-snapshot references", "topics/s", max(references), None, topics, "", "one process"),
         ],
     )
+
+
+def scanned_snapshot(folder: Path, count: int) -> Path:
+    """Write a snapshot of so many ledgers into the folder; return the file."""
+    file, topics = folder / f"snapshot.{_ZXID:x}", _topics_of(count)
+    say(f"writing a snapshot of {count:,} ledgers and {topics:,} topics")
+    size = write_snapshot(file, _nodes(count, topics), last_zxid=_ZXID, digest_zxid=_ZXID)
+    say(f"its size is {size / _MIB:,.0f} MiB")
+    return file
+
+
+def _topics_of(count: int) -> int:
+    return max(count // LEDGERS_PER_TOPIC, 1)
 
 
 def _whole_scans(file: Path, folder: Path, count: int, rounds: int) -> tuple[_Work, _Work]:

@@ -13,6 +13,9 @@ from bookwarden.bookie_clusters.moving.build import ADVICE
 from bookwarden.bookie_clusters.moving.scope import scope_of
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.config import Settings
+from bookwarden.metrics.findings import of_build_report
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
 from bookwarden.wiring.cluster import Cluster
@@ -50,8 +53,10 @@ def main() -> int:
             resume=given.resume,
             verify=given.verify,
         )
-        with Cluster(settings) as cluster:
+        program = Program.BUILD_VERIFY if given.verify else Program.BUILD
+        with published_run(settings.metrics, program, publishes=not given.dry_run) as run, Cluster(settings) as cluster:
             report = run_build(cluster, request, say=logging.info)
+            run.show(of_build_report(report.build, is_verification=given.verify), report.exit_code)
         for one in report.staying:
             logging.warning("%d %s, of %s: %s", one.ledger_id, one.outcome.value, one.holder or one.kind, one.reason)
         for outcome in dict.fromkeys(one.outcome for one in report.staying):

@@ -9,6 +9,9 @@ import logging
 import sys
 
 from bookwarden.config import Settings
+from bookwarden.metrics.findings import of_scan
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.pipelines.scan.driver import run_scan
 from bookwarden.pipelines.submitted import arguments_of, run_submitted
 
@@ -21,8 +24,10 @@ def main() -> int:
     given = arguments.parse_args()
 
     def work(settings: Settings) -> int:
-        result = run_scan(settings, snapshot=given.snapshot, resume=given.resume, say=logging.info)
-        logging.info("plan %s: %d orphans, %d missing", result.plan.plan_id, result.orphans, result.missing)
+        with published_run(settings.metrics, Program.SCAN) as run:
+            result = run_scan(settings, snapshot=given.snapshot, resume=given.resume, say=logging.info)
+            logging.info("plan %s: %d orphans, %d missing", result.plan.plan_id, result.orphans, result.missing)
+            run.show(of_scan(result.plan, result.summary), result.exit_code)
         return result.exit_code
 
     return run_submitted(given, work)

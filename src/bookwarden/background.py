@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
-
-_UNAWAITED: Final = "unawaited "
 
 
 @contextmanager
@@ -30,9 +27,4 @@ def in_background(
 
 def run_unawaited(work: Callable[[], object], name: str) -> None:
     """Run ``work`` in a thread that the process does not wait for, though it may hang in a native library."""
-    threading.Thread(target=work, name=f"{_UNAWAITED}{name}", daemon=True).start()
-
-
-def is_any_unawaited() -> bool:
-    """Return whether such work goes on."""
-    return any(thread.name.startswith(_UNAWAITED) for thread in threading.enumerate())
+    threading.Thread(target=work, name=name, daemon=True).start()

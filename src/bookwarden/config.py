@@ -358,10 +358,13 @@ class DiskSettings(_Section):
 
 
 class MetricsSettings(_Section):
-    """The Prometheus endpoint of the driver; port 0 turns it off."""
+    """The Prometheus endpoint of a stream's driver, and where commands that end leave their metrics."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
+    textfile_folder: str = ""
+    push_gateway: str = Field(default="", pattern=r"^(https?://[^/?#@]+(/[^?#]*)?)?$")
+    cluster: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
 
 
 class ServeSettings(_Section):

@@ -1,4 +1,7 @@
-"""The reference in docs/reference: the command line by click, the settings by conf/bookwarden.yaml and their model."""
+"""The generated reference: commands by click, settings by conf/bookwarden.yaml and their model, metrics by their table.
+
+Alerts are those of conf/monitoring/alerts.yaml.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+import yaml
 
 from bookwarden.cli.main import cli
 from bookwarden.cli.shell.late import LateCommand, add_output_option, does_something
 from bookwarden.config import Settings
+from bookwarden.metrics.names import METRICS, MetricName, Program
 from bookwarden_dev.commands.demos.command import demo
 from bookwarden_dev.commands.dev import dev
 
@@ -188,11 +193,92 @@ def _lines_of(text: str) -> list[str]:
     return [" ".join(one.split()) for one in text.split("\n\n")]
 
 
+#: The sections of the page of metrics: heading, and what publishes them.
+_SECTIONS: Final[Mapping[Program, tuple[str, str]]] = {
+    Program.SWEEP: (
+        "Sweep",
+        "The driver of `bookwarden sweep`, on its endpoint.\nThose that `follow` has too are said to be also of it.",
+    ),
+    Program.FOLLOW: ("Following", "The driver of `bookwarden follow`, on its endpoint."),
+    Program.PHASE_ONE: (
+        "Phase one",
+        "What [marks by the library](monitoring.md#phase-one), in the registry of its process.",
+    ),
+    Program.BROKER: (
+        "Brokers",
+        "A broker with the jar, on its own endpoint; the label is `bookie_cluster`, since `cluster` is Pulsar's.",
+    ),
+    Program.SERVE: (
+        "Switches and moves",
+        "`bookwarden serve`, on its endpoint, read from Pulsar's metadata store at each request.\n"
+        "Those of `bookie-clusters build` are published by the command too, when it ends.",
+    ),
+    Program.RUN: ("Each run of a command", "Every command below, when it ends, however it does."),
+    Program.SCAN: ("Orphan scan", "`bookwarden orphans scan`, and `jobs/orphan_scan.py`."),
+    Program.APPLY: ("Plans applied", "`bookwarden orphans apply --execute`."),
+    Program.BUILD_VERIFY: (
+        "Copies read back",
+        "`bookwarden bookie-clusters build --verify`, and `jobs/ledger_copy.py`.",
+    ),
+    Program.METADATA_VERIFY: ("Moved metadata", "`bookwarden metadata-migration verify`."),
+    Program.CLIENTS_VERIFY: ("Moved clients", "`bookwarden cluster-migration verify`."),
+    Program.UNDO: ("Undo", "`bookwarden undo`, without `--dry-run`."),
+    Program.DISK: ("Disk use", "`bookwarden disk`, of all ledgers of the live cluster."),
+}
+
+
+def metrics_page(alerts: str) -> str:
+    """Render the reference of all metrics and alerts; ``alerts`` is the text of conf/monitoring/alerts.yaml."""
+    lines = ["# Metrics", "", _GENERATED]
+    lines += ["Its sources are src/bookwarden/metrics/names.py and conf/monitoring/alerts.yaml.", ""]
+    lines += [
+        "How they are scraped, written to files and pushed, and how alerts are set up: [monitoring](monitoring.md)."
+    ]
+    for program, (heading, publisher) in _SECTIONS.items():
+        lines += ["", f"## {heading}", "", publisher, ""]
+        lines += ["| metric | kind | labels | unit | meaning |", "|---|---|---|---|---|"]
+        lines += [_metric_row(one) for one in METRICS.values() if one.programs[0] is program]
+    lines += [
+        "",
+        "## Alerts",
+        "",
+        "By the file, which has the expressions; severity, and for how long it has to hold.",
+        "",
+    ]
+    lines += ["| alert | severity | for | what is wrong | what to do |", "|---|---|---|---|---|"]
+    for group in yaml.safe_load(alerts)["groups"]:
+        lines += [_alert_row(rule) for rule in group["rules"]]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_row(one: MetricName) -> str:
+    also = ", ".join(program.value for program in one.programs[1:])
+    meaning = f"{one.meaning}; also of: {also}" if also else one.meaning
+    labels = ", ".join(f"`{label}`" for label in one.labels)
+    return f"| `{one.name}` | {one.kind.value} | {labels} | {one.unit} | {_cell(meaning)} |"
+
+
+def _alert_row(rule: Mapping[str, Any]) -> str:
+    notes = rule["annotations"]
+    what = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: found[1].upper(), notes["summary"])
+    what = re.sub(r"\{\{[^}]*\}\}", "N", what)
+    page, _, section = notes["runbook_url"].partition("/runbook/")[2].partition("#")
+    to_do = f"{notes['description']} [Runbook]({page}.md#{section})"
+    return (
+        f"| `{rule['alert']}` | {rule['labels']['severity']} | {rule.get('for', '')} | {_cell(what)} | {_cell(to_do)} |"
+    )
+
+
 def pages(checkout: Path) -> dict[Path, str]:
     """Render every generated page by its path in a checkout."""
     folder = checkout / "docs" / "reference"
     example = (checkout / "conf" / "bookwarden.yaml").read_text(encoding="utf-8")
-    return {folder / "commands.md": commands_page(), folder / "settings.md": settings_page(example)}
+    alerts = (checkout / "conf" / "monitoring" / "alerts.yaml").read_text(encoding="utf-8")
+    return {
+        folder / "commands.md": commands_page(),
+        folder / "settings.md": settings_page(example),
+        checkout / "docs" / "metrics.md": metrics_page(alerts),
+    }
 
 
 if __name__ == "__main__":

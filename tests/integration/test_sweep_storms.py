@@ -111,6 +111,7 @@ def kill_in_mid_batch(load: Load, sweep: ServerProcess, before: set[int]) -> Non
     eventually(killed, 300)
 
 
+@pytest.mark.storm
 def test_the_broker_killed_and_restarted(cluster: DevCluster, load: Load, sweep: Sweep) -> None:
     with sweep() as running:
         load.start()
@@ -123,6 +124,7 @@ def test_the_broker_killed_and_restarted(cluster: DevCluster, load: Load, sweep:
         load.settle(running)
 
 
+@pytest.mark.storm
 def test_every_partition_unloaded_several_times(cluster: DevCluster, load: Load, sweep: Sweep) -> None:
     with sweep() as running:
         load.start()
@@ -161,6 +163,7 @@ def test_zookeeper_gone_for_thirty_seconds_with_every_session_expired(
         load.settle(running)
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("cluster", [on_oxia()], indirect=True)
 def test_oxia_gone_for_thirty_seconds_in_mid_batch_and_the_job_killed_when_it_goes_on(
     cluster: DevCluster, load: Load, process: ServerProcess, sweep: Sweep

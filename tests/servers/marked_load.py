@@ -153,13 +153,19 @@ class Load:
         assert set(finished) == set(self.ids)
         assert {ledger for ledger, outcome in finished.items() if outcome == "still referenced"} == self.kept
 
-    def told_more_than_once(self, *, killed: bool = False) -> set[int]:
+    def told_more_than_once(self) -> set[int]:
         """Find the ledgers with several outcomes that are the end of a mark.
 
-        A sweep that was killed may have sent a mark on twice (sent_on.py); of such a mark nothing is left to be done.
+        A batch that is replayed may send a mark on twice (sent_on.py); of such a mark nothing is left to be done.
         """
-        passed_over = {"retry", "waiting", *(("already gone", "still referenced") if killed else ())}
-        ends = Counter(row["ledger_id"] for row in self.site.outcomes() if row["outcome"] not in passed_over)
+        rows = [(row["ledger_id"], row["outcome"]) for row in self.site.outcomes()]
+        sent_on = {ledger for ledger, outcome in rows if outcome in ("retry", "waiting")}
+        ends = Counter(
+            ledger
+            for ledger, outcome in rows
+            if outcome not in ("retry", "waiting")
+            and not (ledger in sent_on and outcome in ("already gone", "still referenced"))
+        )
         return {ledger for ledger, times in ends.items() if times > 1}
 
 

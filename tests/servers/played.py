@@ -43,6 +43,9 @@ _MASKS: Final = (
     (r"(?m)(?<=  )\d+:\d+$", "<position>"),
     (r"(\d+:){2,}-?\d+", "<position>"),
     (r"\d+(\.\d+)? GiB free", "<n> GiB free"),
+    (r"(?m)^bookies +(ok .* GiB free|warning .* GB free .*)$", "bookies  <ok, or a warning on a full disk>"),
+    (r"can be read, and /ledgers/\S+", "can be read, and <ledger>"),
+    (r"Everything answers; \d+ warnings?", "Everything answers; <n> warnings"),
     (r"ServletContainer-[0-9a-f]+", "ServletContainer-<id>"),
 )
 

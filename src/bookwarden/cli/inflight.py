@@ -183,7 +183,9 @@ def _describe(
     facts = (*waits.facts, *before.facts(now_s))
     parts: list[Part] = [Table(columns, tuple(rows)), Facts(facts)]
     parts += [
-        Note(f"{topic}: its first entry cannot be read ({reason}): see docs/metrics.md, An entry that cannot be read.")
+        Note(
+            f"{topic}: its first entry cannot be read ({reason}): see docs/monitoring.md, An entry that cannot be read."
+        )
         for topic, reason in unreadable.items()
     ]
     if not found.exact:

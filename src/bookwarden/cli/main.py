@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from contextlib import suppress
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import click
 
-from bookwarden.background import is_any_unawaited
 from bookwarden.cli.shell.failures import TranslatingGroup
 from bookwarden.cli.shell.invocation import Invocation
 from bookwarden.cli.shell.late import LateCommand
@@ -135,9 +135,10 @@ def main() -> None:
     try:
         cli(prog_name="bookwarden")
     except SystemExit as ended:
-        if is_any_unawaited():
-            # The native Pulsar client would abort the process, whose threads end while one of them waits in it.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)
-        raise
+        # The native Pulsar client aborts the process now and then if one of its threads logs, or a thread waits in it,
+        # while Python is torn down (pulsar-client-python, issue 256). So all that is registered for the end is done,
+        # and nothing is torn down.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)

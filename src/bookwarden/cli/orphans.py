@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bookwarden.cli.orphans_output import describe_applied, describe_plan, describe_plans
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, pass_invocation, with_limit
 from bookwarden.cli.shell.output import Document, Note
-from bookwarden.cli.shell.steps import SaidProgress
+from bookwarden.cli.shell.steps import stage_progress
 from bookwarden.config import Settings
 from bookwarden.errors import BookwardenError, FileError, FormatError, NotFoundError, RefusedError
+from bookwarden.metrics.findings import of_apply, of_scan
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import Run, published_run
 from bookwarden.orphans.apply import ApplyCopies
 from bookwarden.orphans.applying import ApplyResult
 from bookwarden.orphans.plan import check_id
@@ -39,19 +39,6 @@ Examples:
 
 \b
 When to do what, and what to do when it refuses: docs/orphans.md."""
-
-_STAGES = {
-    "ledgers": "ledgers",
-    "objects": "offloaded copies",
-    "references": "references",
-    "late_references": "references, again",
-    "changes": "ledgers, again",
-    "join": "comparing",
-    "classes": "looking at what is left",
-    "missing": "looking for missing ledgers",
-    "plan": "writing the plan",
-    "use": "adding up",
-}
 
 
 def _parse_id(text: str) -> str:
@@ -91,16 +78,17 @@ def scan(
     if snapshot is not None and resume is not None:
         raise click.UsageError("--from belongs to a new scan; the one that is resumed reads what it was begun with")
     settings = with_limit(invocation.settings, limit)
-    require_spark()
-    require_folder("orphans.folder", settings.orphans.folder)
-    if resume is not None:
-        _require_scan(settings, resume)
-    elif snapshot is None:
-        with Cluster(settings) as cluster:
-            require_stores(cluster)
-    invocation.set_up_logging()
-    invocation.say(STARTING_SPARK)
-    click.get_current_context().exit(_scan(invocation, settings, snapshot, resume))
+    with published_run(settings.metrics, Program.SCAN) as run:
+        require_spark()
+        require_folder("orphans.folder", settings.orphans.folder)
+        if resume is not None:
+            _require_scan(settings, resume)
+        elif snapshot is None:
+            with Cluster(settings) as cluster:
+                require_stores(cluster)
+        invocation.set_up_logging()
+        invocation.say(STARTING_SPARK)
+        click.get_current_context().exit(_scan(invocation, settings, snapshot, resume, run))
 
 
 def _require_scan(settings: Settings, scan_id: str) -> None:
@@ -112,11 +100,12 @@ def _require_scan(settings: Settings, scan_id: str) -> None:
         )
 
 
-def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None) -> int:
+def _scan(invocation: Invocation, settings: Settings, snapshot: str | None, resume: str | None, run: Run) -> int:
     from bookwarden.pipelines.scan.driver import run_scan
 
-    with shown_progress(invocation) as tell:
+    with stage_progress(invocation) as tell:
         result = run_scan(settings, snapshot=snapshot, resume=resume, progress=tell, say=invocation.say, local=True)
+    run.show(of_scan(result.plan, result.summary))
     invocation.write(describe_plan(result.plan, result.summary, notes=result.notes))
     return result.exit_code
 
@@ -210,8 +199,15 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
     would do. A run that was killed goes on where it was.
     """
     settings = invocation.settings
+    with published_run(settings.metrics, Program.APPLY, publishes=execute) as run:
+        _apply(invocation, settings, plan_id, execute, allowed, run)
+
+
+def _apply(
+    invocation: Invocation, settings: Settings, plan_id: str, execute: bool, allowed: tuple[str, ...], run: Run
+) -> None:
     plans = _plans(settings)
-    with Cluster(settings) as cluster, shown_progress(invocation) as tell:
+    with Cluster(settings) as cluster, stage_progress(invocation) as tell:
         if execute:
             require_marking(cluster)
 
@@ -222,6 +218,7 @@ def apply(invocation: Invocation, plan_id: str, execute: bool, allowed: tuple[st
             operation = OrphanApply(cluster, plans, on_batch=report)
             result = operation.ledgers.run(plan_id, execute=execute, allow_emptied=allowed)
             copies, problem = _apply_copies(operation.copies, plans, plan_id, execute, allowed)
+    run.show(of_apply(plans.manifest(plan_id), result, copies))
     invocation.write(describe_applied(result, copies, str(problem or "")))
     for one in (result, *([copies] if copies else [])):
         if execute and not one.done:
@@ -287,42 +284,3 @@ def _newest(plans: PlanFiles) -> str:
     if not ids:
         raise NotFoundError(f"there is no plan in {plans.folder.location}: `bookwarden orphans scan` makes one")
     return ids[-1]
-
-
-def with_limit(settings: Settings, limit: float | None) -> Settings:
-    """Return the settings with another limit of reads from the metadata stores; None changes nothing."""
-    if limit is None:
-        return settings
-    orphan_settings = settings.orphans.model_copy(update={"max_reads_per_second": limit})
-    return settings.model_copy(update={"orphans": orphan_settings})
-
-
-@contextmanager
-def shown_progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each stage on a terminal; elsewhere write a line when one begins and ends."""
-    if invocation.output != "json" and sys.stderr.isatty():
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        ) as bars:
-            tasks = {}
-
-            def show(stage: str, done: int, total: int) -> None:
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(_STAGES.get(stage, stage), total=total)
-                bars.update(tasks[stage], completed=done, total=total)
-
-            yield show
-        return
-    stages: dict[str, SaidProgress] = {}
-
-    def say(stage: str, done: int, total: int) -> None:
-        if stage not in stages:
-            stages[stage] = SaidProgress(invocation, _STAGES.get(stage, stage))
-        stages[stage].tell(done, total)
-
-    yield say

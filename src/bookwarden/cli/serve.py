@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import socket
 
 import click
 
 from bookwarden.cli.shell.invocation import Invocation, pass_invocation
 from bookwarden.clusters.pulsar.connection import read_token
 from bookwarden.config import ServeSettings
-from bookwarden.errors import ConfigError, ServerError
+from bookwarden.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 # How long requests under way may take when it is stopped: a switch waits for brokers.
@@ -29,7 +28,7 @@ def serve(invocation: Invocation) -> None:
     # Late, since the extra that brings these may be missing.
     import uvicorn
 
-    from bookwarden.server.app import make_app
+    from bookwarden.server.app import listen, make_app
 
     settings = invocation.settings.serve
     token = _token(settings)
@@ -50,25 +49,12 @@ def serve(invocation: Invocation) -> None:
             timeout_graceful_shutdown=_STOPPING_SECONDS,
         )
     )
-    listening = _listen(settings)
+    listening = listen(settings.host, settings.port)
     logger.info("serving / and /admin/v2/bookie-clusters on %s port %d", settings.host, settings.port)
     try:
         server.run([listening])
     except OSError as error:
         raise ConfigError(f"serve.tls_certificate_file and its key cannot be used: {error}") from error
-
-
-def _listen(settings: ServeSettings) -> socket.socket:
-    """Take the address; ServerError where another process has it, or this machine does not."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
-        # Python adds the address.
-        reason = str(error.strerror).partition(" (")[0]
-        raise ServerError(
-            f"{settings.host} port {settings.port} cannot be listened on: {reason}; choose serve.host and serve.port"
-        ) from error
 
 
 def _token(settings: ServeSettings) -> str | None:

@@ -20,6 +20,9 @@ from bookwarden.config import SweepSettings
 from bookwarden.deletion.journal.reading import JournalDamage, SelectedDeletions, Selection, summarize_runs
 from bookwarden.deletion.undo.rows import UndoOutcome, UndoRow
 from bookwarden.errors import BookwardenError, NoBookieError, NotFoundError
+from bookwarden.metrics.findings import of_undo
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import Run, published_run
 from bookwarden.wiring.cluster import Cluster
 from bookwarden.wiring.deletion import UndoOperation
 from bookwarden.wiring.journal import journal_reader_of
@@ -90,6 +93,20 @@ def undo(
     if selection is None:
         _list(invocation, limit)
         return
+    with published_run(invocation.settings.metrics, Program.UNDO, publishes=not dry_run) as run_metrics:
+        _undo(invocation, selection, run_metrics, accepted, discard_partial=discard_partial, dry_run=dry_run, yes=yes)
+
+
+def _undo(
+    invocation: Invocation,
+    selection: Selection,
+    run: Run,
+    accepted: tuple[str, ...],
+    *,
+    discard_partial: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     damage: dict[JournalDamage, None] = {}
     with Cluster(invocation.settings) as cluster:
         operation = UndoOperation(cluster, discard_partial=discard_partial, damaged=damage.setdefault)
@@ -112,6 +129,7 @@ def undo(
             return _describe_end(operation.name, answers.counts, list(damage), unseen, dry_run=dry_run)
 
         invocation.write_stream(Stream("ledgers", rows, _CELLS, end, empty="None of them needs a look."))
+    run.show(of_undo((outcome, answers.counts[outcome.value]) for outcome in UndoOutcome))
     if answers.error is not None:
         raise answers.error
     if answers.left and not dry_run:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hmac
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -14,19 +15,22 @@ from fastapi import FastAPI, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from bookwarden import errors
 from bookwarden.bookie_clusters.documents import read_overview
 from bookwarden.config import Settings
+from bookwarden.metadata_migration.watching import read_phases
+from bookwarden.metrics.endpoint import HEALTH, READY
 from bookwarden.server.bookie_clusters import bookie_clusters_router
 from bookwarden.server.metrics import metrics_text, migration_metrics
 from bookwarden.server.page.reading import PageReader
 from bookwarden.server.page.routes import PAGES, page_router
 from bookwarden.wiring.bookie_clusters import SwitchOperations
 from bookwarden.wiring.cluster import Cluster
+from bookwarden.wiring.metadata_migration import movable_stores_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,11 +53,29 @@ _STATUSES: Final[tuple[tuple[type[errors.BookwardenError], int], ...]] = (
 
 # These methods change nothing.
 _ASKING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_PAGES: Final = frozenset({"/", "/disk", "/scan"})
+# Both say that the process answers: while a store is silent, its page says so, and must be reachable for that.
+_PROBES: Final = (HEALTH, READY)
+_OPEN: Final = frozenset({"/openapi.json", *_PROBES})
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the address; raise ServerError where another process has it, or this machine does not."""
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        # Python adds the address.
+        reason = str(error.strerror).partition(" (")[0]
+        raise errors.ServerError(
+            f"{host} port {port} cannot be listened on: {reason}; choose serve.host and serve.port"
+        ) from error
+    # Each connection inherits it. asyncio sets it only on sockets that name their protocol, which this one does not;
+    # without it the body of an answer waits 40 ms until the client acknowledges the head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def make_app(settings: Settings, token: str | None) -> FastAPI:
-    """Make the application; with a token, each request but that for the OpenAPI document has to carry it."""
+    """Make the application; with a token, each request but probes and that for the OpenAPI document has to carry it."""
     reader = PageReader(settings)
 
     @asynccontextmanager
@@ -66,6 +88,8 @@ def make_app(settings: Settings, token: str | None) -> FastAPI:
     app.include_router(bookie_clusters_router(settings))
     app.include_router(page_router(reader.read))
     app.get("/metrics", include_in_schema=False)(lambda: _metrics(settings))
+    for path in _PROBES:
+        app.get(path, include_in_schema=False)(lambda: PlainTextResponse("ok\n"))
     app.add_exception_handler(errors.BookwardenError, _failed)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _misshapen)
@@ -87,7 +111,8 @@ def status_of(error: errors.BookwardenError) -> int:
 
 def _metrics(settings: Settings) -> Response:
     with Cluster(settings) as cluster:
-        found = metrics_text(read_overview(SwitchOperations(cluster).switch))
+        phases = read_phases(movable_stores_of(settings.metadata_store))
+        found = metrics_text(read_overview(SwitchOperations(cluster).switch), phases)
     return Response(found + migration_metrics(settings), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -181,7 +206,7 @@ class _Bearer:
     async def __call__(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         path = request.url.path
         is_page = request.method in _ASKING and (path in PAGES or path.startswith(("/page/", "/runbook/")))
-        if path != "/openapi.json" and not self._carries(request.headers.get("authorization", ""), is_page):
+        if path not in _OPEN and not self._carries(request.headers.get("authorization", ""), is_page):
             reason = "this needs the header Authorization: Bearer TOKEN, with the token of serve.token_file"
             challenge = 'Basic realm="bookwarden: the token is the password", charset="UTF-8"' if is_page else "Bearer"
             return JSONResponse({"reason": reason}, 401, {"WWW-Authenticate": challenge})

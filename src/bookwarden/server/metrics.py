@@ -7,11 +7,10 @@ one place shows all of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -24,6 +23,9 @@ from bookwarden.bookie_clusters.order import Phase
 from bookwarden.cluster_migration.observing import MigrationSnapshot
 from bookwarden.cluster_migration.scope import namespace_of
 from bookwarden.config import Settings
+from bookwarden.metadata_migration.watching import StorePhase
+from bookwarden.metrics.findings import of_build
+from bookwarden.metrics.instruments import families_of, gauge_family
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _NO_BUILD: Final = Build("", "", Scope(), "", 0)
@@ -49,42 +51,32 @@ class _LookCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric."""
-        topics = GaugeMetricFamily(
-            "bookwarden_cluster_migration_topics", "Topics and partitions by state.", labels=["namespace", "state"]
-        )
         counts = Counter((namespace_of(seen.topic), seen.state.value) for seen in self._look.topics)
-        for (namespace, state), count in sorted(counts.items()):
-            topics.add_metric([namespace, state], count)
-        yield topics
-        unread = GaugeMetricFamily(
-            "bookwarden_cluster_migration_unread_entries", "Entries left to read on blue.", labels=["namespace"]
+        unread = Counter[str]()
+        for seen in self._look.topics:
+            unread[namespace_of(seen.topic)] += seen.unread
+        flagged = sorted(self._look.flagged.items())
+        yield gauge_family("bookwarden_cluster_migration_topics", sorted(counts.items()))
+        yield gauge_family(
+            "bookwarden_cluster_migration_unread_entries", (((name,), unread[name]) for name, _ in flagged)
         )
-        flagged = GaugeMetricFamily(
-            "bookwarden_cluster_migration_flagged", "1 while blue sends clients to green.", labels=["namespace"]
-        )
-        for namespace, is_on in sorted(self._look.flagged.items()):
-            own = [seen for seen in self._look.topics if namespace_of(seen.topic) == namespace]
-            unread.add_metric([namespace], sum(seen.unread for seen in own))
-            flagged.add_metric([namespace], is_on)
-        yield unread
-        yield flagged
-        errors = GaugeMetricFamily("bookwarden_cluster_migration_troubles", "Things that could not be found out.")
-        errors.add_metric([], len(self._look.errors))
-        yield errors
+        yield gauge_family("bookwarden_cluster_migration_flagged", (((name,), is_on) for name, is_on in flagged))
+        yield gauge_family("bookwarden_cluster_migration_troubles", [((), len(self._look.errors))])
 
 
-def metrics_text(overview: Overview) -> bytes:
-    """Return the metrics as Prometheus reads them."""
+def metrics_text(overview: Overview, phases: Sequence[StorePhase] = ()) -> bytes:
+    """Return the metrics as Prometheus reads them; ``phases`` are of the metadata stores that Pulsar may move."""
     registry = CollectorRegistry()
-    registry.register(OverviewCollector(overview))
+    registry.register(OverviewCollector(overview, phases))
     return generate_latest(registry)
 
 
 class OverviewCollector(Collector):
     """The metrics of one reading; what is not known has no value."""
 
-    def __init__(self, overview: Overview) -> None:
+    def __init__(self, overview: Overview, phases: Sequence[StorePhase] = ()) -> None:
         self._overview = overview
+        self._phases = phases
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric."""
@@ -92,47 +84,37 @@ class OverviewCollector(Collector):
         yield from _of_build(self._overview.build)
         promotion, move = self._overview.promotion, self._overview.move
         through_ms = 0 if promotion is None else promotion.through_ms
-        yield _gauge("promoted_timestamp_seconds", "Copies that were closed before are promoted.", through_ms / 1000)
+        yield _gauge("bookwarden_bookie_clusters_promoted_timestamp_seconds", through_ms / 1000)
         now = None if move is None else move.phase
-        phases = [(phase.value, float(phase is now)) for phase in MovePhase]
-        yield _family("move_phase", "1 for the phase of the newest move --offline.", ["phase"], phases)
+        phases = [((phase.value,), float(phase is now)) for phase in MovePhase]
+        yield gauge_family("bookwarden_bookie_clusters_move_phase", phases)
+        yield gauge_family(
+            "bookwarden_metadata_migration_phase", (((one.store, one.phase), 1.0) for one in self._phases)
+        )
 
 
 def _of_switch(state: SwitchState) -> Iterator[Metric]:
-    phases = [(phase.value, float(phase is state.phase)) for phase in Phase]
-    yield _family("switch_phase", "1 for the phase of the newest switch.", ["phase"], phases)
+    phases = [((phase.value,), float(phase is state.phase)) for phase in Phase]
+    yield gauge_family("bookwarden_bookie_clusters_switch_phase", phases)
+    found = state.order
+    is_stopped = found is not None and found.is_free and found.order.is_under_way
+    yield _gauge("bookwarden_bookie_clusters_switch_stopped", is_stopped)
     epoch = 0 if state.registry is None else state.registry.epoch
-    yield _gauge("registry_epoch", "Epoch of the registry of bookie clusters; 0 without one.", epoch)
+    yield _gauge("bookwarden_bookie_clusters_registry_epoch", epoch)
     behind = sum(not broker.follows(epoch) for broker in state.brokers) if state.registry is not None else 0
-    yield _gauge("brokers_behind", "Live brokers that do not act by the registry as it is.", behind)
+    yield _gauge("bookwarden_bookie_clusters_brokers_behind", behind)
 
 
 def _of_build(found: FoundBuild | None) -> Iterator[Metric]:
     build = _NO_BUILD if found is None else found.newest
     is_running = found is not None and not found.is_free and not build.is_through
-    yield _gauge("build_running", "1 while a build runs.", is_running)
-    yield _gauge(
-        "build_stopped", "1 if the newest build was stopped on its way.", found is not None and found.is_stopped
-    )
-    yield _gauge("build_ledgers", "Ledgers that the newest build has to look at.", build.ledgers)
-    yield _gauge("build_bytes", "Likewise their bytes.", build.size)
-    yield _gauge("build_ledgers_done", "Those that are through, whatever came of them.", build.looked_at)
-    yield _gauge("build_bytes_done", "Likewise their bytes.", build.size_looked_at)
-    left_s = [(build.left_s,)] if is_running and build.left_s is not None else []
-    yield _family("build_left_seconds", "How long the build under way goes on, at its pace.", [], left_s)
-    counts = [(outcome.value, kind, number) for (outcome, kind), number in build.counts.ledgers.items()]
-    yield _family("build_outcomes", "Ledgers of the newest build.", ["outcome", "kind"], counts)
+    yield _gauge("bookwarden_bookie_clusters_build_running", is_running)
+    yield _gauge("bookwarden_bookie_clusters_build_stopped", found is not None and found.is_stopped)
+    left_s = [((), build.left_s)] if is_running and build.left_s is not None else []
+    yield gauge_family("bookwarden_bookie_clusters_build_left_seconds", left_s)
     last = None if found is None else found.last_through
-    ended_ms = 0 if last is None or last.ended_ms is None else last.ended_ms
-    yield _gauge("build_ended_timestamp_seconds", "End of the newest build that was through.", ended_ms / 1000)
+    yield from families_of(of_build(build, None if last is None else last.ended_ms))
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return _family(name, text, [], [(value,)])
-
-
-def _family(name: str, text: str, labels: list[str], rows: Iterable[tuple[str | float, ...]]) -> Metric:
-    family = GaugeMetricFamily(f"bookwarden_bookie_clusters_{name}", text, labels=labels)
-    for *values, value in rows:
-        family.add_metric([str(one) for one in values], float(value))
-    return family
+def _gauge(name: str, value: float) -> Metric:
+    return gauge_family(name, [((), value)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -24,10 +23,10 @@ def served_page(settings: Settings, say: Callable[[str], None]) -> Iterator[None
         return
     import uvicorn
 
-    from bookwarden.server.app import make_app
+    from bookwarden.server.app import listen, make_app
 
     (port,) = free_ports(1)
-    listening = socket.create_server((LOOPBACK, port))
+    listening = listen(LOOPBACK, port)
     config = uvicorn.Config(
         make_app(settings, None), log_config=None, log_level="critical", timeout_graceful_shutdown=_STOPPING_S
     )

@@ -222,7 +222,10 @@ class TrashStory:
                 sum(isinstance(one, StoredLedger) for one in opened.bookkeeper.catalog.read_many(sorted(scratch))),
                 self._outcomes(scratch),
                 too_late,
-                tuple(topic for topic in (*RESTORED, SCRATCH) if _in_trash(opened, topic)),
+                (
+                    *(topic for topic in RESTORED if _is_deleted_life_in_trash(opened, topic)),
+                    *((SCRATCH,) if _in_trash(opened, SCRATCH) else ()),
+                ),
             )
 
     @contextmanager
@@ -529,16 +532,20 @@ def _cursor_ledgers(opened: Cluster, topic: str) -> frozenset[int]:
     return frozenset(number for number in found if number is not None)
 
 
-def _generation(opened: Cluster, topic: str) -> TrashedGeneration | None:
+def _generations(opened: Cluster, topic: str) -> list[TrashedGeneration]:
     managed_ledger = TopicName.parse(topic).managed_ledger
-    found = TrashRecords(opened.store).read().generations
-    return next((one for one in found if one.managed_ledger == managed_ledger), None)
+    return [one for one in TrashRecords(opened.store).read().generations if one.managed_ledger == managed_ledger]
 
 
 def _in_trash(opened: Cluster, topic: str) -> bool:
-    return _generation(opened, topic) is not None
+    return bool(_generations(opened, topic))
+
+
+def _is_deleted_life_in_trash(opened: Cluster, topic: str) -> bool:
+    """Return whether a life of the topic that ended is there, whatever the one that goes on has dropped since."""
+    return any(one.topic is not None for one in _generations(opened, topic))
 
 
 def _is_whole_in_trash(opened: Cluster, topic: str) -> bool:
-    found = _generation(opened, topic)
+    found = next(iter(_generations(opened, topic)), None)
     return found is not None and found.topic is not None and set(found.cursors) == {FULL, HALF, HOLES}

@@ -87,6 +87,7 @@ def test_a_namespace_of_4_2_moves_with_tokens_and_tls_and_comes_back(tmp_path: P
             assert running.stop()[0].tally.send_errors == 0
 
 
+@pytest.mark.storm
 def test_a_deadlock_in_blues_broker_is_reported_and_cured(site: BlueGreenSite) -> None:
     """That of 4.2.4 is provoked by `make soak STORM=blue-green`."""
     deadlock_is_reported_and_cured(site, "4.0.8")

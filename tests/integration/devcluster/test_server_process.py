@@ -28,7 +28,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Make a controller for a Python program that is ready once it made the file `serves`."""
     made: list[ServerProcess] = []
 
-    def build(program: str = SERVES, *, detached: bool = False, ready_seconds: float = 30.0) -> ServerProcess:
+    def build(
+        program: str = SERVES, *, detached: bool = False, ready_seconds: float = 30.0, timer_slack_ms: int = 0
+    ) -> ServerProcess:
         serves = tmp_path / "serves"
 
         def command() -> list[str]:
@@ -44,6 +46,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             detached=detached,
             ready_seconds=ready_seconds,
             stop_seconds=0.5,
+            timer_slack_ms=timer_slack_ms,
         )
         made.append(ServerProcess(spec))
         return made[-1]
@@ -78,6 +81,13 @@ def test_the_process_id_is_that_of_the_program_itself(make: Make) -> None:
     server.start()
     assert b"serves" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"guard.py" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_its_timers_may_be_as_late_as_it_is_told(make: Make, detached: bool) -> None:
+    server = make(detached=detached, timer_slack_ms=10)
+    server.start()
+    assert int(Path(f"/proc/{server.pid}/timerslack_ns").read_text()) == 10_000_000
 
 
 def test_a_death_before_it_is_ready_is_told_at_once_with_the_log(make: Make) -> None:

@@ -157,9 +157,7 @@ def waits_for_the_end(sweep: ServerProcess) -> bool:
     return sweep.log_since_start().count("now waiting") > 1
 
 
-def assert_moved(
-    load: Load, sweep: ServerProcess, migration: Migration, target: MetadataStore, *, killed: bool = False
-) -> None:
+def assert_moved(load: Load, sweep: ServerProcess, migration: Migration, target: MetadataStore) -> None:
     """Let the sweep end its work in the target, and account for each ledger, in both stores."""
     # What the copy has: nobody deletes here any more.
     left = load.present()
@@ -168,7 +166,8 @@ def assert_moved(
     assert_waits_for_the_counters(load, left)
     migration.raise_counters()
     load.settle(sweep)
-    assert load.told_more_than_once(killed=killed) == set()
+    # The move starts the query again with other tasks, which may come in the middle of a batch.
+    assert load.told_more_than_once() == set()
     load.store = migration.source
     assert load.present() == left
     load.store = target
@@ -264,10 +263,11 @@ def test_killed_in_each_phase_and_started_again_it_goes_on_where_the_metadata_is
     assert migration.wait_for("COMPLETED", "FAILED") == "COMPLETED"
     job.kill()
     sweep.start()
-    assert_moved(load, sweep, migration, target, killed=True)
+    assert_moved(load, sweep, migration, target)
     conversation.assert_goes_on()
 
 
+@pytest.mark.storm
 def test_a_target_that_is_down_fails_the_migration_and_the_next_try_is_good(
     cluster: DevCluster,
     load: Load,

@@ -12,7 +12,7 @@ from servers.switching.copying_storm import storm
 from servers.switching.shared_site import ONE_BROKER, shared_site
 from servers.switching.site import SwitchingSite
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, pytest.mark.storm, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from servers.switching.site import SwitchingSite
 from servers.switching.topics_of_all_kinds import BROKER_SETTINGS, TopicsOfAllKinds
 from servers.switching.watched_load import watched_load
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.servers, pytest.mark.storm, pytest.mark.timeout(900)]
 
 LOADED = 3
 PER_SECOND = 10

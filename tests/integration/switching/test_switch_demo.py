@@ -15,6 +15,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 def test_the_demo_of_a_switch_ends_with_nothing_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bookwarden_dev.demo.stage.PACKAGED", broker_jar())
+    # A quarter of the load that people see, in the same time.
+    monkeypatch.setattr("bookwarden_dev.demo.switch_story.PER_SECOND", 10)
+    monkeypatch.setattr("bookwarden_dev.demo.switch_story._MESSAGES", 38)
     told: list[str] = []
     finale = play_switch(tmp_path, told.append)
     assert finale.as_it_should, finale

@@ -113,6 +113,7 @@ def cluster_b(uri: str, store_url: str | None, root: str, instance: str) -> Book
     return BookieCluster("b", uri, store_url, root, instance, 0)
 
 
+@pytest.mark.storm
 def test_a_storm_of_kills_while_it_is_switched_back_and_forth(site: SwitchingSite, tmp_path: Path) -> None:
     site.ensure("a")
     with watched_load(site) as load:
@@ -122,6 +123,7 @@ def test_a_storm_of_kills_while_it_is_switched_back_and_forth(site: SwitchingSit
     assert found.harm == {}
 
 
+@pytest.mark.storm
 def test_a_broker_that_lost_its_metadata_session_follows_what_was_switched_meanwhile(site: SwitchingSite) -> None:
     site.ensure("a")
     last = site.brokers[-1]
@@ -133,6 +135,7 @@ def test_a_broker_that_lost_its_metadata_session_follows_what_was_switched_meanw
     assert found.harm == {}
 
 
+@pytest.mark.storm
 def test_brokers_that_disagree_lose_nothing_while_bundles_move(site: SwitchingSite) -> None:
     site.ensure("a")
     with watched_load(site) as load:

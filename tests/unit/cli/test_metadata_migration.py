@@ -78,6 +78,17 @@ def test_differences_are_listed_and_end_with_their_own_code(site: Site) -> None:
     assert "3 nodes not as in the source." in text
 
 
+def test_a_comparison_publishes_its_differences(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOOKWARDEN_METRICS__TEXTFILE_FOLDER", str(tmp_path))
+    site.damage()
+    assert site.verify("--target", site.target_url).exit_code == NOT_DONE
+    assert '"} 22.0\n' in (tmp_path / "bookwarden_run_metadata_migration_verify.prom").read_text()
+    found = (tmp_path / "bookwarden_metadata_migration_verify.prom").read_text()
+    for difference in ("missing", "extra", "bytes"):
+        assert f'bookwarden_metadata_verify_nodes{{difference="{difference}"}} 1.0\n' in found
+    assert 'difference="version"} 0.0\n' in found
+
+
 def test_programs_are_told_in_json(site: Site, tmp_path: Path) -> None:
     site.damage()
     file = tmp_path / "differences.jsonl"

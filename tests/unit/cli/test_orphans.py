@@ -246,6 +246,30 @@ def test_a_scan_that_fails_or_is_paused_is_told_from_one_that_found_something(
     assert text in done.stderr
 
 
+def test_a_scan_publishes_what_it_found_and_how_it_ended(
+    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise SparkError("Spark does not start")
+
+    def published(name: str) -> str:
+        return (tmp_path / f"bookwarden_{name}orphans_scan.prom").read_text()
+
+    monkeypatch.setattr(orphans, "require_spark", lambda: None)
+    monkeypatch.setattr(orphans, "require_stores", lambda _: None)
+    monkeypatch.setattr(scan_driver, "run_scan", lambda *_, **__: made(folder))
+    to_files = ("--set", f"metrics.textfile_folder={tmp_path}", "orphans", "scan")
+    assert run(*to_files).exit_code == 20
+    assert '\nbookwarden_run_exit_code{command="orphans-scan"} 20.0\n' in published("run_")
+    found = published("")
+    assert '\nbookwarden_scan_ledgers{class="orphan",tenant="t"} 1.0\n' in found
+    assert '\nbookwarden_scan_leaked_bytes{cause="topic deleted"} 2048.0\n' in found
+    monkeypatch.setattr(scan_driver, "run_scan", failing)
+    assert run(*to_files).exit_code == 11
+    assert '\nbookwarden_run_exit_code{command="orphans-scan"} 11.0\n' in published("run_")
+    assert published("") == found
+
+
 def test_a_snapshot_belongs_to_a_new_scan(run: Run) -> None:
     done = run("orphans", "scan", "--resume", "s1", "--from", "zk-snapshot:/x")
     assert done.exit_code == 2

@@ -119,6 +119,19 @@ def test_a_time_is_utc_and_what_is_not_in_the_journal_is_not_found(line: Line) -
     assert line("undo", "--ledger", "7", "--yes").exit_code == 4
 
 
+def test_an_undo_publishes_what_came_of_each_ledger_and_a_dry_run_nothing(line: Line, tmp_path: Path) -> None:
+    line.delete(1, EMPTY)
+    line.delete(2, CLOSED)
+    line.options += ["--set", f"metrics.textfile_folder={tmp_path}"]
+    assert line("undo", "--run", "q", "--dry-run").exit_code == 0
+    assert list(tmp_path.glob("*.prom")) == []
+    assert line("undo", "--run", "q", "--yes").exit_code == 1
+    assert '{command="undo"} 1.0\n' in (tmp_path / "bookwarden_run_undo.prom").read_text()
+    found = (tmp_path / "bookwarden_undo.prom").read_text()
+    for outcome, number in (("restored", 1), ("unverified", 1), ("lost", 0)):
+        assert f'bookwarden_undo_ledgers{{outcome="{outcome}"}} {number}.0\n' in found
+
+
 def test_whole_ledgers_beyond_a_screenful_are_only_counted(line: Line) -> None:
     for ledger_id in range(120):
         line.delete(ledger_id, EMPTY if ledger_id else CLOSED)

@@ -392,6 +392,13 @@ def test_what_is_pending_or_far_away_is_no_problem() -> None:
     assert said(replace(far, alarms=Reading(pending, NOW_MS))) == "All is well"
 
 
+def test_an_alarm_leads_to_its_own_runbook_or_to_the_list() -> None:
+    own = Alarm("Away", "firing", "", "", "", "deploy#when-it-stalls")
+    for alarm, runbook in ((own, "deploy#when-it-stalls"), (own._replace(runbook=""), "monitoring#alerts")):
+        (found,) = problems_of(replace(WELL, alarms=Reading(Alarms("http://p", (alarm,)), NOW_MS)))
+        assert found.runbook == runbook
+
+
 def test_a_trash_that_is_not_set_up_is_no_problem() -> None:
     for until_ms in (None, NOW_MS - 1):
         assert said(lease(until_ms, has_trash=False)(WELL)) == "All is well"

@@ -355,9 +355,13 @@ def test_alerts_are_those_of_prometheus_the_firing_first() -> None:
         {"labels": {"alertname": "B"}, "state": "pending", "activeAt": "2026-11-28T12:00:01.123Z"},
         {
             "labels": {"alertname": "A", "severity": "critical"},
-            "annotations": {"summary": "<script>"},
+            "annotations": {
+                "summary": "<script>",
+                "runbook_url": "https://b.example/x/runbook/howto/move-metadata#after-failed",
+            },
             "state": "firing",
         },
+        {"labels": {"alertname": "C"}, "annotations": {"runbook_url": "https://runbooks.example/runbook/C"}},
         "nonsense",
         {"labels": 5, "state": "firing"},
     ]
@@ -365,9 +369,11 @@ def test_alerts_are_those_of_prometheus_the_firing_first() -> None:
         assert read_alarms(f"{address}/") == Alarms(
             f"{address}/",
             (
-                Alarm("A", "firing", "", "critical", "<script>"),
+                Alarm("A", "firing", "", "critical", "<script>", "howto/move-metadata#after-failed"),
                 Alarm("not known", "firing", "", "", ""),
                 Alarm("B", "pending", "2026-11-28T12:00:01", "", ""),
+                # Runbooks of others are not ours to show.
+                Alarm("C", "", "", "", ""),
             ),
         )
 

@@ -17,12 +17,11 @@ from fastapi import FastAPI
 
 from bookwarden.bookie_clusters.registry import REGISTRY_PATH, Registry, serialize_registry
 from bookwarden.cli.main import cli
-from bookwarden.cli.serve import _listen
 from bookwarden.clusters.bookkeeper.ledger_ids import LedgerIds
-from bookwarden.config import ServeSettings, load_settings
+from bookwarden.config import load_settings
 from bookwarden.errors import ServerError
 from bookwarden.metastore.memory import MemoryStore, shared_memory_store
-from bookwarden.server.app import make_app
+from bookwarden.server.app import listen, make_app
 from servers.asgi import request
 from servers.switching.ground import registry_of
 
@@ -289,13 +288,15 @@ def test_every_request_needs_the_token() -> None:
     for method, _, path in routes(site.app):
         store = site.fill()
         for given in ({}, {"authorization": "Bearer another"}):
-            if path != "/openapi.json":
+            if path not in ("/openapi.json", "/health", "/ready"):
                 assert site.ask(method, path, {}, **JSON, **given)[0] == 401, (method, path)
                 asked += 1
         assert not store.is_closed
     assert asked > 30
     site.fill()
     assert site.ask("GET", "/admin/v2/bookie-clusters", authorization=f"Bearer {TOKEN}")[0] == 200
+    # What a probe is told is that the process answers.
+    assert [site.ask("GET", path) for path in ("/health", "/ready")] == [(200, b"ok\n")] * 2
     # No page of another origin can send the token, so a content type proves no more.
     assert site.ask("DELETE", "/admin/v2/bookie-clusters/b?dryRun=true", authorization=f"Bearer {TOKEN}")[0] != 415
 
@@ -360,8 +361,17 @@ def test_a_request_whose_fields_are_all_optional_needs_no_body(path: str, header
     assert found not in (401, 415, 422), answer
 
 
+def test_the_parts_of_an_answer_wait_for_no_acknowledgement() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    with listen("127.0.0.1", port) as listening, socket.create_connection(("127.0.0.1", port)):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ServerError, match=f"port {port} cannot be listened on: Address already in use; choose"):
-            _listen(ServeSettings(port=port))
+            listen("127.0.0.1", port)

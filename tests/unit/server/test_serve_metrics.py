@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookwarden.bookie_clusters.brokers import Broker
 from bookwarden.bookie_clusters.documents import Overview
 from bookwarden.bookie_clusters.moving.build import Build, CopyCounts, CopyPace, FoundBuild
 from bookwarden.bookie_clusters.moving.scope import Scope
-from bookwarden.bookie_clusters.operation import SwitchState
-from bookwarden.bookie_clusters.order import Phase
+from bookwarden.bookie_clusters.operation import FoundOrder, SwitchState
+from bookwarden.bookie_clusters.order import Order, Phase
 from bookwarden.bookie_clusters.promoted import Promotion
 from bookwarden.ledgers.outcomes import CopyOutcome
-from bookwarden.server.metrics import OverviewCollector, metrics_text
+from bookwarden.metadata_migration.watching import StorePhase
+from bookwarden.server.metrics import metrics_text
 from servers.switching.ground import registry_of
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 BEFORE = "bookwarden_bookie_clusters_"
 NOTHING = Overview(SwitchState(Phase.NOT_REGISTERED, None, None, ()), None, None, None)
 SWITCHED = registry_of().switched("b", "one", 1)
@@ -69,13 +68,28 @@ def test_a_build_is_seen_while_it_runs_and_when_it_was_stopped() -> None:
     assert (ended["build_running"], ended["build_stopped"]) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("phase", "is_free", "stopped"),
+    [(Phase.LIVE_DUAL_READ, True, 1), (Phase.LIVE_DUAL_READ, False, 0), (Phase.DONE, True, 0)],
+)
+def test_a_switch_that_no_process_carries_out_is_seen(phase: Phase, is_free: bool, stopped: int) -> None:
+    found = FoundOrder(Order("a", "b", 1, "somebody", 5, phase), 1, "somebody", is_free)
+    state = SwitchState(phase, SWITCHED, found, ())
+    assert values(NOTHING._replace(state=state))["switch_stopped"] == stopped
+
+
+def test_a_store_that_pulsar_moves_shows_its_phase_alone() -> None:
+    phases = (StorePhase("zk:a", "COPYING", "oxia://o"), StorePhase("zk:b", "unknown", problem="no answer"))
+    text = metrics_text(NOTHING, phases).decode()
+    found = [line for line in text.splitlines() if line.startswith("bookwarden_metadata_migration_phase")]
+    assert found == [
+        'bookwarden_metadata_migration_phase{phase="COPYING",store="zk:a"} 1.0',
+        'bookwarden_metadata_migration_phase{phase="unknown",store="zk:b"} 1.0',
+    ]
+
+
 def test_brokers_that_do_not_follow_and_what_is_promoted_are_told() -> None:
     state = SwitchState(Phase.DONE, SWITCHED, None, (Broker("without the jar"),))
     found = values(NOTHING._replace(state=state, promotion=Promotion("b", 3, 5_000, frozenset())))
     told = [found[name] for name in ("switch_phase DONE", "brokers_behind", "promoted_timestamp_seconds")]
     assert (told, found["registry_epoch"]) == ([1, 1, 5], SWITCHED.epoch)
-
-
-def test_every_metric_is_in_the_document() -> None:
-    named = set(re.findall(rf"`({BEFORE}\w+)`", DOCUMENT.read_text("utf-8")))
-    assert {metric.name for metric in OverviewCollector(NOTHING).collect()} == named

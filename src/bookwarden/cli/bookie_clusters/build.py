@@ -28,6 +28,9 @@ from bookwarden.cli.shell.output import Column, Document, Facts, Note, Part, Tab
 from bookwarden.clusters.bookkeeper.copying.limits import CopyLimits
 from bookwarden.findings import size_text
 from bookwarden.ledgers.outcomes import CopyOutcome
+from bookwarden.metrics.findings import of_build_report
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.preflight import STARTING_SPARK, require_spark
 from bookwarden.wiring.cluster import Cluster
 
@@ -100,19 +103,22 @@ def build(
     if verify and (resume or dry_run or max_bytes_per_second or max_ledgers_per_second):
         raise click.UsageError("--verify goes with none of --resume, --dry-run and the limits, which are for copying")
     limits = CopyLimits(max_bytes_per_second, max_ledgers_per_second)
-    require_spark()
-    from bookwarden.pipelines.copying.driver import BuildRequest, run_build
+    program = Program.BUILD_VERIFY if verify else Program.BUILD
+    with published_run(invocation.settings.metrics, program, publishes=not dry_run) as run:
+        require_spark()
+        from bookwarden.pipelines.copying.driver import BuildRequest, run_build
 
-    invocation.set_up_logging()
-    invocation.say(STARTING_SPARK)
-    request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
-    with (
-        Cluster(invocation.settings) as cluster,
-        show_build(invocation, "reading back" if verify else "copying") as (listed, updated),
-    ):
-        report = run_build(cluster, request, progress=listed, on_update=updated, say=invocation.say, local=True)
-    invocation.write(describe_report(report))
-    click.get_current_context().exit(report.exit_code)
+        invocation.set_up_logging()
+        invocation.say(STARTING_SPARK)
+        request = BuildRequest(folder, source, target, scope, limits, show, dry_run, resume, verify)
+        with (
+            Cluster(invocation.settings) as cluster,
+            show_build(invocation, "reading back" if verify else "copying") as (listed, updated),
+        ):
+            report = run_build(cluster, request, progress=listed, on_update=updated, say=invocation.say, local=True)
+        run.show(of_build_report(report.build, is_verification=verify))
+        invocation.write(describe_report(report))
+        click.get_current_context().exit(report.exit_code)
 
 
 def build_facts(found: FoundBuild | None) -> list[tuple[str, str]]:

@@ -25,6 +25,9 @@ from bookwarden.cluster_migration.scope import refuse_deletion_topics
 from bookwarden.cluster_migration.watching import BrokerHealth
 from bookwarden.errors import RefusedError
 from bookwarden.exit_codes import LATE, NOT_DONE, SOME_FAILED
+from bookwarden.metrics.findings import of_clients
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.wiring.cluster_migration import ClusterMigration
 
 _EPILOG = """\b
@@ -174,12 +177,14 @@ def verify(invocation: Invocation, namespaces: list[str], accepted: frozenset[Ov
     when it began, is on green. A doubt is not done; what `start`
     accepted by name is none. Changes nothing, and may be run at any time.
     """
-    with ClusterMigration(invocation.settings) as migration:
-        names, record = named_or_begun(migration, namespaces), migration.record
-        cases = {one.value for one in accepted} | record.accepted(names)
-        found = verify_migration(migration.blue, migration.green, migration.observer, record, names, cases)
-    invocation.write(_describe_verified(found, show))
-    click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
+    with published_run(invocation.settings.metrics, Program.CLIENTS_VERIFY) as run:
+        with ClusterMigration(invocation.settings) as migration:
+            names, record = named_or_begun(migration, namespaces), migration.record
+            cases = {one.value for one in accepted} | record.accepted(names)
+            found = verify_migration(migration.blue, migration.green, migration.observer, record, names, cases)
+        run.show(of_clients(found))
+        invocation.write(_describe_verified(found, show))
+        click.get_current_context().exit(0 if found.ok else LATE if found.is_only_late else NOT_DONE)
 
 
 def _describe_verified(found: MigrationVerification, show: int) -> Document:

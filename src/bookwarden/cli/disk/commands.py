@@ -10,8 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bookwarden.cli.disk.why import pin_search, pins_data
-from bookwarden.cli.orphans import shown_progress, with_limit
-from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation
+from bookwarden.cli.shell.invocation import Invocation, max_reads_option, parse_topic, pass_invocation, with_limit
 from bookwarden.cli.shell.late import LateCommand
 from bookwarden.cli.shell.output import Cells, Column, Document, Facts, Note, Part, counted, moment, size_cell, table_of
 from bookwarden.config import Settings
@@ -21,6 +20,9 @@ from bookwarden.ledgers.disk_use import BOOKIE, USES, BookieUse, DiskUse, Use
 from bookwarden.ledgers.kinds import KINDS
 from bookwarden.ledgers.names import TopicName
 from bookwarden.ledgers.pins import TopicPins
+from bookwarden.metrics.findings import of_disk
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.preflight import STARTING_SPARK, require_folder, require_spark, require_stores
 from bookwarden.wiring.cluster import Cluster
 
@@ -86,22 +88,30 @@ def disk(
         return
     if with_pins and by != _TOPIC:
         raise click.UsageError("--why goes with --by topic")
-    require_spark()
-    from bookwarden.pipelines.disk.measuring import Wanted
-    from bookwarden.pipelines.disk.operation import run_account
-
     settings = with_limit(invocation.settings, limit)
-    require_folder("disk.folder", settings.disk.folder)
-    if snapshot is None:
-        with Cluster(settings) as cluster:
-            require_stores(cluster)
-    invocation.set_up_logging()
-    invocation.say(STARTING_SPARK)
-    wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
-    with shown_progress(invocation) as tell:
-        found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
-    pins = pins_of_rows(settings, found, snapshot) if with_pins else None
-    invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None, pins=pins))
+    is_whole = snapshot is None and not (tenant or namespace or topic)
+    with published_run(settings.metrics, Program.DISK, publishes=is_whole) as run:
+        require_spark()
+        from bookwarden.cli.shell.steps import stage_progress
+        from bookwarden.pipelines.disk.measuring import Wanted
+        from bookwarden.pipelines.disk.operation import run_account
+        from bookwarden.pipelines.disk.summary import read_summary
+        from bookwarden.pipelines.folders import Folder
+
+        require_folder("disk.folder", settings.disk.folder)
+        if snapshot is None:
+            with Cluster(settings) as cluster:
+                require_stores(cluster)
+        invocation.set_up_logging()
+        invocation.say(STARTING_SPARK)
+        wanted = Wanted(tenant, namespace, TopicName.parse(topic).managed_ledger if topic else "")
+        with stage_progress(invocation) as tell:
+            found = run_account(settings, by, top, wanted, snapshot, progress=tell, local=True)
+        summary = read_summary(Folder(settings.disk.folder)) if is_whole else None
+        if summary is not None:
+            run.show(of_disk(summary.measured_ms, summary.tenants, summary.bookies, summary.forecast))
+        pins = pins_of_rows(settings, found, snapshot) if with_pins else None
+        invocation.write(describe_disk_use(found, by, from_snapshot=snapshot is not None, pins=pins))
 
 
 def pins_of_rows(settings: Settings, found: DiskUse, snapshot: str | None) -> dict[str, TopicPins | None]:

@@ -15,7 +15,6 @@ from bookwarden.ledgers.pins import Pin, TopicPins, held_text, summary_of
 from bookwarden.preflight import require_stores
 from bookwarden.topic_pins import PinSearch
 from bookwarden.wiring.cluster import Cluster
-from bookwarden.wiring.scan import ScanSources
 from bookwarden.wiring.topic_pins import pin_search_of
 
 _EPILOG = """\b
@@ -50,6 +49,9 @@ def pin_search(settings: Settings, snapshot: str | None) -> Iterator[PinSearch]:
             require_stores(cluster)
             yield pin_search_of(cluster)
     else:
+        # Late, since it costs a live search a tenth of a second.
+        from bookwarden.wiring.scan import ScanSources
+
         with ScanSources(settings, snapshot) as sources:
             yield pin_search_of(sources.cluster, of_snapshot=True, now_ms=sources.snapshot_ms)
 

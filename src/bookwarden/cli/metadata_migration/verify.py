@@ -33,6 +33,9 @@ from bookwarden.metadata_migration.comparison import (
 from bookwarden.metastore.following.flag import MIGRATION_PATH, read_flag
 from bookwarden.metastore.paths import parent_of
 from bookwarden.metastore.wrappers import throttled
+from bookwarden.metrics.findings import of_comparison
+from bookwarden.metrics.names import Program
+from bookwarden.metrics.runs import published_run
 from bookwarden.wiring.metadata_migration import MigrationStores
 
 _EPILOG = """\b
@@ -79,46 +82,45 @@ def verify(
     Reads only. Ends with 0 where the target has every node of the source as it was, and with 22 where it does not;
     what was written to the target after the switch is counted, and is no fault.
     """
-    with (
-        difference_file(file) as sink,
-        MigrationStores(invocation.settings, source) as stores,
-    ):
-        read = throttled(stores.source, limit)
-        flag = read_flag(read)
-        switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
-        target_url = copy_of(flag, stores.source_url, target)
-        copied = throttled(stores.open(target_url), limit)
-        passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
-        with node_progress(invocation, f"comparing {stores.source_url} with {target_url}", "compared") as tell:
-            begin = time.monotonic()
-            report = Comparison(
-                *(read, copied),
-                passed_over=passed_over,
-                switched_ms=switched_ms,
-                versions=VersionRule(versions),
-                keep=show,
-                sink=sink,
-                progress=tell,
-            ).run()
-            seconds = time.monotonic() - begin
-    data = {
-        "source": stores.source_url,
-        "target": target_url,
-        "phase": None if flag is None else flag.phase,
-        "switched_ms": switched_ms,
-        "seconds": round(seconds, 3),
-        "clean": not report.faults,
-        "compared": report.compared,
-        "equal": report.equal,
-        "ephemeral": report.ephemeral,
-        "versions_kept": report.versions_kept,
-        "other_versions": report.other_versions,
-        "counts": {kind.value: count for kind, count in report.counts.items()},
-        "first": [row_of(one) for found in report.first.values() for one in found],
-        "differences_file": None if file is None else str(file),
-    }
-    invocation.write(Document(data, _describe(data, report)))
-    click.get_current_context().exit(NOT_DONE if report.faults else 0)
+    with published_run(invocation.settings.metrics, Program.METADATA_VERIFY) as run:
+        with difference_file(file) as sink, MigrationStores(invocation.settings, source) as stores:
+            read = throttled(stores.source, limit)
+            flag = read_flag(read)
+            switched_ms = flag.changed_ms if flag is not None and flag.is_completed else None
+            target_url = copy_of(flag, stores.source_url, target)
+            copied = throttled(stores.open(target_url), limit)
+            passed_over = (ZOOKEEPERS_OWN, parent_of(MIGRATION_PATH))
+            with node_progress(invocation, f"comparing {stores.source_url} with {target_url}", "compared") as tell:
+                begin = time.monotonic()
+                report = Comparison(
+                    *(read, copied),
+                    passed_over=passed_over,
+                    switched_ms=switched_ms,
+                    versions=VersionRule(versions),
+                    keep=show,
+                    sink=sink,
+                    progress=tell,
+                ).run()
+                seconds = time.monotonic() - begin
+        data = {
+            "source": stores.source_url,
+            "target": target_url,
+            "phase": None if flag is None else flag.phase,
+            "switched_ms": switched_ms,
+            "seconds": round(seconds, 3),
+            "clean": not report.faults,
+            "compared": report.compared,
+            "equal": report.equal,
+            "ephemeral": report.ephemeral,
+            "versions_kept": report.versions_kept,
+            "other_versions": report.other_versions,
+            "counts": {kind.value: count for kind, count in report.counts.items()},
+            "first": [row_of(one) for found in report.first.values() for one in found],
+            "differences_file": None if file is None else str(file),
+        }
+        run.show(of_comparison(report))
+        invocation.write(Document(data, _describe(data, report)))
+        click.get_current_context().exit(NOT_DONE if report.faults else 0)
 
 
 def _describe(data: Mapping[str, Any], report: Report) -> tuple[Part, ...]:

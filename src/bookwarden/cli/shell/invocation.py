@@ -207,6 +207,14 @@ def max_reads_option(what: str) -> Callable[[Any], Any]:
     return click.option("--max-reads-per-second", "limit", type=kind, metavar="N", help=f"Nodes read {what}")
 
 
+def with_limit(settings: Settings, limit: float | None) -> Settings:
+    """Return the settings with another limit of reads from the metadata stores; None changes nothing."""
+    if limit is None:
+        return settings
+    orphan_settings = settings.orphans.model_copy(update={"max_reads_per_second": limit})
+    return settings.model_copy(update={"orphans": orphan_settings})
+
+
 def show_option(what: str) -> Callable[[Any], Any]:
     """Add --show, how much of a result a command lists; the help has the text given."""
     return click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help=what)

@@ -10,7 +10,15 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from bookwarden.cli.shell.invocation import Invocation
@@ -18,6 +26,19 @@ from bookwarden.cli.shell.output import printable
 
 _SAID_EVERY_S: Final = 10.0
 _SAID_EVERY: Final = 250_000
+#: What the stages of the scan and of the account of the disks are called.
+_STAGES: Final = {
+    "ledgers": "ledgers",
+    "objects": "offloaded copies",
+    "references": "references",
+    "late_references": "references, again",
+    "changes": "ledgers, again",
+    "join": "comparing",
+    "classes": "looking at what is left",
+    "missing": "looking for missing ledgers",
+    "plan": "writing the plan",
+    "use": "adding up",
+}
 
 
 class SaidProgress:
@@ -149,5 +170,36 @@ def node_progress(invocation: Invocation, what: str, done: str, unit: str = "nod
             # How many there are is known at the end only, so not what time is left.
             rate = nodes / max(0.001, time.monotonic() - began)
             invocation.say(f"{nodes:,} {unit} {done}, {rate:,.0f}/s")
+
+    yield say
+
+
+@contextmanager
+def stage_progress(invocation: Invocation) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each stage on a terminal; elsewhere write a line when one begins and ends."""
+    if invocation.output != "json" and sys.stderr.isatty():
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bars:
+            tasks = {}
+
+            def show(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(_STAGES.get(stage, stage), total=total)
+                bars.update(tasks[stage], completed=done, total=total)
+
+            yield show
+        return
+    stages: dict[str, SaidProgress] = {}
+
+    def say(stage: str, done: int, total: int) -> None:
+        if stage not in stages:
+            stages[stage] = SaidProgress(invocation, _STAGES.get(stage, stage))
+        stages[stage].tell(done, total)
 
     yield say

@@ -1,12 +1,11 @@
-"""The space that the ledgers of a piece of the listing take, by owner and bookie, in the Python workers of Spark."""
+"""The space that the ledgers of a piece of the listing take, by holder and bookie, in the Python workers of Spark."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,23 +29,40 @@ logger = logging.getLogger(__name__)
 USE_STAGE = "use"
 BOOKIES_TABLE = "bookies"
 _READ = ["ledger_id", "created_ms", "state", "length", "kind", "holder", "entries", "disk_bytes", "segments"]
-_HEADINGS = ["status", "kind", "namespace", "topic"]
+_OF_HOLDER = ["status", "kind", "holder"]
+_OF_TOPIC = ["status", "kind", "namespace", "topic"]
+# Rows that the driver reads before it adds up what has the same headings.
+_ROWS_AT_ONCE = 200_000
 _SUMS = ["ledgers", "open_ledgers", "unasked", "logical_bytes", "disk_bytes"]
 
 
-class TopicUse(NamedTuple):
-    """Ledgers of one topic and kind, and of one status: NAMED, TRASHED, UNNAMED or FOREIGN."""
+class HolderUse(NamedTuple):
+    """Ledgers of one holder, and of one status: NAMED, TRASHED, UNNAMED or FOREIGN."""
 
     status: str  #: One of these.
     kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
-    namespace: str  #: NO_NAMESPACE where the owner is unknown.
-    topic: str  #: The name of its managed ledger; "" where the owner is unknown.
+    holder: str | None  #: As in a ListedLedger.
     ledgers: int  #: Number of them; this and all below as in a Use.
     open_ledgers: int  #: Of these, how many are not closed.
     unasked: int  #: Of these, how many count without bytes.
     logical_bytes: int  #: Of each entry once.
     disk_bytes: int  #: Of all copies.
     oldest_ms: int | None  #: When the oldest was created, in ms since the epoch; None without ledgers.
+
+
+class TopicUse(NamedTuple):
+    """Ledgers of one topic and kind, and of one status."""
+
+    status: str  #: This, the next one and all below the topic as in a HolderUse.
+    kind: str  #: The name of a LedgerComponent, or OTHER_KIND.
+    namespace: str  #: NO_NAMESPACE where the owner is unknown.
+    topic: str  #: The name of its managed ledger; "" where the owner is unknown.
+    ledgers: int  #: Number of them.
+    open_ledgers: int  #: Of these, how many are not closed.
+    unasked: int  #: Of these, how many count without bytes.
+    logical_bytes: int  #: Of each entry once.
+    disk_bytes: int  #: Of all copies.
+    oldest_ms: int | None  #: When the oldest was created, in ms since the epoch.
 
 
 class BookieShare(NamedTuple):
@@ -58,7 +74,8 @@ class BookieShare(NamedTuple):
     disk_bytes: int
 
 
-USE = Columns(TopicUse)
+HOLDERS = Columns(HolderUse)
+TOPICS = Columns(TopicUse)
 BOOKIES = Columns(BookieShare)
 
 
@@ -70,8 +87,6 @@ class Place(NamedTuple):
     topic: str  #: The name of its managed ledger.
 
 
-# The ledgers of a topic come one after another.
-@lru_cache(maxsize=65_536)
 def place_of(kind: str | None, holder: str | None) -> Place:
     """Return where the ledgers of a holder belong, given by kind and text as in a ListedLedger."""
     owner = None if kind is None or holder is None else owner_of(kind, holder)
@@ -115,28 +130,23 @@ class MeasurePiece:
         named, _, _ = NamedIds(folder).flags(ids)
         in_use = np.where(named, NAMED, np.where(is_among(ids, self.trashed.value), TRASHED, UNNAMED))
         status = pc.if_else(ledgers.column("kind").is_valid(), pa.array(in_use, pa.string()), FOREIGN)
-        table = self._owned(ledgers.append_column("status", status))
-        table = self._with_open_ones(table)
+        table = self._with_open_ones(self._counted(ledgers.append_column("status", status)))
         folder.write(
             USE_STAGE,
             number,
-            together([table]),
+            _added_up([table], _OF_HOLDER, HOLDERS),
             names=table.num_rows,
             digest="",
             others={BOOKIES_TABLE: BOOKIES.table(_shared(table))},
         )
 
-    def _owned(self, ledgers: pa.Table) -> pa.Table:
-        """Add namespace and topic, and leave out what is not counted."""
-        named = zip(ledgers.column("kind").to_pylist(), ledgers.column("holder").to_pylist(), strict=True)
-        places = [place_of(kind, holder) for kind, holder in named]
+    def _counted(self, ledgers: pa.Table) -> pa.Table:
+        """Leave out what is not counted; those of no known kind are of OTHER_KIND."""
+        if self.wanted != ALL:
+            named = zip(ledgers.column("kind").to_pylist(), ledgers.column("holder").to_pylist(), strict=True)
+            ledgers = ledgers.filter(pa.array([self.wanted.has(place_of(*one)) for one in named], pa.bool_()))
         kinds = pc.fill_null(ledgers.column("kind"), OTHER_KIND)
-        table = ledgers.set_column(ledgers.column_names.index("kind"), "kind", kinds)
-        table = table.append_column("namespace", pa.array([place.namespace for place in places], pa.string()))
-        table = table.append_column("topic", pa.array([place.topic for place in places], pa.string()))
-        if self.wanted == ALL:
-            return table
-        return table.filter(pa.array([self.wanted.has(place) for place in places], pa.bool_()))
+        return ledgers.set_column(ledgers.column_names.index("kind"), "kind", kinds)
 
     def _with_open_ones(self, table: pa.Table) -> pa.Table:
         """Add what bookies tell of open ledgers, and the columns that are added up."""
@@ -153,7 +163,7 @@ class MeasurePiece:
                     columns[name][place] = value
         return pa.table(
             {
-                **{name: table.column(name) for name in [*_HEADINGS, "segments"]},
+                **{name: table.column(name) for name in [*_OF_HOLDER, "segments"]},
                 "entries": columns["entries"],
                 "ledgers": np.ones(count, np.int64),
                 "open_ledgers": is_open.astype(np.int64),
@@ -185,15 +195,35 @@ class MeasurePiece:
         return found
 
 
-def together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Add up the rows with the same headings; the result has the columns of USE."""
-    rows = pa.concat_tables([table.select([*_HEADINGS, *_SUMS, "oldest_ms"]) for table in tables])
-    grouped = rows.group_by(_HEADINGS).aggregate([*((name, "sum") for name in _SUMS), ("oldest_ms", "min")])
+def by_topic(tables: Iterable[pa.Table]) -> pa.Table:
+    """Add up what pieces have of holders by their topics; the result has the columns of TOPICS.
+
+    Ledgers of a topic are spread over all pieces, so holders are parsed here, each once; and rows with the same
+    headings are added up as they come, or a large listing's would not fit into memory.
+    """
+    found, waiting = HOLDERS.arrow.empty_table(), list[pa.Table]()
+    for table in tables:
+        waiting.append(table)
+        if sum(one.num_rows for one in waiting) >= max(_ROWS_AT_ONCE, found.num_rows):
+            found, waiting = _added_up([found, *waiting], _OF_HOLDER, HOLDERS), []
+    found = _added_up([found, *waiting], _OF_HOLDER, HOLDERS)
+    places = [
+        place_of(*one) for one in zip(*(found.column(name).to_pylist() for name in ("kind", "holder")), strict=True)
+    ]
+    found = found.append_column("namespace", pa.array([place.namespace for place in places], pa.string()))
+    found = found.append_column("topic", pa.array([place.topic for place in places], pa.string()))
+    return _added_up([found], _OF_TOPIC, TOPICS)
+
+
+def _added_up(tables: Sequence[pa.Table], headings: list[str], columns: Columns) -> pa.Table:
+    """Add up the rows with the same headings."""
+    rows = pa.concat_tables([table.select([*headings, *_SUMS, "oldest_ms"]) for table in tables])
+    grouped = rows.group_by(headings).aggregate([*((name, "sum") for name in _SUMS), ("oldest_ms", "min")])
     names = {**{f"{name}_sum": name for name in _SUMS}, "oldest_ms_min": "oldest_ms"}
     return (
         grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
-        .select(USE.arrow.names)
-        .cast(USE.arrow)
+        .select(columns.arrow.names)
+        .cast(columns.arrow)
     )
 
 

@@ -27,13 +27,14 @@ from bookwarden.pipelines.disk.measuring import (
     ALL,
     BOOKIES,
     BOOKIES_TABLE,
-    USE,
+    HOLDERS,
+    TOPICS,
     USE_STAGE,
     MeasurePiece,
     TopicUse,
     Wanted,
+    by_topic,
     place_of,
-    together,
 )
 from bookwarden.pipelines.disk.summary import summary_of, write_summary
 from bookwarden.pipelines.folders import Folder
@@ -126,7 +127,7 @@ class DiskAccount:
             # After the references: what leaves these before is in the trash by now.
             trashed = self._spark.sparkContext.broadcast(np.array(sorted(sources.trashed()), np.int64))
             stages.run(USE_STAGE, lambda: pieces, MeasurePiece(source, wanted, asked, trashed), [BOOKIES_TABLE])
-        own = together([USE.arrow.empty_table(), *folder.read_all(USE_STAGE, USE.arrow.names)])
+        own = by_topic(folder.read_all(USE_STAGE, HOLDERS.arrow.names))
         offloaded = _offloaded(folder, seals[REFERENCES_STAGE], wanted)
         use = _headed(pa.concat_tables([own.append_column("offloaded_bytes", pa.repeat(0, own.num_rows)), offloaded]))
         uses = sorted(
@@ -179,7 +180,7 @@ def _uses(use: pa.Table, by: str) -> list[Use]:
 
 
 def _headed(use: pa.Table) -> pa.Table:
-    """Add the columns of a Use to rows of USE, and those that they are grouped by."""
+    """Add the columns of a Use to rows of TOPICS, and those that they are grouped by."""
 
     def of(status: str) -> pa.ChunkedArray:
         return pc.if_else(pc.equal(use.column("status"), status), use.column("disk_bytes"), 0)
@@ -193,7 +194,7 @@ def _headed(use: pa.Table) -> pa.Table:
 
 
 def _offloaded(folder: ScanFolder, seals: Sequence[Seal], wanted: Wanted) -> pa.Table:
-    """Add up the offloaded copies that topics name: rows of USE with ``offloaded_bytes``, and no ledgers."""
+    """Add up the offloaded copies that topics name: rows of TOPICS with ``offloaded_bytes``, and no ledgers."""
     sizes = Counter[str]()
     for seal in seals:
         if not seal.others.get(COPY_TABLES[0]):
@@ -208,7 +209,7 @@ def _offloaded(folder: ScanFolder, seals: Sequence[Seal], wanted: Wanted) -> pa.
     places = {topic: place_of(kind, topic) for topic in sizes}
     kept = [topic for topic, place in places.items() if wanted.has(place)]
     rows = [TopicUse(NAMED, kind, places[topic].namespace, topic, 0, 0, 0, 0, 0, None) for topic in kept]
-    return USE.table(rows).append_column("offloaded_bytes", pa.array([sizes[topic] for topic in kept], pa.int64()))
+    return TOPICS.table(rows).append_column("offloaded_bytes", pa.array([sizes[topic] for topic in kept], pa.int64()))
 
 
 def _bookies(tables: Iterable[pa.Table], spaces: Mapping[str, DiskSpace] | None) -> tuple[BookieUse, ...]:

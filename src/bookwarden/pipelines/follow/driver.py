@@ -130,7 +130,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
         with (
             _alone(settings, cluster.store, supervisor.stop),
             stopped_by_signals(supervisor.stop),
-            _published(settings, metrics),
+            metrics.serving(settings.metrics),
         ):
             query = ReferenceChanges(spark, settings, pulse, metrics, dropped)
             if not follow.dry_run:
@@ -147,6 +147,7 @@ def _run(spark: SparkSession | None, cluster: Cluster, *, once: bool) -> FollowE
                 once=once,
             )
             dropped.resume()
+            metrics.show_ready()
             looks = (roots_proof_of(cluster).require_all_roots,)
             with looked_at_again(looks, supervisor.stop):
                 supervisor.run()
@@ -192,13 +193,4 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
         return
     lock = StoreLock(store, follow.lock.rstrip("/"), what="follow")
     with holding(lock, settings.metadata_store, stop):
-        yield
-
-
-@contextmanager
-def _published(settings: Settings, metrics: FollowMetrics) -> Iterator[None]:
-    if not settings.metrics.port:
-        yield
-        return
-    with metrics.serving(settings.metrics.host, settings.metrics.port):
         yield

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
-
 from bookwarden.follow.drops import DropCause
 from bookwarden.follow.following import FollowTally
-from bookwarden.ledgers.kinds import KINDS, PlaceKind
 from bookwarden.ledgers.outcomes import DropOutcome
 from bookwarden.ledgers.pending_deletion import MarkReport
+from bookwarden.metrics.instruments import counter, gauge
+from bookwarden.metrics.names import DROP_PLACES
 from bookwarden.pipelines.metrics import MarkMetrics, QueryMetrics
-
-_PLACES = tuple(dict.fromkeys(place for kind in KINDS for place in kind.places if place is not PlaceKind.COMPACTED_NOW))
 
 
 class FollowMetrics(QueryMetrics):
@@ -20,39 +17,15 @@ class FollowMetrics(QueryMetrics):
     def __init__(self) -> None:
         super().__init__()
         self._marks = MarkMetrics(self.registry)
-        self._dropped = Counter(
-            "bookwarden_follow_dropped",
-            "Ledgers and copies that left their last node, looked at after the time of grace.",
-            ["kind", "cause"],
-            registry=self.registry,
-        )
-        self._still_there = Counter(
-            "bookwarden_follow_still_there",
-            "Those of them that were not gone.",
-            ["kind", "cause"],
-            registry=self.registry,
-        )
-        self._outcomes = Counter(
-            "bookwarden_follow_outcomes", "What was dropped, by outcome.", ["outcome"], registry=self.registry
-        )
-        self._doubles = Counter(
-            "bookwarden_follow_doubles",
-            "Marks of what a broker that marks had in its outbox, or on the deletion topics, already.",
-            registry=self.registry,
-        )
-        self._nodes = Gauge("bookwarden_follow_nodes", "Nodes whose ledgers are known.", registry=self.registry)
-        self._pending = Gauge(
-            "bookwarden_follow_pending", "Dropped ledgers and copies that will be looked at.", registry=self.registry
-        )
-        self._lag = Gauge(
-            "bookwarden_follow_lag_seconds",
-            "Age of the oldest change of the last batch that had any.",
-            registry=self.registry,
-        )
-        self._problems = Counter(
-            "bookwarden_follow_unreadable_nodes", "Readings of nodes that said nothing.", registry=self.registry
-        )
-        for place in _PLACES:
+        self._dropped = counter("bookwarden_follow_dropped_total", self.registry)
+        self._still_there = counter("bookwarden_follow_still_there_total", self.registry)
+        self._outcomes = counter("bookwarden_follow_outcomes_total", self.registry)
+        self._doubles = counter("bookwarden_follow_doubles_total", self.registry)
+        self._nodes = gauge("bookwarden_follow_nodes", self.registry)
+        self._pending = gauge("bookwarden_follow_pending", self.registry)
+        self._lag = gauge("bookwarden_follow_lag_seconds", self.registry)
+        self._problems = counter("bookwarden_follow_unreadable_nodes_total", self.registry)
+        for place in DROP_PLACES:
             for cause in DropCause:
                 self._dropped.labels(place.value, cause.value)
                 self._still_there.labels(place.value, cause.value)

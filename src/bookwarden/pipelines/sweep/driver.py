@@ -108,6 +108,7 @@ def _run_sweep(
     attach(spark, pulse)
     metrics = SweepMetrics()
     metrics.show_migrations(cluster.migrations.statuses)
+    metrics.show_trash_rules(len(settings.trash.rules))
     writers = Writers(settings.metadata_store, cluster.bookkeeper.moved_to, cluster.bookkeeper.clusters.own_store_urls)
     query = LedgerDeletion(
         *(spark, settings, pulse, metrics),
@@ -138,11 +139,13 @@ def _run_sweep(
             answered(partial(require_sweeping, cluster))
             answered(partial(_look_at_directives, cluster))
             if sweep.dry_run:
+                metrics.show_ready()
                 supervisor.run()
             else:
                 require_checkpoint = partial(_require_own_checkpoint, spark, cluster)
                 prove_roots(cluster, answered)
                 answered(require_checkpoint)
+                metrics.show_ready()
                 looks = (
                     roots_proof_of(cluster).require_all_roots,
                     require_checkpoint,
@@ -228,12 +231,8 @@ def _alone(settings: Settings, store: MetadataStore, stop: Callable[[], None]) -
 def _published(
     settings: Settings, metrics: SweepMetrics, topics: TwoPhaseTopics, doubts: DoubtWatch, outbox: Outbox
 ) -> Iterator[None]:
-    with _topics_watched(settings, topics, metrics, doubts, outbox):
-        if not settings.metrics.port:
-            yield
-            return
-        with metrics.serving(settings.metrics.host, settings.metrics.port):
-            yield
+    with _topics_watched(settings, topics, metrics, doubts, outbox), metrics.serving(settings.metrics):
+        yield
 
 
 def _on_retry_topic(settings: Settings, backlog: Mapping[str, EntriesBehind]) -> int:
@@ -356,7 +355,8 @@ class DoubtWatch:
         for doubt in found:
             if doubt.path not in self._logged:
                 logger.warning(
-                    "the batch waits until this is mended; see docs/metrics.md, 'A doubt that the sweep waits for': %s",
+                    "the batch waits until this is mended; "
+                    "see docs/monitoring.md, 'A doubt that the sweep waits for': %s",
                     doubt,
                 )
         if self._logged and not found:
@@ -410,7 +410,7 @@ class StuckWatch:
             self._reported[topic] = first
             logger.warning(
                 "%s: entry %s cannot be read (%s), and has blocked those behind it for %.0f s; see "
-                "docs/metrics.md, 'An entry that cannot be read'",
+                "docs/monitoring.md, 'An entry that cannot be read'",
                 *(topic, first, reason, now - seen.since),
             )
         return now - seen.since

@@ -19,7 +19,7 @@ from bookwarden.metadata_migration.watching import warnings_of_copy, warnings_of
 from bookwarden.server.page.values import ClientMove, LedgerPlace, Overview, Reading, Scans, StoreMove
 
 _FORECAST_DAYS: Final = 14
-#: Marks and outbox are emptied within seconds; the alarms of docs/metrics.md are the same.
+#: Marks and outbox are emptied within seconds; the alerts of conf/monitoring are the same.
 _OVERDUE_MS: Final = 1_200_000
 _OUTBOX_MS: Final = 600_000
 #: Of ledgers of a topic whose messages are out of reach.
@@ -28,7 +28,7 @@ _BROKERS: Final = 5
 _ERRORS: Final = 3
 _LOST_SIGHT: Final = tuple(state.value for state in LOST_SIGHT)
 _SERIOUS_OUTCOMES: Final = {
-    "mismatch": ("{} marks of the last 24 hours may be forged", "metrics#what-to-be-alarmed-by"),
+    "mismatch": ("{} marks of the last 24 hours may be forged", "sweep#mismatch"),
     "poisonous": ("the sweep failed at {} marks in the last 24 hours", "sweep#poisonous"),
 }
 
@@ -108,7 +108,7 @@ def _of_alarms(shown: Overview) -> Iterator[Problem]:
     for alarm in shown.alarms.value.alerts if shown.alarms.value else ():
         if alarm.state == "firing":
             text = f"Alarm {alarm.name}" + (f": {alarm.text}" if alarm.text else "")
-            yield Problem(text, "", "metrics#what-to-be-alarmed-by", alarm.severity == "critical")
+            yield Problem(text, "", alarm.runbook or "monitoring#alerts", alarm.severity == "critical")
 
 
 def scan_problems(scans: Scans) -> Iterator[Problem]:

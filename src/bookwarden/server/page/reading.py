@@ -88,6 +88,8 @@ _REST: Final = 9.0
 # As `follow` writes the reason of a mark.
 _DROPPED: Final = r"\((?P<cause>[a-z ]+)\)$"
 _UNKNOWN: Final = "not known"
+#: As the alerts of conf/monitoring have it, wherever `serve` is.
+_RUNBOOK: Final = re.compile(r"/runbook/([a-z0-9-]+(?:/[a-z0-9-]+)*#[a-z0-9_-]+)$")
 
 
 class PageReader:
@@ -467,6 +469,7 @@ def _alarms(alerts: Iterable[Any]) -> Iterator[Alarm]:
                 str(alert.get("activeAt", ""))[:19],
                 labels.get("severity", ""),
                 text,
+                runbook[1] if (runbook := _RUNBOOK.search(notes.get("runbook_url", ""))) else "",
             )
 
 

@@ -146,11 +146,12 @@ class Scans:
 class Alarm(NamedTuple):
     """An alert of Prometheus."""
 
-    name: str
+    name: str  #: Of the rule.
     state: str  #: firing or pending.
     since: str  #: As Prometheus writes it.
-    severity: str
-    text: str
+    severity: str  #: Its label; "" without one.
+    text: str  #: The summary, or what it has in its place.
+    runbook: str = ""  #: PAGE#SECTION of the documents, where it names one of ours.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Start a command so that it ends with its parent, or outlives it: run as a script, imports nothing of ours.
 
-    python -I -S guard.py tied PARENT_PID STARTED COMMAND...   become COMMAND, and be killed when PARENT_PID ends
-    python -I -S guard.py detached 0 STARTED COMMAND...        start COMMAND as an orphan, print its process id, end
+    python -I -S guard.py tied PARENT_PID STARTED SLACK COMMAND...   become COMMAND, be killed when PARENT_PID ends
+    python -I -S guard.py detached 0 STARTED SLACK COMMAND...        start COMMAND as an orphan, print its id, end
 
+SLACK is how late its timers may be, in nanoseconds; 0 leaves them as they are (prctl(2), PR_SET_TIMERSLACK).
 STARTED is a pipe's descriptor, or -1. It is closed once COMMAND runs, or cannot be run. Before that the starter
 must send no signal: a SIGSTOP to a guard that has no watcher yet would leave it behind for ever.
 
@@ -23,7 +24,12 @@ import time
 
 def main(arguments: list[str]) -> None:
     """Run the command that the arguments name; never return."""
-    mode, parent, started, command = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3:]
+    mode, command = arguments[0], arguments[4:]
+    parent, started, slack = map(int, arguments[1:4])
+    if slack:
+        # It is kept by whatever this process becomes or starts. Not every system has it.
+        with contextlib.suppress(OSError), open("/proc/self/timerslack_ns", "w") as file:
+            file.write(str(slack))
     if started >= 0:
         # Then running the command closes it.
         os.set_inheritable(started, False)

@@ -35,6 +35,7 @@ class ServerSpec:
     detached: bool = False  #: It outlives this process; any other is killed when this process ends, however it ends.
     ready_seconds: float = 180.0  #: Limit of a start.
     stop_seconds: float = 20.0  #: Limit of an orderly stop, after which it is killed.
+    timer_slack_ms: int = 0  #: How late its timers may be, so that several end at once; 0: as the system has it.
 
     @property
     def temporary_folder(self) -> Path:
@@ -123,9 +124,10 @@ class ServerProcess:
         """Start the guard, and return when it has become, or started, the command."""
         read, write = os.pipe()
         with open(read, "rb") as started:
+            numbers = (os.getpid(), write, self.spec.timer_slack_ms * 1_000_000)
             try:
                 launched = subprocess.Popen(
-                    [sys.executable, "-I", "-S", _GUARD, mode, str(os.getpid()), str(write), *command],
+                    [sys.executable, "-I", "-S", _GUARD, mode, *map(str, numbers), *command],
                     stdin=subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,

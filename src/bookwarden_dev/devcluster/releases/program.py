@@ -44,7 +44,7 @@ def run_to_its_end(
     done, from 0 to 1, if that is known.
     """
     started = time.monotonic()
-    guarded = [sys.executable, "-I", "-S", _GUARD, "tied", str(os.getpid()), "-1", *command]
+    guarded = [sys.executable, "-I", "-S", _GUARD, "tied", str(os.getpid()), "-1", "0", *command]
     with log.open("wb") as output:
         process = subprocess.Popen(
             guarded,

@@ -1,0 +1,1 @@
+"""Metrics: the table of all names, and what publishes them."""
