@@ -16,7 +16,7 @@ from bookwarden_dev.devcluster.releases.versions import (
 )
 
 #: All that Maven Central has whole, the oldest first.
-PULSARS: Final = ("3.0.7", "3.3.6", "4.0.1", "4.0.4", "4.0.8", "4.2.4", "5.0.0-M1")
+PULSARS: Final = ("3.0.7", "3.3.6", "4.0.1", "4.0.6", "4.0.8", "4.2.4", "5.0.0-M1")
 BASE_PULSAR: Final = "4.0.8"
 BASE_PYTHON: Final = "3.11"
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
@@ -80,6 +80,10 @@ CELLS: Final = (
 #: What operators may run and no registry here has, with the day on which it was asked for.
 NOT_SERVED: Final[Mapping[str, str]] = {
     "Pulsar 4.1": "no broker of it is in Maven Central as it is reached here (2026-11-25)",
+    "Pulsar 4.0.0 to 4.0.5, 4.0.7, but for 4.0.1": (
+        "poms that Maven needs for the archive, or for all the jars, are not in Maven Central as it is reached here "
+        "(2026-11-29)"
+    ),
     "Pulsar 4.0.9 to 4.0.13, 5.0.1": "no broker of it is in Maven Central as it is reached here (2026-11-25)",
 }
 

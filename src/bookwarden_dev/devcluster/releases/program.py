@@ -87,7 +87,7 @@ def run_dependency_goal(
     if maven is None:
         raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
     progress(f"{label} through Maven")
-    command = [maven, "-q", "-B", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
+    command = [maven, "-q", "-B", "-Dstyle.color=never", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
     code = run_to_its_end(command, folder, folder / "maven.log", progress, label=label, done=done)
     if code != 0:
         raise failure(artifact, folder)

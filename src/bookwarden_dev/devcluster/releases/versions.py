@@ -120,6 +120,30 @@ class GoRelease:
 # Pulsar brings ZooKeeper's classes in a jar of its own; of two copies Java would take either.
 _ZOOKEEPER_TWICE: Final = ("org.apache.zookeeper:zookeeper",)
 
+PULSAR_3_0_7: Final = ResolvedRelease(
+    "3.0.7",
+    "e491f80942145d96d4d3c77d3c6a2be461e023a453c402bf52a0d1dba59f9805",
+    207_955_105,
+    ("org.apache.pulsar:pulsar:3.0.7",),
+)
+PULSAR_3_3_6: Final = Release(
+    "3.3.6",
+    "c8a91ebea6fdf8528ec1c00b073bfe40ac54531302536feeb3027796364f0ee9"
+    "6ff71ddbdbfdb30b036fad8953a1e792b2ec1e348b00f7d4f6b75f1f75e519c0",
+    217_376_903,
+)
+PULSAR_4_0_1: Final = ResolvedRelease(
+    "4.0.1",
+    "ca160f33598cdc3e83c9c6ee94285b47b653a9f2fbe1f9c8160991d4de2b749f",
+    238_411_895,
+    ("org.apache.pulsar:pulsar:4.0.1",),
+)
+PULSAR_4_0_6: Final = Release(
+    "4.0.6",
+    "ac174f604e94473215e07024d05853dbf24bf1520ec222c8bb0d87707a5f1267"
+    "49df7d5733e06a2423456421489ed371e122f4f5a7793a5146a5a1b47f437e90",
+    244_273_144,
+)
 PULSAR_4_0_8: Final = Release(
     "4.0.8",
     "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525"
@@ -132,6 +156,16 @@ PULSAR_4_2_4: Final = ResolvedRelease(
     252_965_642,
     ("io.opentelemetry:opentelemetry-bom:1.62.0", "org.apache.logging.log4j:log4j-bom:2.25.4"),
     _ZOOKEEPER_TWICE,
+)
+PULSAR_5_0_0_M1: Final = ResolvedRelease(
+    "5.0.0-M1",
+    "4ef9850744c935ca15e9a623d8e6eb185174bfe25c188a93aebebbfb2fce5d10",
+    228_831_717,
+    (
+        "com.fasterxml.jackson:jackson-bom:2.21.3",
+        "io.netty:netty-bom:4.2.15.Final",
+        "io.opentelemetry:opentelemetry-bom:1.62.0",
+    ),
 )
 # Of its two offloaders the one for object stores: the other, for file systems, is four times as large.
 OFFLOADERS_4_0_8: Final = Release(
@@ -147,7 +181,10 @@ OFFLOADERS_4_0_8: Final = Release(
 #: Of later versions the Go proxy has the client alone: the server is in modules of their own, which are not released.
 OXIA_0_14_0: Final = GoRelease("oxia", "0.14.0", "github.com/oxia-db/oxia/cmd", (1, 24, 2))
 #: Pulsar's servers, by version, the oldest first.
-PULSAR: Final[dict[str, Release | ResolvedRelease]] = {each.version: each for each in (PULSAR_4_0_8, PULSAR_4_2_4)}
+PULSAR: Final[dict[str, Release | ResolvedRelease]] = {
+    each.version: each
+    for each in (PULSAR_3_0_7, PULSAR_3_3_6, PULSAR_4_0_1, PULSAR_4_0_6, PULSAR_4_0_8, PULSAR_4_2_4, PULSAR_5_0_0_M1)
+}
 #: Pulsar's offloaders, by version.
 OFFLOADERS: Final = {each.version: each for each in (OFFLOADERS_4_0_8,)}
 
@@ -164,7 +201,8 @@ def offloads(version: str) -> bool:
 
 def can_batch_nothing(version: str) -> bool:
     """Return whether Pulsar's driver of BookKeeper's metadata can be told not to batch its requests."""
-    return number_of(version) >= (4, 2)
+    # 5.0.0-M1 came before that, and takes what is asked for as a part of the port.
+    return (4, 2) <= number_of(version) < (5,)
 
 
 def takes_the_jar(version: str) -> bool:
