@@ -152,7 +152,7 @@ def test_without_maven_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_maven_complains_of_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable(tmp_path / "mvn", 'echo "[ERROR] no such host"; exit 1')
+    executable(tmp_path / "mvn", r"printf '\033[0m\033[0m[ERROR] no such host\n'; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     said: list[str] = []
     with pytest.raises(ServerError, match=r"could not fetch .*9:tar\.gz:bin: no such host; check the network"):

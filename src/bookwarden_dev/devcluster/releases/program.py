@@ -24,6 +24,7 @@ _GUARD = str(Path(__file__).parents[1] / "processes" / "guard.py")
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
 _SHOWN_LOG_LINES = 3
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
 _UNCOUNTED = {"XDG_CONFIG_HOME": os.devnull}
 
@@ -87,7 +88,7 @@ def run_dependency_goal(
     if maven is None:
         raise ServerError("Pulsar is fetched through Maven, and there is no mvn on PATH: install it (package maven)")
     progress(f"{label} through Maven")
-    command = [maven, "-q", "-B", "-Dstyle.color=never", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
+    command = [maven, "-q", "-B", "--strict-checksums", f"{_PLUGIN}:{goal}", *arguments]
     code = run_to_its_end(command, folder, folder / "maven.log", progress, label=label, done=done)
     if code != 0:
         raise failure(artifact, folder)
@@ -95,7 +96,8 @@ def run_dependency_goal(
 
 def failure(artifact: str, folder: Path) -> ServerError:
     """Return the error of a goal that did not bring the artifact into this folder, with Maven's first complaint."""
-    lines = (folder / "maven.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    # Maven puts some before its first complaint, whatever it is told of colours.
+    lines = _COLOURS.sub("", (folder / "maven.log").read_text(encoding="utf-8", errors="replace")).splitlines()
     errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
     said = errors[0].removeprefix("[ERROR]").strip()
     return ServerError(f"Maven could not fetch {artifact}: {said}; check the network, then retry")
