@@ -157,7 +157,7 @@ class Story:
     def _trim_and_kill(self, phase_one: PhaseOne, name: str) -> list[int]:
         """Have the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
         store = ManagedLedgers(phase_one.cluster.store)
-        before = self._ledgers(store, name)
+        before, before_of_cursors = self._ledgers(store, name), self._ledgers_of_cursors(store, name)
 
         def trimmed() -> bool:
             if len(self._ledgers(store, name)) == 1:
@@ -176,7 +176,8 @@ class Story:
         dropped = sorted(set(before) - set(self._ledgers(store, name)))
         # A topic that was loaded again has closed its last ledger, too, with fewer.
         self._remaining[name] -= sum(self._evidence.count_entries(phase_one.cluster, number) for number in dropped)
-        return dropped
+        # A trim of 5.0 moves cursors to what is left, which writes to a new ledger where the topic was loaded again.
+        return [*dropped, *sorted(before_of_cursors - self._ledgers_of_cursors(store, name))]
 
     def _turn_marks(self, *, enabled: bool) -> None:
         with Cluster(self._settings) as cluster:
@@ -252,6 +253,11 @@ class Story:
     def _ledgers(store: ManagedLedgers, name: str) -> list[int]:
         read = store.read(TopicName.parse(topics.topic_name(name)).managed_ledger)
         return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
+
+    @staticmethod
+    def _ledgers_of_cursors(store: ManagedLedgers, name: str) -> set[int]:
+        cursors = store.cursors(TopicName.parse(topics.topic_name(name)).managed_ledger)
+        return set().union(*(cursor.info.ledger_ids for cursor in cursors.values()))
 
     def _phase_two(self, phase_one: PhaseOne) -> None:
         self._say("phase two: starting the sweep (Spark)")
