@@ -43,7 +43,7 @@ from bookwarden.metastore.snapshot.file import SnapshotFile
 from bookwarden.metastore.snapshot.store import SnapshotStore
 from bookwarden.metastore.snapshot.walk import read_node, read_values, walk
 from bookwarden.metastore.urls import open_store
-from bookwarden.metastore.zookeeper.jute import is_of_session
+from bookwarden.metastore.zookeeper.jute import Bytes, is_of_session
 from servers.snapshot_files import LEDGERS, VALUES, everything, expected, read, values_of, with_log, written
 
 
@@ -270,6 +270,31 @@ def test_files_that_change_now_are_read_anew(tmp_path: Path) -> None:
 def test_few_paths_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_snapshot_store, "_REMEMBERED_PATHS", 1)
     assert read(written(tmp_path)) == expected()
+
+
+def test_what_is_below_the_largest_node_is_read_once_whatever_is_read_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {name: [f"/managed-ledgers/t/{name}/persistent/{number}" for number in range(20)] for name in "abc"}
+    topics["large"] = [f"/managed-ledgers/t/large/persistent/{number}" for number in range(100)]
+    named = [path for paths in topics.values() for path in paths]
+    above = {path[:end] for path in named for end, letter in enumerate(path) if letter == "/"}
+    file = tmp_path / "snapshot.10"
+    write_snapshot(file, map(node, sorted({*named, *above})), last_zxid=0x10, digest_zxid=0x10)
+    # Two of the small ones.
+    monkeypatch.setattr(zookeeper_snapshot_store, "_REMEMBERED_PATHS", 45)
+    reads: list[str] = []
+
+    def paths_between(data: Bytes, start: int, end: int) -> Iterator[tuple[str, int]]:
+        found = list(zookeeper_snapshot_index.paths_between(data, start, end))
+        reads.append(found[-1][0].split("/")[3])
+        return iter(found)
+
+    monkeypatch.setattr(zookeeper_snapshot_store, "paths_between", paths_between)
+    with closing(SnapshotStore(SnapshotFile(str(file)))) as store:
+        for name in ("a", "large", "b", "a", "c", "large", "b", "a"):
+            assert all(store.get_many(topics[name]))
+    assert reads == ["a", "large", "b", "c", "b", "a"]
 
 
 def test_every_cut_is_seen(tmp_path: Path) -> None:

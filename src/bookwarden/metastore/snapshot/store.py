@@ -17,7 +17,7 @@ from bookwarden.metastore.snapshot.file import SnapshotFile, open_snapshot
 from bookwarden.metastore.snapshot.walk import SnapshotIndex, paths_between, read_values
 from bookwarden.metastore.zookeeper.jute import Bytes, damaged, is_of_session
 
-# The number of paths below the kept nodes that are remembered, the last used.
+# The number of paths below the kept nodes that are remembered, the last used, besides those below the largest one.
 _REMEMBERED_PATHS: Final = 200_000
 
 
@@ -212,11 +212,20 @@ class _Opened:
         below = self._below.get(kept)
         if below is None:
             below = self._below[kept] = self._read_below(kept)
-            while len(self._below) > 1 and sum(len(held.places) for held in self._below.values()) > _REMEMBERED_PATHS:
-                self._below.popitem(last=False)
+            self._forget()
         self._below.move_to_end(kept)
         self._used_last = below
         return below
+
+    def _forget(self) -> None:
+        """Forget what is too much; a namespace of very many topics stays, since between two of them others are read."""
+        sizes = {kept: len(held.places) for kept, held in self._below.items()}
+        largest = max(sizes, key=sizes.__getitem__)
+        excess = sum(sizes.values()) - sizes[largest] - _REMEMBERED_PATHS
+        for kept, size in sizes.items():
+            if excess > 0 and kept != largest:
+                del self._below[kept]
+                excess -= size
 
     def _read_below(self, kept: str) -> _Below:
         below = _Below()

@@ -31,9 +31,8 @@ BOOKIES_TABLE = "bookies"
 _READ = ["ledger_id", "created_ms", "state", "length", "kind", "holder", "entries", "disk_bytes", "segments"]
 _OF_HOLDER = ["status", "kind", "holder"]
 _OF_TOPIC = ["status", "kind", "namespace", "topic"]
-# Rows that the driver reads before it adds up what has the same headings.
-_ROWS_AT_ONCE = 200_000
 _SUMS = ["ledgers", "open_ledgers", "unasked", "logical_bytes", "disk_bytes"]
+_NEVER_MS = np.iinfo(np.int64).max
 
 
 class HolderUse(NamedTuple):
@@ -134,7 +133,7 @@ class MeasurePiece:
         folder.write(
             USE_STAGE,
             number,
-            _added_up([table], _OF_HOLDER, HOLDERS),
+            _by_holder(table),
             names=table.num_rows,
             digest="",
             others={BOOKIES_TABLE: BOOKIES.table(_shared(table))},
@@ -195,36 +194,73 @@ class MeasurePiece:
         return found
 
 
-def by_topic(tables: Iterable[pa.Table]) -> pa.Table:
-    """Add up what pieces have of holders by their topics; the result has the columns of TOPICS.
-
-    Ledgers of a topic are spread over all pieces, so holders are parsed here, each once; and rows with the same
-    headings are added up as they come, or a large listing's would not fit into memory.
-    """
-    found, waiting = HOLDERS.arrow.empty_table(), list[pa.Table]()
-    for table in tables:
-        waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= max(_ROWS_AT_ONCE, found.num_rows):
-            found, waiting = _added_up([found, *waiting], _OF_HOLDER, HOLDERS), []
-    found = _added_up([found, *waiting], _OF_HOLDER, HOLDERS)
-    places = [
-        place_of(*one) for one in zip(*(found.column(name).to_pylist() for name in ("kind", "holder")), strict=True)
-    ]
-    found = found.append_column("namespace", pa.array([place.namespace for place in places], pa.string()))
-    found = found.append_column("topic", pa.array([place.topic for place in places], pa.string()))
-    return _added_up([found], _OF_TOPIC, TOPICS)
-
-
-def _added_up(tables: Sequence[pa.Table], headings: list[str], columns: Columns) -> pa.Table:
-    """Add up the rows with the same headings."""
-    rows = pa.concat_tables([table.select([*headings, *_SUMS, "oldest_ms"]) for table in tables])
-    grouped = rows.group_by(headings).aggregate([*((name, "sum") for name in _SUMS), ("oldest_ms", "min")])
+def _by_holder(ledgers: pa.Table) -> pa.Table:
+    """Add up ledgers of the same holder and status; the result has the columns of HOLDERS."""
+    grouped = ledgers.group_by(_OF_HOLDER).aggregate([*((name, "sum") for name in _SUMS), ("oldest_ms", "min")])
     names = {**{f"{name}_sum": name for name in _SUMS}, "oldest_ms_min": "oldest_ms"}
     return (
         grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
-        .select(columns.arrow.names)
-        .cast(columns.arrow)
+        .select(HOLDERS.arrow.names)
+        .cast(HOLDERS.arrow)
     )
+
+
+class _TopicNumbers(dict[tuple[str, str | None], int]):
+    """The number of each holder's topic, by kind and holder; a holder is parsed when it is asked for first."""
+
+    def __init__(self) -> None:
+        self.topics = dict[tuple[str, str, str], int]()  #: By kind, namespace and topic.
+
+    def __missing__(self, holder: tuple[str, str | None]) -> int:
+        place = place_of(*holder)
+        number = self[holder] = self.topics.setdefault((holder[0], place.namespace, place.topic), len(self.topics))
+        return number
+
+
+class _Totals:
+    """What the ledgers of one status add up to, by the number of their topic."""
+
+    def __init__(self) -> None:
+        self.sums: Numbers = np.zeros((0, len(_SUMS)), np.int64)
+        self.oldest_ms: Numbers = np.zeros(0, np.int64)
+
+    def add(self, numbers: Numbers, rows: pa.Table, topics: int) -> None:
+        """Add rows of HOLDERS, with the numbers of their topics; ``topics`` is how many there are by now."""
+        if more := topics - len(self.sums):
+            self.sums = np.concatenate([self.sums, np.zeros((more, len(_SUMS)), np.int64)])
+            self.oldest_ms = np.concatenate([self.oldest_ms, np.full(more, _NEVER_MS)])
+        np.add.at(self.sums, numbers, np.column_stack([rows.column(name).to_numpy() for name in _SUMS]))
+        np.minimum.at(self.oldest_ms, numbers, pc.fill_null(rows.column("oldest_ms"), _NEVER_MS).to_numpy())
+
+
+def by_topic(tables: Iterable[pa.Table]) -> pa.Table:
+    """Add up what pieces have of holders by their topics; the result has the columns of TOPICS.
+
+    Ledgers of a topic are spread over all pieces, so holders are parsed here, each once, and what a piece has is added
+    to the totals as it comes: the rows of a large listing would not fit into memory.
+    """
+    numbers, totals = _TopicNumbers(), defaultdict[str, _Totals](_Totals)
+    for table in tables:
+        holders = zip(*(table.column(name).to_pylist() for name in ("kind", "holder")), strict=True)
+        of_rows = np.array([numbers[holder] for holder in holders], np.int64)
+        for status in pc.unique(table.column("status")).to_pylist():
+            is_of = pc.equal(table.column("status"), status)
+            totals[status].add(of_rows[is_of.to_numpy()], table.filter(is_of), len(numbers.topics))
+    names = zip(_OF_TOPIC[1:], zip(*numbers.topics, strict=True), strict=bool(numbers.topics))
+    topics = {name: pa.array(values, pa.string()) for name, values in names}
+    del numbers
+    found = [TOPICS.arrow.empty_table()]
+    for status, total in totals.items():
+        at = np.flatnonzero(total.sums[:, 0])
+        oldest_ms = total.oldest_ms[at]
+        columns = {
+            "status": pa.repeat(status, len(at)),
+            **{name: values.take(pa.array(at)) for name, values in topics.items()},
+            **dict(zip(_SUMS, total.sums[at].T, strict=True)),
+            "oldest_ms": pa.array(oldest_ms, mask=oldest_ms == _NEVER_MS),
+        }
+        found.append(pa.table(columns).cast(TOPICS.arrow))
+    return pa.concat_tables(found)
 
 
 def _shared(ledgers: pa.Table) -> list[BookieShare]:

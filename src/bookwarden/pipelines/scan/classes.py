@@ -125,6 +125,8 @@ class ClassifyPiece:
         """Replace the descriptions of orphans that a damaged node may have named; return a doubt for each node."""
         doubts: dict[str, Doubt] = {}
         orphans = [at for at, one in enumerate(found) if self._has_nodes(ledgers[at], one)]
+        # Those of one topic, and of one namespace, together: what is read of them is read once.
+        orphans.sort(key=lambda at: ledgers[at].holder or "")
         for start in range(0, len(orphans), _CHECKED_AT_ONCE):
             some = orphans[start : start + _CHECKED_AT_ONCE]
             for at, doubt in zip(some, self.doubts([ledgers[at] for at in some]), strict=True):
