@@ -7,7 +7,9 @@
 # make bench   every benchmark; make bench BENCH=sweep runs one
 # make broker-jar   the jar for brokers (broker/), tested by its own tests; the wheel brings it
 # make wheel   sdist and wheel in dist/, the wheel built from the sdist
-# make matrix  the unit tests on each Python from 3.10 to 3.13 that this machine has
+# make pythons the unit tests on each Python from 3.10 to 3.13 that this machine has
+# make matrix  one scenario with each Pulsar, store, Spark, Python and client that can be had: writes docs/compatibility.md;
+#              resumed if called again, results and logs in build/matrix; CELLS="base python-3.12" for some, OXIA=PROGRAM of 0.17.1
 # make archive what Spark's executors get: dist/bookwarden-env.tar.gz
 # make soak    what takes hours: the simulation, a million steps
 # make soak STORM=switch  real brokers switched back and forth under load: 20 kills, brokers that disagree for a minute, lost sessions;
@@ -43,7 +45,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Those of make matrix, each with a virtual environment of its own.
+# Those of make pythons, each with a virtual environment of its own.
 PYTHONS ?= 3.10 3.11 3.12 3.13
 # As many as processors and memory allow: tests/conftest.py. Most of what tests do is waiting for servers.
 WORKERS ?= auto
@@ -54,7 +56,7 @@ BROKER_SOURCES := broker/pom.xml $(shell find broker/src tests/data/bookie_clust
 # Side by side: on a new machine the one waits for PyPI while the other waits for Maven.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --silent --jobs 2
 
-.PHONY: demo test check broker-jar lint unit matrix bench soak wheel archive schema docs proto clean
+.PHONY: demo test check broker-jar lint unit pythons matrix bench soak wheel archive schema docs proto clean
 
 $(STAMP): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "bookwarden needs Python 3.10 or newer; call make PYTHON=/path/to/python3")'
@@ -88,7 +90,10 @@ unit: $(STAMP)
 	@echo "== unit tests"
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder tests/unit
 
-matrix:
+matrix: $(STAMP) $(BROKER_JAR)
+	@PYTHONPATH=tests exec $(BIN)/python -m servers.matrix.run $(if $(CELLS),--cells $(CELLS)) $(if $(OXIA),--oxia $(OXIA))
+
+pythons:
 	@failed=; for version in $(PYTHONS); do \
 		python=$$(command -v python$$version); \
 		"$$python" -c '' 2>/dev/null || python=$$(ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
@@ -164,4 +169,4 @@ proto: $(STAMP)
 		$(patsubst proto/%,bookwarden/wire/pb/%,$(wildcard proto/*.proto))
 
 clean:
-	rm -rf $(VENV) $(PYTHONS:%=$(VENV)-%) build dist src/*.egg-info benchmarks/out broker/target $(dir $(BROKER_JAR))
+	rm -rf $(VENV) $(PYTHONS:%=$(VENV)-%) $(VENV)-matrix-* build dist src/*.egg-info benchmarks/out broker/target $(dir $(BROKER_JAR))

@@ -13,9 +13,11 @@ from functools import partial
 from typing import Final
 
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.releases.versions import OFFLOADERS_4_0_8, PULSAR
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
+from bookwarden_dev.devcluster.servers.specs import load_runtime
 from servers.class_archives import quick_runtime, quick_spark_options
 
 
@@ -23,6 +25,8 @@ def _servers(progress: Progress) -> None:
     ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
     for version in PULSAR_VERSIONS:
         quick_runtime(version, progress)
+    # Of the oldest: one test starts it, whose cluster is recorded nowhere.
+    load_runtime(next(iter(PULSAR)), progress)
 
 
 # By what a report calls them; those that take longest first.

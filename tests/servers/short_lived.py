@@ -12,11 +12,7 @@ from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 
 def soaked(home: Path, options: ClusterOptions, oxia: str | None) -> DevCluster:
     """Make a cluster; ``oxia`` is another program than the one that is built for tests, which may stop for good."""
-    cluster = DevCluster(home, options)
-    if oxia and options.metadata == "oxia":
-        stock = cluster.oxia.spec
-        cluster.oxia.spec = replace(stock, command=lambda: [oxia, *stock.command()[1:]])
-    return cluster
+    return DevCluster(home, replace(options, oxia_program=oxia))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from bookwarden.clusters.pulsar.connection import PulsarConnection
 from bookwarden.config import CONFIG_VARIABLE, Settings, load_settings
 from bookwarden.errors import RefusedError
 from bookwarden_dev.devcluster.cluster import DevCluster
+from bookwarden_dev.devcluster.releases.versions import PULSAR
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES, PULSAR_VERSIONS, ClusterOptions
 from bookwarden_dev.devcluster.state import ServerStatus, read_state
 
@@ -77,7 +78,7 @@ _home = click.option(
 @_home
 @click.option(
     "--pulsar",
-    type=click.Choice(PULSAR_VERSIONS),
+    type=click.Choice(list(PULSAR)),
     help=f"Version of a new cluster; {PULSAR_VERSIONS[0]} by default. A cluster keeps its version.",
 )
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ from bookwarden_dev.demo.topics import ENTRIES_PER_LEDGER
 from bookwarden_dev.devcluster import ClusterOptions, DevCluster
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import OFFLOADERS_4_0_8, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.releases.versions import OFFLOADERS, marks_by_broker, offloads
 from bookwarden_dev.devcluster.servers.object_store import ObjectStore
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia
-from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
 BUCKET = "demo-archive"
@@ -43,6 +43,16 @@ class Stage:
     garbage: GarbageOnDemand
 
     @property
+    def offloads(self) -> bool:
+        """Whether the broker has an offloader."""
+        return self.cluster.options.offload
+
+    @property
+    def marks(self) -> bool:
+        """Whether the broker marks what leaves its metadata."""
+        return self.cluster.options.broker_jar is not None
+
+    @property
     def store_name(self) -> str:
         """The metadata store's name for people."""
         return _STORE_NAMES[self.cluster.options.metadata]
@@ -61,24 +71,32 @@ def packaged_jar() -> Path:
 
 
 @contextmanager
-def running_stage(home: Path, progress: Progress, metadata: str = METADATA_STORES[0]) -> Iterator[Stage]:
-    """Run the servers for the block, with all their files in this home; ``metadata`` is as in ClusterOptions."""
-    ports = free_ports(2)
+def running_stage(home: Path, progress: Progress, servers: ClusterOptions) -> Iterator[Stage]:
+    """Run the servers for the block, with all their files in this home.
+
+    ``servers`` says of which version they are, and where their metadata is. The broker offloads and marks where this
+    version does.
+    """
+    ports, version = free_ports(2), servers.pulsar
     objects, garbage = ObjectStore(home, ports[0]), GarbageOnDemand(ports[1])
-    options = ClusterOptions(
-        metadata=metadata,
+    options = replace(
+        servers,
         max_entries_per_ledger=ENTRIES_PER_LEDGER,
-        offload=True,
-        broker_settings={**objects.broker_settings(BUCKET), **_BROKER_MARKS},
-        broker_jar=str(packaged_jar()),
+        offload=offloads(version),
+        broker_settings={
+            **(objects.broker_settings(BUCKET) if offloads(version) else {}),
+            **(_BROKER_MARKS if marks_by_broker(version) else {}),
+        },
+        broker_jar=str(packaged_jar()) if marks_by_broker(version) else None,
         broker_environment=objects.broker_environment,
         bookie_settings=garbage.bookie_settings,
     )
     cluster = DevCluster(home, options, avoid=ports, progress=progress)
     # First the requirements that may be missing, such as Java.
-    load_runtime(progress=progress)
-    ensure_distribution(OFFLOADERS_4_0_8, progress=progress)
-    if metadata == "oxia":
+    load_runtime(version, progress)
+    if options.offload:
+        ensure_distribution(OFFLOADERS[version], progress=progress)
+    if options.metadata == "oxia":
         ensure_oxia(progress=progress)
     progress(f"starting an object store on {objects.endpoint}")
     # It starts while Pulsar does.

@@ -85,13 +85,15 @@ class Story:
             cluster.deletion_topics.publish()
             self._fill_topics()
             places = self._places(phase_one)
-            self._offload(phase_one)
+            if self._stage.offloads:
+                self._offload(phase_one)
             self._damage_a_ledger(phase_one)
             self._release_bundles(phase_one)
             census = self._take_census(places)
             self._phase_one(phase_one)
-            if self._can_refuse:
+            if self._can_refuse and self._stage.marks:
                 self._drop_marked(phase_one)
+            if self._can_refuse:
                 # From here on, lest it mark what phase one has just marked and the sweep not deleted yet.
                 self._drop_followed(phase_one)
             self._phase_two(phase_one)
@@ -136,7 +138,8 @@ class Story:
     def _drop_followed(self, phase_one: PhaseOne) -> None:
         """Do the same while brokers do not mark: `follow` sees what leaves the metadata, and marks it."""
         self._say("brokers mark nothing for a while (`broker-marks off`); following what they drop (Spark)")
-        self._turn_marks(enabled=False)
+        if self._stage.marks:
+            self._turn_marks(enabled=False)
         follow = command_process(self._file, "follow")
         follow.start()
         try:
@@ -147,13 +150,14 @@ class Story:
             self._say(f"  {len(dropped)} ledgers that it left behind are marked, without a scan")
         finally:
             follow.stop()
-        self._turn_marks(enabled=True)
+        if self._stage.marks:
+            self._turn_marks(enabled=True)
         self._fates |= dict.fromkeys(dropped, FOLLOWED)
 
     def _trim_and_kill(self, phase_one: PhaseOne, name: str) -> list[int]:
         """Have the broker trim a topic, and kill it before its deletes; return the ledgers that it dropped."""
         store = ManagedLedgers(phase_one.cluster.store)
-        before = self._ledgers(store, name)
+        before, before_of_cursors = self._ledgers(store, name), self._ledgers_of_cursors(store, name)
 
         def trimmed() -> bool:
             if len(self._ledgers(store, name)) == 1:
@@ -172,7 +176,8 @@ class Story:
         dropped = sorted(set(before) - set(self._ledgers(store, name)))
         # A topic that was loaded again has closed its last ledger, too, with fewer.
         self._remaining[name] -= sum(self._evidence.count_entries(phase_one.cluster, number) for number in dropped)
-        return dropped
+        # A trim of 5.0 moves cursors to what is left, which writes to a new ledger where the topic was loaded again.
+        return [*dropped, *sorted(before_of_cursors - self._ledgers_of_cursors(store, name))]
 
     def _turn_marks(self, *, enabled: bool) -> None:
         with Cluster(self._settings) as cluster:
@@ -213,7 +218,8 @@ class Story:
         trimmed = self._trim(phase_one, ORDERS)
         # One of them is put back in the end.
         self._fates |= dict.fromkeys(trimmed, TRIMMED) | {trimmed[0]: UNDONE}
-        self._fates |= dict.fromkeys(self._trim(phase_one, ARCHIVE, self._ledgers(store, ARCHIVE)[:1]), ARCHIVE_TRIMMED)
+        archived = self._trim(phase_one, ARCHIVE, self._ledgers(store, ARCHIVE)[:1])
+        self._fates |= dict.fromkeys(archived, ARCHIVE_TRIMMED if self._stage.offloads else TRIMMED)
         deleted = self._carry_out(phase_one.removal.plan_topic(topics.topic_name(CLICKS), force=True))
         self._fates |= dict.fromkeys(deleted, TOPIC_DELETED)
         self._mark_in_doubt(phase_one)
@@ -247,6 +253,11 @@ class Story:
     def _ledgers(store: ManagedLedgers, name: str) -> list[int]:
         read = store.read(TopicName.parse(topics.topic_name(name)).managed_ledger)
         return [ledger.ledger_id for ledger in read.info.ledgers] if read else []
+
+    @staticmethod
+    def _ledgers_of_cursors(store: ManagedLedgers, name: str) -> set[int]:
+        cursors = store.cursors(TopicName.parse(topics.topic_name(name)).managed_ledger)
+        return set().union(*(cursor.info.ledger_ids for cursor in cursors.values()))
 
     def _phase_two(self, phase_one: PhaseOne) -> None:
         self._say("phase two: starting the sweep (Spark)")

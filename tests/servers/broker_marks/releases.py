@@ -12,39 +12,21 @@ from typing import Final
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster import DevCluster
 from bookwarden_dev.devcluster.releases.cache import ensure_entry
-from bookwarden_dev.devcluster.releases.distribution import (
-    Release,
-    ResolvedRelease,
-    fetch_jars_with_maven,
-    fetch_with_maven,
-)
+from bookwarden_dev.devcluster.releases.distribution import fetch_jars_with_maven, fetch_with_maven
+from bookwarden_dev.devcluster.releases.versions import Release, ResolvedRelease
 from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
-# The versions of a release's own parent, and without what not every release has in Maven Central and none here needs.
-_PROJECT: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>bookwarden</groupId><artifactId>pulsar-servers</artifactId><version>{version}</version><packaging>pom</packaging>
-  <dependencyManagement><dependencies>{versions}</dependencies></dependencyManagement>
-  <dependencies><dependency>
-    <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{version}</version>
-    <exclusions>
-      <exclusion><groupId>org.apache.pulsar</groupId><artifactId>jetcd-core-shaded</artifactId></exclusion>
-    </exclusions>
-  </dependency></dependencies>
-</project>
-"""
-_VERSIONS: Final = """<dependency>
-    <groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version><type>pom</type><scope>import</scope>
-  </dependency>"""
-# The parent of this one names none.
-_NAMED: Final = {
-    "5.0.0-M1": [
-        ("com.fasterxml.jackson", "jackson-bom", "2.21.3"),
-        ("io.netty", "netty-bom", "4.2.15.Final"),
-        ("io.opentelemetry", "opentelemetry-bom", "1.62.0"),
-    ]
+# The parent of this one names no versions.
+_BOMS: Final = {
+    "5.0.0-M1": (
+        "com.fasterxml.jackson:jackson-bom:2.21.3",
+        "io.netty:netty-bom:4.2.15.Final",
+        "io.opentelemetry:opentelemetry-bom:1.62.0",
+    )
 }
+# Not every release has it in Maven Central, and none here needs it.
+_WITHOUT: Final = ("org.apache.pulsar:jetcd-core-shaded",)
 _SIZE: Final = 250_000_000
 
 
@@ -73,10 +55,8 @@ def _fetched(version: str, folder: Path) -> Path:
         shutil.unpack_archive(fetch_with_maven(release, folder, lambda _line: None), folder)
         return folder / release.folder_name
     # Of most releases no distribution is in Maven Central.
-    project, resolved = folder / "project.xml", folder / "resolved"
-    named = _NAMED.get(version, [("org.apache.pulsar", "pulsar", version)])
-    versions = "".join(_VERSIONS.format(*each) for each in named)
-    project.write_text(_PROJECT.format(version=version, versions=versions), encoding="utf-8")
+    resolved = folder / "resolved"
     resolved.mkdir()
-    fetch_jars_with_maven(ResolvedRelease(version, project, "", _SIZE), resolved, lambda _line: None)
+    boms = _BOMS.get(version, (f"org.apache.pulsar:pulsar:{version}",))
+    fetch_jars_with_maven(ResolvedRelease(version, "", _SIZE, boms, _WITHOUT), resolved, lambda _line: None)
     return resolved

@@ -17,11 +17,11 @@ from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases import program
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.releases.distribution import (
-    Release,
     ensure_distribution,
     fetch_with_maven,
     fetched_share,
 )
+from bookwarden_dev.devcluster.releases.versions import Release
 
 
 def archive(version: str = "9", *names: str) -> bytes:
@@ -95,7 +95,8 @@ def test_a_broken_archive_leaves_nothing(tmp_path: Path) -> None:
 
 KILLED_WHILE_UNPACKING = """
 import os, pathlib, signal, sys
-from bookwarden_dev.devcluster.releases.distribution import Release, ensure_distribution
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution
+from bookwarden_dev.devcluster.releases.versions import Release
 def fetch(release, folder, progress):
     (folder / release.folder_name).mkdir()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -151,7 +152,7 @@ def test_without_maven_it_says_what_to_install(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_maven_complains_of_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable(tmp_path / "mvn", 'echo "[ERROR] no such host"; exit 1')
+    executable(tmp_path / "mvn", r"printf '\033[0m\033[0m[ERROR] no such host\n'; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     said: list[str] = []
     with pytest.raises(ServerError, match=r"could not fetch .*9:tar\.gz:bin: no such host; check the network"):

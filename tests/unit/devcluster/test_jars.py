@@ -13,11 +13,10 @@ from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.releases.distribution import (
     LIST_NAME,
-    PULSAR_4_2_4,
-    ResolvedRelease,
     ensure_jars,
     fetch_jars_with_maven,
 )
+from bookwarden_dev.devcluster.releases.versions import PULSAR_4_2_4, ResolvedRelease
 
 JARS = {"b.jar": b"second", "a.jar": b"first"}
 LISTED = "".join(f"{hashlib.sha256(JARS[name]).hexdigest()}  {name}\n" for name in ("a.jar", "b.jar"))
@@ -63,7 +62,7 @@ def test_other_jars_than_the_pinned_ones_are_refused_and_leave_nothing(
 def test_maven_is_told_to_check_what_it_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maven = tmp_path / "bin" / "mvn"
     maven.parent.mkdir()
-    maven.write_text('#!/bin/sh\necho "$@" > arguments; grep -c 4.2.4 pom.xml >> arguments; mkdir lib\n')
+    maven.write_text('#!/bin/sh\necho "$@" > arguments; grep -c pulsar-broker pom.xml >> arguments; mkdir lib\n')
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", str(maven.parent), prepend=":")
     fetch_jars_with_maven(RELEASE, tmp_path, lambda _line: None)

@@ -11,7 +11,8 @@ import pytest
 from bookwarden.errors import ConfigError, ServerError
 from bookwarden_dev.devcluster import ClusterOptions, ClusterPorts, DevCluster
 from bookwarden_dev.devcluster.releases.program import Go, find_go, parse_version
-from bookwarden_dev.devcluster.servers.oxia import OXIA_0_14_0, OxiaClient, OxiaServer, ensure_oxia
+from bookwarden_dev.devcluster.releases.versions import OXIA_0_14_0
+from bookwarden_dev.devcluster.servers.oxia import OxiaClient, OxiaServer, ensure_oxia
 from bookwarden_dev.devcluster.servers.settings import bookie_settings, broker_settings
 
 # Ends as `go build -o FILE PACKAGE` does, and tells what it was given.

@@ -45,7 +45,7 @@ def test_a_cluster_of_before_versions_were_kept_is_of_the_first(tmp_path: Path) 
 
 
 def test_what_a_version_cannot_do_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no Pulsar '4\.1\.0'; expected 4\.0\.8 or 4\.2\.4"):
+    with pytest.raises(ConfigError, match=r"no Pulsar '4\.1\.0'; expected .*4\.0\.8, 4\.2\.4"):
         ClusterOptions(pulsar="4.1.0")
     with pytest.raises(ConfigError, match=r"4\.2\.4 cannot offload"):
         ClusterOptions(pulsar="4.2.4", offload=True)

@@ -22,6 +22,7 @@ from bookwarden_dev.commands.demos.blue_green import describe_move, play_move
 from bookwarden_dev.commands.demos.deletion import describe_deletion, play_deletion
 from bookwarden_dev.commands.demos.switch import describe_switch, play_switch
 from bookwarden_dev.commands.demos.trash import describe_trash, play_trash
+from bookwarden_dev.devcluster import ClusterOptions
 from bookwarden_dev.devcluster.servers.settings import METADATA_STORES
 from bookwarden_dev.devcluster.temporary import temporary_files_in
 
@@ -40,7 +41,11 @@ class _Story:
 
 
 _STORIES: Final[dict[str, _Story]] = {
-    "deletion": _Story(play_deletion, describe_deletion, "not every ledger ended as it should"),
+    "deletion": _Story(
+        lambda home, say, metadata: play_deletion(home, say, ClusterOptions(metadata=metadata)),
+        describe_deletion,
+        "not every ledger ended as it should",
+    ),
     "switch": _Story(
         lambda home, say, _: play_switch(home, say), describe_switch, "the switch did not end as it should"
     ),

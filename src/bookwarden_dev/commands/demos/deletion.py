@@ -14,6 +14,7 @@ from bookwarden_dev.demo.fates import Finale, LedgerRow
 from bookwarden_dev.demo.page import served_page
 from bookwarden_dev.demo.stage import Stage, running_stage
 from bookwarden_dev.demo.story import Story
+from bookwarden_dev.devcluster import ClusterOptions
 
 # Short waiting times, for people who watch; conf/bookwarden.yaml has those for clusters.
 _QUICK = {
@@ -25,9 +26,9 @@ _QUICK = {
 }
 
 
-def play_deletion(home: Path, say: Callable[[str], None], metadata: str) -> Finale:
-    """Run the servers in a home, with the metadata in this kind of store, and play the story."""
-    with running_stage(home, say, metadata) as stage:
+def play_deletion(home: Path, say: Callable[[str], None], servers: ClusterOptions) -> Finale:
+    """Run the servers in a home, of this version and with this store, and play the story."""
+    with running_stage(home, say, servers) as stage:
         file = _write_settings(stage)
         settings = load_settings(file)
         with served_page(settings, say):

@@ -18,14 +18,14 @@ from bookwarden_dev.devcluster.servers.settings import PULSAR_VERSIONS
 from bookwarden_dev.devcluster.servers.specs import load_runtime
 
 
-def play_switch(home: Path, say: Callable[[str], None]) -> SwitchFinale:
+def play_switch(home: Path, say: Callable[[str], None], version: str = PULSAR_VERSIONS[0]) -> SwitchFinale:
     """Run the servers in a home, and play the story; NotFoundError where there is no jar for the brokers."""
     jar = packaged_jar()
     # First the requirements that may be missing, such as Java.
-    load_runtime(progress=say)
+    load_runtime(version, say)
     # Its lines about each connection that a stopped broker closes would hide the story.
     logging.getLogger("pulsar").setLevel(logging.CRITICAL)
-    with SwitchablePulsar(home, jar, brokers=[PULSAR_VERSIONS[0]] * 2, progress=say) as pulsar:
+    with SwitchablePulsar(home, jar, brokers=[version] * 2, progress=say) as pulsar:
         connection = pulsar.connection()
         file = home / "bookwarden.yaml"
         addresses = {"service_url": connection.service_url, "admin_url": connection.admin_url}

@@ -6,76 +6,36 @@ One that has no published distribution comes as its jars, as Maven resolves them
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
 from bookwarden_dev.devcluster.releases.program import failure, run_dependency_goal
+from bookwarden_dev.devcluster.releases.versions import (
+    PULSAR,
+    PULSAR_4_0_8,
+    PULSAR_4_2_4,
+    Release,
+    ResolvedRelease,
+)
 
 # In the form of sha256sum: `sha256sum -c SHA256SUMS` in the folder of the jars checks them.
 LIST_NAME = "SHA256SUMS"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A released distribution."""
+def ensure_servers(version: str, progress: Progress = lambda _line: None) -> Path:
+    """Return the folder whose folder ``lib`` has the jars of a version's servers, fetched first if the cache lacks it.
 
-    version: str  #: In the coordinates of the archive.
-    sha512: str  #: Of the archive, in hex.
-    size: int  #: Of the archive, in bytes.
-    distribution: str = "pulsar-server-distribution"  #: Maven's artifact id.
-    folder: str = "apache-pulsar"  #: The one folder inside the archive, without the version.
-    only: tuple[str, ...] = ()  #: Parts of names: a file is unpacked if its name has one of them; empty for all files.
-    title: str = "Pulsar"  #: For people.
-
-    @property
-    def artifact(self) -> str:
-        """The Maven coordinates of the archive."""
-        return f"org.apache.pulsar:{self.distribution}:{self.version}:tar.gz:bin"
-
-    @property
-    def archive_name(self) -> str:
-        """The file name that Maven gives the archive."""
-        return f"{self.distribution}-{self.version}-bin.tar.gz"
-
-    @property
-    def folder_name(self) -> str:
-        """The one folder inside the archive."""
-        return f"{self.folder}-{self.version}"
-
-    def unpacks(self, name: str) -> bool:
-        """Return whether a file of the archive is unpacked."""
-        return not self.only or any(part in name for part in self.only)
-
-
-PULSAR_4_0_8 = Release(
-    version="4.0.8",
-    sha512=(
-        "65b769b10696cdfebf7fc5bcdc95dd663702e27051e616c1a13cb100e91279525"
-        "be35352171befe7b0011176330aab29bd0a6c8a0f2f0646641af46d2e33cbd6"
-    ),
-    size=245494718,
-)
-
-# Of its two offloaders the one for object stores: the other, for file systems, is four times as large.
-OFFLOADERS_4_0_8 = Release(
-    version="4.0.8",
-    sha512=(
-        "f0e98550b99271c02863eb91cb250b580524e198669ff14ec8341f2eadad886a"
-        "bb54a0f593449350b2a60672e626bead6bd813179788bc7e938ff56a2b28e0a7"
-    ),
-    size=62028727,
-    distribution="pulsar-offloader-distribution",
-    folder="apache-pulsar-offloaders",
-    only=("/tiered-storage-jcloud-",),
-    title="Pulsar's offloaders",
-)
+    Raises ServerError as `ensure_distribution` and `ensure_jars` do.
+    """
+    release = PULSAR[version]
+    if isinstance(release, Release):
+        return ensure_distribution(release, progress=progress)
+    return ensure_jars(release, progress=progress)
 
 
 def ensure_distribution(
@@ -156,37 +116,6 @@ def _unpack(archive: Path, folder: Path, release: Release) -> Path:
     return folder / release.folder_name
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRelease:
-    """A release by its jars: the project file that names them, and the SHA-256 of the list of their SHA-256.
-
-    The list is that of Linux with Java 11 or newer; ``size`` (bytes) is that of all jars.
-    """
-
-    version: str
-    project: Path
-    sha256: str
-    size: int
-
-    @property
-    def artifact(self) -> str:
-        """The Maven coordinates of the artifact that needs all the jars."""
-        return f"org.apache.pulsar:pulsar-broker:{self.version}"
-
-    @property
-    def folder_name(self) -> str:
-        """The name of its folder in the cache."""
-        return f"pulsar-broker-{self.version}"
-
-
-PULSAR_4_2_4 = ResolvedRelease(
-    version="4.2.4",
-    project=Path(__file__).with_name("pulsar-4.2.4.xml"),
-    sha256="8e7c6b95ed226d33c4bcc5dd173e1a930b7f7e62c821dcc023e180f9685cd57f",
-    size=252_965_642,
-)
-
-
 def ensure_jars(
     release: ResolvedRelease = PULSAR_4_2_4,
     cache: Path | None = None,
@@ -212,8 +141,7 @@ def ensure_jars(
 
 def fetch_jars_with_maven(release: ResolvedRelease, folder: Path, progress: Progress) -> None:
     """Copy all jars into the folder's ``lib`` through Maven (and its own cache); raise ServerError if that fails."""
-    # Kept under another name elsewhere: Maven takes a project's folder for a place to write to.
-    shutil.copyfile(release.project, folder / "pom.xml")
+    (folder / "pom.xml").write_text(release.project, encoding="utf-8")
     label = f"fetching the jars of Pulsar {release.version} ({release.size / 1e6:.0f} MB)"
     arguments = [f"-DoutputDirectory={folder / 'lib'}", "-DincludeScope=runtime"]
     run_dependency_goal("copy-dependencies", arguments, folder, progress, artifact=release.artifact, label=label)

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.releases.cache import Progress
+from bookwarden_dev.devcluster.releases.versions import GoVersion
 
 _SHOWN_EVERY_SECONDS = 10.0
 _GUARD = str(Path(__file__).parents[1] / "processes" / "guard.py")
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-Version = tuple[int, int, int]
 _INSTALL = "install it (https://go.dev/dl, or the package golang-go where that is new enough)"
 _SHOWN_LOG_LINES = 3
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Go keeps counters of its use in a folder there, or none where it cannot; it has no variable of its own for it.
 _UNCOUNTED = {"XDG_CONFIG_HOME": os.devnull}
 
@@ -95,7 +96,8 @@ def run_dependency_goal(
 
 def failure(artifact: str, folder: Path) -> ServerError:
     """Return the error of a goal that did not bring the artifact into this folder, with Maven's first complaint."""
-    lines = (folder / "maven.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    # Maven puts some before its first complaint, whatever it is told of colours.
+    lines = _COLOURS.sub("", (folder / "maven.log").read_text(encoding="utf-8", errors="replace")).splitlines()
     errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
     said = errors[0].removeprefix("[ERROR]").strip()
     return ServerError(f"Maven could not fetch {artifact}: {said}; check the network, then retry")
@@ -136,7 +138,7 @@ class Go:
             raise ServerError(f"Go could not build {package}: {said}; check the network and the disk, then retry")
 
 
-def find_go(oldest: Version) -> Go:
+def find_go(oldest: GoVersion) -> Go:
     """Return the Go of PATH; raise ServerError, which says what to install, if there is none or it is too old."""
     needed = _render(oldest)
     executable = shutil.which("go")
@@ -154,13 +156,13 @@ def find_go(oldest: Version) -> Go:
     return Go(executable)
 
 
-def parse_version(text: str) -> Version | None:
+def parse_version(text: str) -> GoVersion | None:
     """Read what `go env GOVERSION` prints: "go1.24.2" is (1, 24, 2), "go1.25rc1" is (1, 25, 0)."""
     found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", text.strip())
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
-def _render(version: Version) -> str:
+def _render(version: GoVersion) -> str:
     return ".".join(map(str, version))
 
 

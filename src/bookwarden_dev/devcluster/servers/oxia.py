@@ -15,7 +15,8 @@ from bookwarden.errors import ConfigError, ServerError
 from bookwarden_dev.devcluster.ports import LOOPBACK, free_ports
 from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden_dev.devcluster.releases.cache import Progress, ensure_entry
-from bookwarden_dev.devcluster.releases.program import Go, Version, find_go
+from bookwarden_dev.devcluster.releases.program import Go, find_go
+from bookwarden_dev.devcluster.releases.versions import OXIA_0_14_0, GoRelease, GoVersion
 
 # The only namespace of a standalone server.
 NAMESPACE = "default"
@@ -25,42 +26,11 @@ _END_SECONDS = 30.0
 _ABSENT = "key not found"
 
 
-@dataclass(frozen=True, slots=True)
-class GoRelease:
-    """A server that Go builds: its version, its package, and the oldest Go that its module takes.
-
-    ``modules`` and ``checksums`` are the go.mod and go.sum that pin all that it is built from.
-    """
-
-    name: str
-    version: str
-    package: str
-    oldest_go: Version
-
-    @property
-    def folder_name(self) -> str:
-        """The name of its folder in the cache."""
-        return f"{self.name}-{self.version}"
-
-    @property
-    def modules(self) -> Path:
-        """The go.mod of its build."""
-        return Path(__file__).with_name(f"{self.folder_name}.mod")
-
-    @property
-    def checksums(self) -> Path:
-        """The go.sum of its build."""
-        return Path(__file__).with_name(f"{self.folder_name}.sum")
-
-
-OXIA_0_14_0 = GoRelease("oxia", "0.14.0", "github.com/oxia-db/oxia/cmd", (1, 24, 2))
-
-
 def ensure_oxia(
     release: GoRelease = OXIA_0_14_0,
     cache: Path | None = None,
     progress: Progress = lambda _line: None,
-    find: Callable[[Version], Go] = find_go,
+    find: Callable[[GoVersion], Go] = find_go,
 ) -> Path:
     """Return the path of the program `oxia`, built first if the cache lacks it.
 

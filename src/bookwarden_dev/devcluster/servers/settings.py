@@ -9,10 +9,16 @@ from pathlib import Path
 from bookwarden.errors import ConfigError
 from bookwarden_dev.devcluster.credentials import SUPERUSER, BrokerCredentials
 from bookwarden_dev.devcluster.ports import LOOPBACK
+from bookwarden_dev.devcluster.releases.versions import (
+    OFFLOADERS,
+    PULSAR,
+    can_batch_nothing,
+    offloads,
+)
 from bookwarden_dev.devcluster.servers.oxia import oxia_url
 
 CLUSTER_NAME = "dev"
-# The versions that a development cluster can run, the default first.
+# The versions of demos and tests, the default first; those that a development cluster can run are in the table PULSAR.
 PULSAR_VERSIONS = ("4.0.8", "4.2.4")
 # Where a cluster can keep its metadata, the default first.
 METADATA_STORES = ("zookeeper", "oxia")
@@ -24,11 +30,12 @@ PULSARS_LEDGERS_ROOT = "/ledgers"
 class ClusterOptions:
     """Options in which development clusters may differ."""
 
-    pulsar: str = PULSAR_VERSIONS[0]  #: One of PULSAR_VERSIONS.
+    pulsar: str = PULSAR_VERSIONS[0]  #: One of the table PULSAR.
     cluster_name: str = CLUSTER_NAME  #: The name that its brokers and its metadata have for it.
     metadata: str = METADATA_STORES[0]  #: Server of the broker's and the bookie's metadata, one of METADATA_STORES.
     oxia: bool = False  #: Run an Oxia server even if the metadata is elsewhere.
     oxia_shards: int = 1  #: Number of shards of its namespace.
+    oxia_program: str | None = None  #: The program of another Oxia than the one that is built.
     max_entries_per_ledger: int = 50_000  #: Ledgers roll over at it.
     session_seconds: int = 10  #: Metadata session timeout of the bookie and the broker.
     auth: str = "none"  #: "none", "token" (tokens and TLS) or "tls" (TLS with client certificates).
@@ -36,8 +43,8 @@ class ClusterOptions:
     #: For benchmarks: more memory, a slower start and batched requests to ZooKeeper, to serve faster; and what is
     #: written is synced to the disk. Without, it outlives any kill of a server, but no crash of the machine.
     throughput: bool = False
-    #: Only with 4.0.8: gives the broker the offloader for object stores. Driver and place go into its settings,
-    #: the credentials into its environment.
+    #: Only with a version that OFFLOADERS has: gives the broker the offloader for object stores. Driver and place go
+    #: into its settings, the credentials into its environment.
     offload: bool = False
     broker_settings: Mapping[str, str] = field(default_factory=dict)  #: Override any setting of the broker.
     broker_environment: Mapping[str, str] = field(default_factory=dict)  #: Added to the broker's environment.
@@ -49,12 +56,12 @@ class ClusterOptions:
     log_level: str = "info"  #: log4j's, as info.
 
     def __post_init__(self) -> None:
-        if self.pulsar not in PULSAR_VERSIONS:
+        if self.pulsar not in PULSAR:
+            raise ConfigError(f"a development cluster runs no Pulsar {self.pulsar!r}; expected {', '.join(PULSAR)}")
+        if self.offload and not offloads(self.pulsar):
             raise ConfigError(
-                f"a development cluster runs no Pulsar {self.pulsar!r}; expected {' or '.join(PULSAR_VERSIONS)}"
+                f"a development cluster with Pulsar {self.pulsar} cannot offload: use {' or '.join(OFFLOADERS)}"
             )
-        if self.offload and self.pulsar != "4.0.8":
-            raise ConfigError(f"a development cluster with Pulsar {self.pulsar} cannot offload: use 4.0.8")
         if self.auth not in ("none", "token", "tls"):
             raise ConfigError(f"auth of a development cluster is {self.auth!r}; expected none, token or tls")
         if self.metadata not in METADATA_STORES:
@@ -99,14 +106,14 @@ def bookkeeper_uri(ports: ClusterPorts, options: ClusterOptions) -> str:
     """Return where the bookie keeps its metadata, as bookkeeper.conf has it.
 
     Pulsar's driver batches requests to ZooKeeper by a timer of 5 ms, which costs an idle bookie a second of processor
-    time a minute. That can be turned off from 4.2 on; for 4.0.8 there is BookKeeper's own driver, its default.
+    time a minute. That can be turned off from 4.2 on; before there is BookKeeper's own driver, its default.
     """
     url = f"metadata-store:{store_url(ports, options)}"
     if options.metadata != "zookeeper":
         return url
     if options.ledgers_root == PULSARS_LEDGERS_ROOT and options.throughput:
         return url
-    if options.ledgers_root == PULSARS_LEDGERS_ROOT and options.pulsar != "4.0.8":
+    if options.ledgers_root == PULSARS_LEDGERS_ROOT and can_batch_nothing(options.pulsar):
         return f"{url}?batchingEnabled=false"
     # With a path in it, the other kind of URI would mean a chroot.
     return f"zk+hierarchical://{_zookeeper_address(ports)}{options.ledgers_root}"

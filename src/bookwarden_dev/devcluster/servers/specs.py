@@ -18,12 +18,8 @@ from bookwarden_dev.devcluster.credentials import broker_credentials, zookeeper_
 from bookwarden_dev.devcluster.ports import LOOPBACK
 from bookwarden_dev.devcluster.processes.process import ServerSpec, temporary_folder
 from bookwarden_dev.devcluster.releases.cache import Progress
-from bookwarden_dev.devcluster.releases.distribution import (
-    OFFLOADERS_4_0_8,
-    PULSAR_4_2_4,
-    ensure_distribution,
-    ensure_jars,
-)
+from bookwarden_dev.devcluster.releases.distribution import ensure_distribution, ensure_servers
+from bookwarden_dev.devcluster.releases.versions import OFFLOADERS
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.java import java_command
 from bookwarden_dev.devcluster.servers.oxia import OxiaClient, OxiaPorts, ensure_oxia, oxia_address, oxia_spec
@@ -142,10 +138,7 @@ class Runtime:
 
 def load_runtime(version: str = PULSAR_VERSIONS[0], progress: Progress = lambda _line: None) -> Runtime:
     """Find Java and get the release; raise ServerError, with what to install, if that fails."""
-    java = find_java()
-    if version == PULSAR_4_2_4.version:
-        return Runtime(java, ensure_jars(progress=progress))
-    return Runtime(java, ensure_distribution(progress=progress))
+    return Runtime(find_java(), ensure_servers(version, progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,9 @@ class ServerFactory:
     def oxia(self) -> ServerSpec:
         """Return the spec of the Oxia server."""
         ports = OxiaPorts(self.ports.oxia, self.ports.oxia_metrics)
-        return oxia_spec(self.home, ports, self.oxia_program, shards=self.options.oxia_shards, detached=self.detached)
+        other = self.options.oxia_program
+        program = (lambda: Path(other)) if other else self.oxia_program
+        return oxia_spec(self.home, ports, program, shards=self.options.oxia_shards, detached=self.detached)
 
     def bookie(self) -> ServerSpec:
         """Return the spec of the bookie."""
@@ -255,7 +250,7 @@ class ServerFactory:
 
     def _offload(self) -> dict[str, str]:
         # A namespace with an offload policy of its own looks in ./offloaders, whatever the broker's settings say.
-        unpacked, folder = ensure_distribution(OFFLOADERS_4_0_8), self.home / "offloaders"
+        unpacked, folder = ensure_distribution(OFFLOADERS[self.options.pulsar]), self.home / "offloaders"
         if not folder.is_symlink():
             folder.symlink_to(unpacked / "offloaders")
         return settings.offload_settings(folder, self._folder("nar"))
