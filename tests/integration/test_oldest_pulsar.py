@@ -1,4 +1,4 @@
-"""The oldest Pulsar that can be had: what leaks there is found, marked, swept and undone (the others: `make matrix`)."""
+"""What leaks on the oldest Pulsar that can be had is found, marked, swept and undone; `make matrix` has the others."""
 
 from __future__ import annotations
 
