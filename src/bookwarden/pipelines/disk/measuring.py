@@ -218,7 +218,7 @@ class _TopicNumbers(dict[tuple[str, str | None], int]):
 
 
 class _Totals:
-    """What the ledgers of one status add up to, by the number of their topic."""
+    """Sums of the ledgers of one status, by the number of their topic."""
 
     def __init__(self) -> None:
         self.sums: Numbers = np.zeros((0, len(_SUMS)), np.int64)
