@@ -30,6 +30,7 @@ _NEEDED: Final = (
     "bookwarden.ledgers.disk_use",
     "bookwarden.metadata_migration.comparison",
     "bookwarden_dev.commands",
+    "bookwarden_dev.devcluster.releases.versions",
     "bookwarden_dev.devcluster.servers.settings",
 )
 _HELP: Final = ("--help", "-h")
