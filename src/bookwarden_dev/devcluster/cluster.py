@@ -16,7 +16,7 @@ from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpe
 from bookwarden_dev.devcluster.releases.cache import Progress
 from bookwarden_dev.devcluster.servers import readiness, settings
 from bookwarden_dev.devcluster.servers.oxia import ensure_oxia, oxia_url
-from bookwarden_dev.devcluster.servers.readiness import PatientStart
+from bookwarden_dev.devcluster.servers.readiness import PatientServer, PatientStart
 from bookwarden_dev.devcluster.servers.settings import ClusterOptions
 from bookwarden_dev.devcluster.servers.specs import Runtime, ServerFactory, load_runtime
 from bookwarden_dev.devcluster.state import (
@@ -228,9 +228,11 @@ class DevCluster:
 
     def _server(self, spec: ServerSpec, started: Mapping[str, StartedServer]) -> ServerProcess:
         before = started.get(spec.name)
-        if before is None:
-            return ServerProcess(spec, on_start=self._write_state)
-        return ServerProcess(spec, before.identity, before.started_at, self._write_state)
+        identity, started_at = (None, 0.0) if before is None else (before.identity, before.started_at)
+        if spec.name not in ("bookie", "broker"):
+            return ServerProcess(spec, identity, started_at, self._write_state)
+        patient = PatientStart(lambda: self.store.is_running(), self._progress)
+        return PatientServer(patient, spec, identity, started_at, self._write_state)
 
     def _write_state(self) -> None:
         started = {

@@ -10,7 +10,7 @@ import pytest
 
 from bookwarden.errors import ServerError
 from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
-from bookwarden_dev.devcluster.servers.readiness import PatientStart
+from bookwarden_dev.devcluster.servers.readiness import PatientServer, PatientStart
 
 Make = Callable[[str], ServerProcess]
 
@@ -95,6 +95,17 @@ def test_a_server_that_lost_its_session_or_leader_is_started_again_and_that_is_t
     assert server.is_ready()
     assert starts() == 2
     assert said == ["program ended too early; starting it again (2 of 3)"]
+
+
+def test_a_patient_server_is_started_again_by_whoever_starts_it(make: Make, starts: Callable[[], int]) -> None:
+    said: list[str] = []
+    server = PatientServer(patient(said), make(f"if nth == 1: {NO_LEADER}\n{SERVES}").spec)
+    try:
+        server.start()
+        assert server.is_ready()
+        assert (starts(), len(said)) == (2, 1)
+    finally:
+        server.kill()
 
 
 def test_a_server_that_loses_its_session_at_each_start_raises_with_its_log(

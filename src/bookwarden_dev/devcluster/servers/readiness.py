@@ -14,8 +14,9 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl, make_digest_acl
 
 from bookwarden.errors import ServerError
+from bookwarden.processes import ProcessIdentity
 from bookwarden_dev.devcluster.ports import LOOPBACK
-from bookwarden_dev.devcluster.processes.process import ServerProcess
+from bookwarden_dev.devcluster.processes.process import ServerProcess, ServerSpec
 from bookwarden_dev.devcluster.releases.cache import Progress
 
 # Logged by programs of Pulsar, ZooKeeper's client and bookies when ZooKeeper did not answer for too long. Neither
@@ -92,6 +93,28 @@ class PatientStart:
     def _say_again(self, program: ServerProcess, attempt: int) -> None:
         self._progress(f"{program.name} ended too early; starting it again ({attempt + 1} of {_ATTEMPTS})")
         time.sleep(self._pause)
+
+
+class PatientServer(ServerProcess):
+    """A server that each start which waits starts again, where it ended because it lost its ZooKeeper session."""
+
+    def __init__(
+        self,
+        patient: PatientStart,
+        spec: ServerSpec,
+        identity: ProcessIdentity | None = None,
+        started_at: float = 0.0,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make a handle as of a ServerProcess."""
+        super().__init__(spec, identity, started_at, on_start)
+        self._patient = patient
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it as any other; raise ServerError if that fails."""
+        super().start(wait=False)
+        if wait:
+            self._patient.wait_until_ready(self)
 
 
 def zookeeper_serves(port: int) -> bool:
