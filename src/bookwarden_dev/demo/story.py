@@ -176,7 +176,7 @@ class Story:
         dropped = sorted(set(before) - set(self._ledgers(store, name)))
         # A topic that was loaded again has closed its last ledger, too, with fewer.
         self._remaining[name] -= sum(self._evidence.count_entries(phase_one.cluster, number) for number in dropped)
-        # A trim of 5.0 moves cursors to what is left, which writes to a new ledger where the topic was loaded again.
+        # On 5.0 a cursor may get a new ledger meanwhile, and its former one is left behind as well (docs/findings.md).
         return [*dropped, *sorted(before_of_cursors - self._ledgers_of_cursors(store, name))]
 
     def _turn_marks(self, *, enabled: bool) -> None:

@@ -246,10 +246,12 @@ def by_topic(tables: Iterable[pa.Table]) -> pa.Table:
         for status in pc.unique(table.column("status")).to_pylist():
             is_of = pc.equal(table.column("status"), status)
             totals[status].add(of_rows[is_of.to_numpy()], table.filter(is_of), len(numbers.topics))
-    names = zip(_OF_TOPIC[1:], zip(*numbers.topics, strict=True), strict=bool(numbers.topics))
+    if not totals:
+        return TOPICS.arrow.empty_table()
+    names = zip(_OF_TOPIC[1:], zip(*numbers.topics, strict=True), strict=True)
     topics = {name: pa.array(values, pa.string()) for name, values in names}
     del numbers
-    found = [TOPICS.arrow.empty_table()]
+    found = list[pa.Table]()
     for status, total in totals.items():
         at = np.flatnonzero(total.sums[:, 0])
         oldest_ms = total.oldest_ms[at]

@@ -96,7 +96,7 @@ def run_dependency_goal(
 
 def failure(artifact: str, folder: Path) -> ServerError:
     """Return the error of a goal that did not bring the artifact into this folder, with Maven's first complaint."""
-    # Maven puts some before its first complaint, whatever it is told of colours.
+    # Maven writes some before its first complaint, also with -Dstyle.color=never.
     lines = _COLOURS.sub("", (folder / "maven.log").read_text(encoding="utf-8", errors="replace")).splitlines()
     errors = [line for line in lines if line.startswith("[ERROR]")] or lines or ["it printed nothing"]
     said = errors[0].removeprefix("[ERROR]").strip()

@@ -200,7 +200,7 @@ def offloads(version: str) -> bool:
 
 
 def can_batch_nothing(version: str) -> bool:
-    """Return whether Pulsar's driver of BookKeeper's metadata can be told not to batch its requests."""
+    """Return whether Pulsar's driver of BookKeeper's metadata has a setting by which it does not batch."""
     # 5.0.0-M1 came before that, and takes what is asked for as a part of the port.
     return (4, 2) <= number_of(version) < (5,)
 
